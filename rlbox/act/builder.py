@@ -1,0 +1,125 @@
+"""Find a docker client that can drive BuildKit, run the build, follow its progress."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rlbox.act.command import run_command
+from rlbox.act.engine_api import engine_address
+from rlbox.act.folders import cache_folder
+from rlbox.errors import EngineError, Interrupted, WorkFailed
+from rlbox.plan.build import BuildFiles, BuildLog, Builder, Step, plan_build
+from rlbox.plan.image import ImagePlan
+from rlbox.plan.sources import SiteFacts, SourcePlan
+from rlbox.values import Command
+
+# Where docker clients look for plugins, besides the user's own configuration folder.
+_PLUGIN_FOLDERS = (
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+)
+
+
+def find_builder() -> Builder:
+    """Return the first docker client on PATH that can drive BuildKit.
+
+    A client with the buildx plugin is taken by the presence of the plugin's file; one without it only when it is
+    older than 23, the last that had BuildKit built in.
+
+    Raises
+    ------
+    EngineError
+        There is no docker client, or none that can.
+    """
+    clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
+    if not clients:
+        raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
+    config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    if any(os.access(f"{folder}/docker-buildx", os.X_OK) for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS)):
+        return Builder(program=clients[0], integrated=False)
+    for client in clients:
+        outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
+        major = outcome.stdout.strip().partition(".")[0]
+        if major.isdigit() and 19 <= int(major) < 23:
+            return Builder(program=client, integrated=True)
+    raise EngineError(
+        "no docker client here can drive BuildKit: the buildx plugin is missing",
+        where=", ".join(clients),
+        next_step="install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)",
+    )
+
+
+def build_image(
+    plan: ImagePlan,
+    context: Path,
+    digest: str,
+    sources: SourcePlan,
+    site: SiteFacts,
+    *,
+    cache: bool,
+    on_step: Callable[[Step], None],
+) -> Path:
+    """Build and tag the image; return the path of the whole build log.
+
+    Raises
+    ------
+    WorkFailed
+        A step failed: names it, quotes its last lines, gives the log's path.
+    Interrupted
+        Ctrl-C: the client is ended, the engine stops the build.
+    """
+    builder = find_builder()
+    log_path = cache_folder("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
+        settings = Path(scratch, "sources.env")
+        settings.write_text("".join(f'{name}="{value}"\n' for name, value in sorted(sources.env.items())))
+        settings.chmod(0o600)
+        files = BuildFiles(context=str(context), sources=str(settings), ca=site.ca_bundle)
+        command = plan_build(plan, builder, files, digest, cache=cache, proxies=site.proxies)
+        _follow(command, log_path, on_step)
+    return log_path
+
+
+def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -> None:
+    follower = BuildLog()
+    env = {**os.environ, **command.env, "DOCKER_HOST": engine_address()}
+    with (
+        open(log_path, "wb") as log,
+        subprocess.Popen(
+            command.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for raw in process.stdout:
+                log.write(raw)
+                if step := follower.feed(raw.decode("utf-8", "replace")):
+                    on_step(step)
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise Interrupted("the build was stopped; its finished steps stay in the engine's cache") from None
+    if code:
+        raise _build_error(log_path, follower, code)
+
+
+def _build_error(log_path: Path, follower: BuildLog, code: int) -> WorkFailed | EngineError:
+    lines = log_path.read_text("utf-8", "replace").splitlines()
+    failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
+    if failed is None:
+        text = "\n".join(lines[-5:])
+        if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
+            return EngineError(text, next_step="`docker info` shows whether this user reaches the engine")
+        return WorkFailed(f"the build failed (exit code {code})\n{text}", next_step=f"whole log: {log_path}")
+    mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
+    quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
+    return WorkFailed(f"build step failed: {failed.name}\n{quoted}", next_step=f"whole log: {log_path}")

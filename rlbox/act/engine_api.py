@@ -1,0 +1,105 @@
+"""The few engine calls that must be quick: one HTTP request over the engine's socket, nothing imported.
+
+docker-py (in `act/docker_engine.py`) does the rest; its import alone costs more than these calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import EngineError
+
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+
+def engine_address() -> str:
+    """Return the engine's address: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
+    if address := os.environ.get("DOCKER_HOST"):
+        return address
+    name = os.environ.get("DOCKER_CONTEXT") or _current_context()
+    if name in ("", "default"):
+        return DEFAULT_SOCKET
+    meta = _config_folder() / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+    try:
+        return str(json.loads(meta.read_bytes())["Endpoints"]["docker"]["Host"])
+    except (OSError, ValueError, KeyError) as error:
+        raise EngineError(
+            f"docker context {name!r} cannot be read", where=str(meta), next_step="docker context ls"
+        ) from error
+
+
+def _config_folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+
+
+def _current_context() -> str:
+    try:
+        return str(json.loads((_config_folder() / "config.json").read_bytes()).get("currentContext", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+class _SocketConnection(HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("engine", timeout=20)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def find_image(tag: str) -> dict[str, Any] | None:
+    """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none.
+
+    Raises
+    ------
+    EngineError
+        No engine answers, or this user may not speak to it.
+    """
+    address = engine_address()
+    if address.startswith("unix://"):
+        status, body = _get(address.removeprefix("unix://"), f"/images/{tag}/json")
+        if status == 404:
+            return None
+        if status != 200:
+            raise EngineError(f"the engine answered {status} when asked about {tag}: {body[:200]!r}", where=address)
+        found: dict[str, Any] = json.loads(body)
+        return found
+    from rlbox.act.docker_engine import DockerEngine
+
+    return DockerEngine.connect().find_image(tag)
+
+
+def _get(path: str, url: str) -> tuple[int, bytes]:
+    connection = _SocketConnection(path)
+    try:
+        connection.request("GET", url)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, HTTPException) as error:
+        raise engine_unreachable(f"unix://{path}", error) from error
+    finally:
+        connection.close()
+
+
+def engine_unreachable(address: str, error: BaseException) -> EngineError:
+    """Return the error for an engine that cannot be spoken to, with the step that helps."""
+    if isinstance(error, PermissionError) or "Permission denied" in str(error):
+        return EngineError(
+            "this user may not speak to the Docker engine",
+            where=address,
+            next_step="sudo usermod -aG docker $USER, then log in again (or run as root)",
+        )
+    return EngineError(
+        "no Docker engine answers",
+        where=address,
+        next_step="start it (`make smoke` installs and starts one as root), or use `--place here`",
+    )

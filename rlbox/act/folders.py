@@ -1,0 +1,37 @@
+"""rlbox's own folders on this machine, and the writing of files that are never half-written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder(*names: str) -> Path:
+    """Return a folder below `$XDG_CACHE_HOME/rlbox`; what is in it can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base, "rlbox", *names)
+
+
+def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: readers see the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+            os.fchmod(file.fileno(), mode)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Write `text` unless the file holds it already; return whether it was written."""
+    data = text.encode()
+    try:
+        if path.read_bytes() == data:
+            return False
+    except OSError:
+        pass
+    write_atomic(path, data)
+    return True

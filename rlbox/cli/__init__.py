@@ -1,0 +1,28 @@
+"""The command line: one entry, one error handler, one file per verb that is only imported when it is typed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HELP_TEXT = Path(__file__).resolve().parent.parent / "data" / "help.txt"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    `--version` and `--help` are answered from text, before click is imported: that import is nearly all they cost.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        from rlbox import __version__
+
+        sys.stdout.write(f"rlbox {__version__}\n")
+        return 0
+    if words in (["--help"], ["-h"], []):
+        sys.stdout.write(HELP_TEXT.read_text(encoding="utf-8"))
+        return 0
+    from rlbox.cli.root import run_root
+
+    return run_root(words)

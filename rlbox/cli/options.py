@@ -1,0 +1,43 @@
+"""The options that every verb has, spelt once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rlbox.cli.app import App, project_of
+
+
+def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--project`, `--json`, `-v`, `-q` and hand the verb an `App` as its first argument."""
+
+    @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+    @click.option("-v", "--verbose", count=True, help="Say more.")
+    @click.option("-q", "--quiet", is_flag=True, help="Say only what goes wrong.")
+    @functools.wraps(function)
+    def with_app(
+        *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
+    ) -> Any:
+        app = App(project=project_of(project), as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
+        return function(app, *args, **rest)
+
+    return with_app
+
+
+def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--dry-run` to a verb that changes something; it reads `app.dry_run`."""
+    return click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")(function)
+
+
+def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of targets, read from files alone."""
+    return [name for name in project_of(ctx.params.get("project")).targets() if name.startswith(incomplete)]
+
+
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of jobs, read from files alone."""
+    return [name for name in project_of(ctx.params.get("project")).jobs() if name.startswith(incomplete)]

@@ -1,0 +1,52 @@
+"""`rlbox show`: a spec as rlbox understands it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from rlbox.cli.app import App
+from rlbox.cli.options import complete_target, shared
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_target)
+@click.option("--schema", type=click.Choice(["target", "job"]), help="Print the JSON Schema of a file, for editors.")
+@shared
+def verb(app: App, name: str | None, schema: str | None) -> None:
+    """Print the target or job NAME, completed with includes and defaults, after checking it.
+
+    \b
+    Examples:
+      rlbox show local
+      rlbox show smoke --json
+      rlbox show --schema target > target.schema.json
+    """
+    if schema:
+        from rlbox.spec.schema import schema_of
+
+        click.echo(json.dumps(schema_of(schema), indent=2))
+        return
+    if not name:
+        raise click.UsageError("name a target or a job, or give --schema")
+    kind, data = _load(app, name)
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *_lines(data)]))
+
+
+def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
+    from rlbox.spec.load import load_job, load_target
+
+    if name in app.project.jobs() and name not in app.project.targets():
+        return "job", load_job(app.project, name).model_dump(mode="json")
+    return "target", load_target(app.project, name).target.model_dump(mode="json")
+
+
+def _lines(data: Any, path: str = "") -> list[str]:
+    """Return one `path = value` line for every leaf."""
+    if isinstance(data, dict) and data:
+        return [line for key, value in data.items() for line in _lines(value, f"{path}.{key}" if path else key)]
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return [line for number, value in enumerate(data) for line in _lines(value, f"{path}[{number}]")]
+    return [f"{path} = {json.dumps(data, ensure_ascii=False)}"]

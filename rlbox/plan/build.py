@@ -1,0 +1,108 @@
+"""The build command, and the reading of what BuildKit says while it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlbox.plan.image import ImagePlan
+from rlbox.values import Command
+
+BUILD_LABEL = "rlbox.build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """A docker client that can drive BuildKit; `integrated` is the way of clients before 23 without buildx."""
+
+    program: str
+    integrated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildFiles:
+    """What the build command reads and writes, as paths; an empty one is not used."""
+
+    context: str
+    sources: str
+    ca: str
+
+
+def plan_build(
+    plan: ImagePlan, builder: Builder, files: BuildFiles, digest: str, *, cache: bool, proxies: Mapping[str, str]
+) -> Command:
+    """Return the command that builds and tags the image.
+
+    The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
+
+    Parameters
+    ----------
+    digest
+        From `build_digest`; becomes the label by which an unchanged image is recognised.
+    cache
+        False: every step is run again.
+    """
+    program = (builder.program, "build") if builder.integrated else (builder.program, "buildx", "build", "--load")
+    secrets = [("sources", files.sources), ("ca", files.ca)]
+    argv = [
+        *program,
+        "--progress=plain",
+        f"--network={plan.network}",
+        f"--tag={plan.tag}",
+        f"--label={BUILD_LABEL}={digest}",
+        f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
+        *(f"--build-arg={name}={value}" for name, value in sorted(proxies.items())),
+        *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
+        *(() if builder.integrated else ("--provenance=false",)),
+        *(() if cache else ("--no-cache",)),
+        files.context,
+    ]
+    env = {"DOCKER_BUILDKIT": "1"} if builder.integrated else {}
+    return Command(argv=tuple(argv), env=env)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of a build; `state` is running, done, cached or failed, `seconds` is known once it ended."""
+
+    number: int
+    name: str
+    state: str = "running"
+    seconds: float | None = None
+
+
+class BuildLog:
+    """Follows BuildKit's plain progress, line by line.
+
+    Source: the plain format is the same from BuildKit 0.8 (Docker 20.10) on: `#5 [base 2/6] RUN …`, `#5 CACHED`,
+    `#5 DONE 1.2s`, `#5 ERROR: …`, and `#5 0.123 text` for a step's own output.
+    """
+
+    _LINE = re.compile(r"^#(?P<number>\d+) (?P<rest>.*)$")
+    _DONE = re.compile(r"^DONE (?P<seconds>[0-9.]+)s$")
+    _MOUNT = re.compile(r"--(?:mount|network|security)=\S+\s+")
+
+    def __init__(self) -> None:
+        self.steps: dict[int, Step] = {}
+
+    def feed(self, line: str) -> Step | None:
+        """Take one line; return the step that began or ended with it, if one did."""
+        match = self._LINE.match(line.rstrip())
+        if not match:
+            return None
+        number, rest = int(match["number"]), match["rest"]
+        known = self.steps.get(number)
+        if known is None:
+            return self._set(Step(number=number, name=self._MOUNT.sub("", rest)))
+        if done := self._DONE.match(rest):
+            return self._set(Step(number=number, name=known.name, state="done", seconds=float(done["seconds"])))
+        if rest == "CACHED":
+            return self._set(Step(number=number, name=known.name, state="cached"))
+        if rest.startswith("ERROR"):
+            return self._set(Step(number=number, name=known.name, state="failed"))
+        return None
+
+    def _set(self, step: Step) -> Step:
+        self.steps[step.number] = step
+        return step

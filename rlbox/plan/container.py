@@ -1,0 +1,103 @@
+"""The container of a run or a shell, as one value and as the docker client's words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlbox.plan.image import ContainerDefaults
+from rlbox.values import Mount
+
+TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """One container; GiB, 0 means no limit. `user` is `uid:gid`, or empty for the image's own."""
+
+    image: str
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    network: str
+    shm_gib: float
+    memory_gib: float
+    cpus: float
+    pids: int
+    user: str
+
+
+def plan_container(
+    image: str,
+    limits: ContainerDefaults,
+    *,
+    name: str,
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+    data: str,
+    caller: str,
+) -> ContainerPlan:
+    """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
+
+    Parameters
+    ----------
+    caller
+        `uid:gid` of whoever typed the command; it is used unless the target asks for root.
+    """
+    return ContainerPlan(
+        image=image,
+        name=name,
+        argv=argv,
+        env=dict(env),
+        labels=dict(labels),
+        mounts=(Mount(source=data, target=limits.mount),),
+        network=limits.network,
+        shm_gib=limits.shm_gib,
+        memory_gib=limits.memory_gib,
+        cpus=limits.cpus,
+        pids=limits.pids,
+        user=caller if limits.user == "caller" and caller != "0:0" else "",
+    )
+
+
+def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
+    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
+    words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
+    words += [f"--shm-size={_bytes(plan.shm_gib)}"]
+    words += [f"--memory={_bytes(plan.memory_gib)}"] if plan.memory_gib else []
+    words += [f"--cpus={plan.cpus:g}"] if plan.cpus else []
+    words += [f"--pids-limit={plan.pids}"] if plan.pids else []
+    words += [f"--user={plan.user}"] if plan.user else []
+    words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
+    words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
+    words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
+    words += ["--interactive"] if interactive else []
+    words += ["--tty"] if terminal else []
+    return (*words, plan.image, *plan.argv)
+
+
+def engine_options(plan: ContainerPlan) -> dict[str, object]:
+    """Return docker-py's keyword arguments for creating the container."""
+    return {
+        "image": plan.image,
+        "command": list(plan.argv),
+        "name": plan.name,
+        "environment": dict(plan.env),
+        "labels": dict(plan.labels),
+        "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
+        "network_mode": plan.network,
+        "shm_size": _bytes(plan.shm_gib),
+        "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
+        "nano_cpus": int(plan.cpus * 1e9) if plan.cpus else None,
+        "pids_limit": plan.pids or None,
+        "user": plan.user or None,
+        "init": True,
+        "detach": True,
+    }
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * (1 << 30))

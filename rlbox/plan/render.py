@@ -1,0 +1,38 @@
+"""Templates to text. Logic belongs in the plans; a template loops and tests a flag."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+
+
+@cache
+def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment:
+    """Return the template environment over `folders`, the first wins; `bytecode` is a folder for compiled ones."""
+    env = Environment(
+        loader=FileSystemLoader(folders),
+        bytecode_cache=FileSystemBytecodeCache(str(bytecode)) if bytecode else None,
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - the output is a Dockerfile, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters["quote"] = shlex.quote
+    env.filters["dockerfile"] = quote_dockerfile
+    return env
+
+
+def render(folders: Sequence[Path], name: str, values: Mapping[str, Any], bytecode: Path | None = None) -> str:
+    """Return the template `name` filled with `values`; an undefined name raises."""
+    return environment(tuple(folders), bytecode).get_template(name).render(values)
+
+
+def quote_dockerfile(value: str) -> str:
+    """Return `value` quoted for ENV and LABEL, so that the builder expands nothing in it."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'

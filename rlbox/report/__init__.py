@@ -1,0 +1,1 @@
+"""Reports: what outcomes and log text mean, and how they are shown."""

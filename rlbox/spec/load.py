@@ -1,0 +1,85 @@
+"""Read specs: parse the TOML, follow includes, lay the defaults under it, check the result."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import SpecError
+from rlbox.spec.check import check_spec
+from rlbox.spec.job import Job
+from rlbox.spec.merge import merge
+from rlbox.spec.project import PACKAGE, Project
+from rlbox.spec.target import Target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULTS = PACKAGE / "data" / "defaults.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checked target and the files it was read from, the target's own first."""
+
+    target: Target
+    files: tuple[Path, ...]
+
+
+def load_target(project: Project, name: str) -> Loaded:
+    """Return the target `name`, completed with its includes and the defaults.
+
+    Raises
+    ------
+    SpecError
+        Unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
+    """
+    data, files = _load_included(project, name, ())
+    data.pop("include", None)
+    data["name"] = name
+    target = check_spec(Target, merge(load_toml(DEFAULTS), data), _shown(files[0], project))
+    return Loaded(target=target, files=(*files, DEFAULTS))
+
+
+def load_job(project: Project, name: str) -> Job:
+    """Return the job `name`; its errors are those of `load_target`."""
+    path = project.job_file(name)
+    return check_spec(Job, {**load_toml(path, project), "name": name}, _shown(path, project))
+
+
+def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
+    """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
+    shown = _shown(path, project)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{shown}: broken TOML: {error}", next_step="correct the line named above") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{shown}: not UTF-8 text: {error}", next_step="save the file as UTF-8") from error
+    except OSError as error:
+        raise SpecError(f"{shown}: cannot be read: {error.strerror}") from error
+
+
+def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    if name in above:
+        raise SpecError(f"targets include each other: {' -> '.join((*above, name))}", next_step="break the circle")
+    path = project.target_file(name)
+    data = load_toml(path, project)
+    include = data.get("include")
+    if include is None:
+        return data, (path,)
+    if not isinstance(include, str):
+        raise SpecError(f"{_shown(path, project)}: include: must be the name of one target")
+    under, files = _load_included(project, include, (*above, name))
+    return merge(under, data), (path, *files)
+
+
+def _shown(path: Path, project: Project | None) -> str:
+    for root in project.roots if project else ():
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return str(path)

@@ -1,0 +1,76 @@
+"""Where specs, jobs and templates are found: the user's project folder first, then what rlbox ships."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.errors import SpecError
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def _shipped() -> Path:
+    packed = PACKAGE / "_shipped"  # made by the wheel; a checkout has the folders beside the package
+    return packed if packed.is_dir() else PACKAGE.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A folder whose `images/`, `jobs/` and `templates/` extend or override the shipped ones."""
+
+    folder: Path
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Folders to search, in order."""
+        shipped = _shipped()
+        return (self.folder,) if self.folder == shipped else (self.folder, shipped)
+
+    def target_file(self, name: str) -> Path:
+        """Return the `target.toml` of a target.
+
+        Raises
+        ------
+        SpecError
+            No such target; the message suggests the nearest and lists all.
+        """
+        return self._find("target", name, self.targets())
+
+    def job_file(self, name: str) -> Path:
+        """Return the file of a job; `SpecError` when there is none."""
+        return self._find("job", name, self.jobs())
+
+    def targets(self) -> dict[str, Path]:
+        """Return the spec file of every target, by name."""
+        found = {}
+        for root in reversed(self.roots):
+            found |= {path.parent.name: path for path in root.glob("images/*/target.toml")}
+        return dict(sorted(found.items()))
+
+    def jobs(self) -> dict[str, Path]:
+        """Return the file of every job, by name."""
+        found = {}
+        for root in reversed(self.roots):
+            found |= {path.stem: path for path in root.glob("jobs/*.toml")}
+        return dict(sorted(found.items()))
+
+    def lock_file(self, name: str) -> Path:
+        """Return where a target's lock is: beside its spec."""
+        return self.target_file(name).with_name("lock.json")
+
+    def template_folders(self) -> list[Path]:
+        """Return the folders that templates are loaded from, in order."""
+        return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
+
+    def _find(self, kind: str, name: str, known: dict[str, Path]) -> Path:
+        if name in known:
+            return known[name]
+        import difflib
+
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise SpecError(
+            f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            where=" and ".join(str(root / ("images" if kind == "target" else "jobs")) for root in self.roots),
+            next_step=f"choose one of: {', '.join(known) or 'none'}",
+        )

@@ -1,0 +1,41 @@
+"""JSON Schema of the files a user writes, for editors that complete and check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlbox.spec.job import Job
+from rlbox.spec.load import DEFAULTS, load_toml
+from rlbox.spec.target import Target
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of `target.toml` ("target") or of a job file ("job").
+
+    Keys that the shipped defaults fill, and `name`, which is the file's own, are not required.
+    """
+    model = {"target": Target, "job": Job}[kind]
+    schema = model.model_json_schema()
+    _optional(schema, "name")
+    schema["properties"].pop("name")
+    schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
+    if kind == "target":
+        schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
+        _fill_defaults(schema, schema, load_toml(DEFAULTS))
+    return schema
+
+
+def _fill_defaults(schema: dict[str, Any], node: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    for key, value in defaults.items():
+        _optional(node, key)
+        below = node["properties"][key]
+        if isinstance(value, Mapping) and "$ref" in below:
+            _fill_defaults(schema, schema["$defs"][below["$ref"].rsplit("/", 1)[1]], value)
+        else:
+            below["default"] = value
+
+
+def _optional(node: dict[str, Any], key: str) -> None:
+    if key in node.get("required", ()):
+        node["required"].remove(key)

@@ -1,0 +1,101 @@
+"""The target: one place to run, and the image built for it. The schema of `images/<target>/target.toml`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
+AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+
+
+class Frozen(BaseModel):
+    """Base of every spec model: immutable, and a key nobody declared is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Base(Frozen):
+    """What the first layer is made of: an image by digest, or a distribution bootstrapped from apt alone."""
+
+    bootstrap: Literal["", "debian:bookworm"] = Field(description="distribution:suite to bootstrap from apt")
+    image: str = Field(description="NAME@sha256:DIGEST to build on")
+    packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Base:
+        if bool(self.bootstrap) == bool(self.image):
+            raise ValueError("set exactly one of bootstrap and image")
+        if self.image and "@sha256:" not in self.image:
+            raise ValueError("image must be pinned: NAME@sha256:DIGEST")
+        return self
+
+
+class Python(Frozen):
+    """The interpreter that the stack's virtual environment is made with."""
+
+    version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
+    interpreter: AbsolutePath
+    platform: str = Field(description="uv's name of the platform to lock for")
+    exclude: tuple[str, ...] = Field(description="distributions resolved away, with all that only they need")
+
+
+class Group(Frozen):
+    """One Python layer of the image. Groups are listed from the least to the most often changed."""
+
+    name: Name
+    packages: tuple[Requirement, ...] = Field(min_length=1)
+    source: Literal["python", "torch-wheels"] = "python"
+    channel: str = Field("", description="folder of the torch wheel index: cpu, cu128, …")
+
+
+class Build(Frozen):
+    """How the image is built."""
+
+    network: Literal["host", "default", "none"]
+    epoch: Annotated[int, Field(ge=0)] = Field(description="SOURCE_DATE_EPOCH, seconds")
+
+
+class Run(Frozen):
+    """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
+
+    network: Literal["host", "bridge", "none"]
+    shm_gib: Annotated[float, Field(gt=0)]
+    memory_gib: Annotated[float, Field(ge=0)]
+    cpus: Annotated[float, Field(ge=0)]
+    pids: Annotated[int, Field(ge=0)]
+    user: Literal["caller", "root"]
+
+
+class Disk(Frozen):
+    """The data disk: the only place that a stage writes to."""
+
+    mount: AbsolutePath = Field(description="where the container sees it")
+    host: str = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
+    create: bool = Field(description="make the directory when it is missing")
+    need_gib: Annotated[float, Field(ge=0)] = Field(description="free space a run needs at least, GiB")
+
+
+class Target(Frozen):
+    """One place to run, completed with the defaults."""
+
+    name: Name
+    title: str
+    base: Base
+    python: Python
+    stack: tuple[Group, ...] = Field(description="Python layers, the least often changed first")
+    env: dict[EnvName, str] = Field(description="environment baked into the image")
+    build: Build
+    run: Run
+    disk: Disk
+
+    @model_validator(mode="after")
+    def _group_names_differ(self) -> Target:
+        names = [group.name for group in self.stack]
+        if len(names) != len(set(names)):
+            raise ValueError("stack: two groups have the same name")
+        return self

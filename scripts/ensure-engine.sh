@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# ensure-engine.sh - see to it that a Docker engine answers and that this machine can build images with it.
+#
+# An engine that answers where the docker client looks (DOCKER_HOST, docker context, /var/run/docker.sock) is left as
+# it is. Otherwise, as root on Debian or Ubuntu, the distribution's docker.io is installed and started: by systemd
+# where that runs the machine, else detached, with a pid file and a log. The build tools are installed where missing.
+#
+# Exit: 0 an engine answers and images can be built; 4 that is not possible here, one line on stderr says why and what
+# to do next (`make smoke` then runs its stages in place).
+#
+# Environment (all optional):
+#   RLBOX_ENGINE_DIR     where a started engine keeps data, exec root, pid file and log (default: docker's own places
+#                        and /var/log/rlbox-dockerd.log); systemd is then not asked
+#   RLBOX_ENGINE_ARGS    more flags for a started dockerd, separated by blanks
+#   RLBOX_ENGINE_WAIT_S  seconds that a started engine has to answer (60)
+set -euo pipefail
+
+dir=${RLBOX_ENGINE_DIR:-}
+wait_s=${RLBOX_ENGINE_WAIT_S:-60}
+read -r -a extra_args <<<"${RLBOX_ENGINE_ARGS:-}"
+pidfile=/var/run/docker.pid log=/var/log/rlbox-dockerd.log socket=/var/run/docker.sock
+[ -z "$dir" ] || pidfile=$dir/dockerd.pid log=$dir/dockerd.log
+policy=
+trap '[ -z "$policy" ] || rm -f "$policy"' EXIT
+
+say() { echo "ensure-engine: $*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+cannot() { # WHAT WHERE NEXT
+  say "error: $1; where: $2; next: $3"
+  exit 4
+}
+
+# ---- what is there ----------------------------------------------------------------------------------------------
+
+# The client knows hosts, contexts and TLS; its words are kept to tell "no engine" from "not permitted".
+answers() {
+  have docker || { client_says='no docker client' && return 1; }
+  client_says=$(timeout 10 docker version --format '{{.Server.Version}}' 2>&1) && [ -n "$client_says" ]
+}
+
+# BuildKit needs the buildx plugin, or a client from before 23.0, which speaks BuildKit itself.
+can_build() {
+  local d c v
+  for d in "${DOCKER_CONFIG:-${HOME:-/root}/.docker}" /usr/{local/,}lib{exec,}/docker; do
+    [ ! -x "$d/cli-plugins/docker-buildx" ] || return 0
+  done
+  while read -r c; do
+    v=$("$c" --version 2>/dev/null) || continue # Docker version 20.10.24+dfsg1, build 297e128
+    v=${v#Docker version }
+    [ "${v%%.*}" -gt 22 ] 2>/dev/null || return 0
+  done < <(type -ap docker)
+  return 1
+}
+
+missing_tools() { # packages that a build needs on this machine
+  have mmdebstrap || echo mmdebstrap
+  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || echo debian-archive-keyring
+  [ "$(id -u)" = 0 ] || have newuidmap || echo uidmap # mmdebstrap's mode for ordinary users
+}
+
+dockerd_pid() { # of the engine that the pid file names, if it runs
+  local p
+  p=$(cat "$pidfile" 2>/dev/null) && [ "$(cat "/proc/$p/comm" 2>/dev/null)" = dockerd ] && echo "$p"
+}
+
+by_systemd() { [ -z "$dir" ] && [ "$socket" = /var/run/docker.sock ] && [ -d /run/systemd/system ] && [ "$(cat /proc/1/comm)" = systemd ]; }
+
+# ---- packages ---------------------------------------------------------------------------------------------------
+
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
+known() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'; }
+
+may_install() { # WHAT PACKAGES
+  if ! have apt-get; then cannot "$1, and this system has no apt-get" "$(uname -sr)" "install with the system's own tools: $2"; fi
+  [ "$(id -u)" = 0 ] || cannot "$1, and only root can install it" "user $(id -un)" "run as root, or ask for: apt-get install $2"
+}
+
+install() { # PACKAGE...
+  local out
+  out=$(mktemp)
+  say "installing $*"
+  if [ ! -e /usr/sbin/policy-rc.d ]; then # or docker.io starts its service; this script starts it, once
+    policy=/usr/sbin/policy-rc.d
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  # package lists may be missing or old: refresh them only then
+  if ! apt install -y --no-install-recommends "$@" >"$out" 2>&1 &&
+    ! { apt update && apt install -y --no-install-recommends "$@"; } >"$out" 2>&1; then
+    tail -n 10 "$out" | sed 's/^/  | /' >&2
+    rm -f "$out"
+    cannot "apt-get could not install $*" "its last lines above" "check the apt sources and the network, then: apt-get update && apt-get install $*"
+  fi
+  rm -f "$out" ${policy:+"$policy"}
+  policy=
+}
+
+# ---- start ------------------------------------------------------------------------------------------------------
+
+mount_cgroups() { # where nothing has
+  local c enabled
+  ! mountpoint -q /sys/fs/cgroup || return 0
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || true
+  ! grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null || return 0 # version 2 has the controllers
+  umount /sys/fs/cgroup 2>/dev/null || true
+  mount -t tmpfs -o mode=755 cgroup /sys/fs/cgroup || return 1
+  while read -r c _ _ enabled; do
+    [ "$enabled" = 1 ] || continue
+    mkdir "/sys/fs/cgroup/$c"
+    mount -t cgroup -o "$c" cgroup "/sys/fs/cgroup/$c" 2>/dev/null || rmdir "/sys/fs/cgroup/$c"
+  done < <(grep -v '^#' /proc/cgroups)
+}
+
+launch() {
+  local flags=()
+  mount_cgroups || say "warning: could not mount the control groups on /sys/fs/cgroup"
+  # only what differs from dockerd's defaults: a flag must not repeat what /etc/docker/daemon.json sets
+  [ "$socket" = /var/run/docker.sock ] || flags+=(--host "unix://$socket")
+  [ -z "$dir" ] || flags+=(--data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$pidfile")
+  mkdir -p "${log%/*}" "${socket%/*}"
+  rm -f "$pidfile" # of an engine that is gone: its number may belong to another process by now
+  say "starting dockerd, log in $log"
+  setsid dockerd "${flags[@]}" "${extra_args[@]}" </dev/null >"$log" 2>&1 9<&- &
+  launched=$!
+}
+
+start() {
+  local began=$SECONDS launched='' what='' words
+  if by_systemd; then
+    log='journalctl -u docker'
+    say "starting docker.service"
+    systemctl enable --now docker.service >/dev/null 2>&1 || what='docker.service did not start'
+  elif ! dockerd_pid >/dev/null; then
+    launch
+  fi
+  until [ -n "$what" ] || answers; do
+    if [ $((SECONDS - began)) -ge "$wait_s" ]; then
+      what="dockerd did not answer within $wait_s s"
+    elif [ -n "$launched" ] && ! kill -0 "$launched" 2>/dev/null; then
+      what='dockerd ended before it answered'
+    else
+      sleep 0.2
+    fi
+  done
+  if [ -n "$what" ]; then # with dockerd's own words, without its small talk
+    mapfile -t words < <(if by_systemd; then journalctl -u docker -n 40 --no-pager -o cat; else cat "$log"; fi 2>&1 | grep -v 'level=info' | tail -n 5)
+    [ ${#words[@]} = 0 ] || printf '  | %s\n' "${words[@]}" >&2
+    [ -z "$launched" ] || kill "$launched" 2>/dev/null || true
+    cannot "$what${words[*]:+: ${words[-1]}}" "$log" "cure what it names and repeat, or point DOCKER_HOST at an engine that runs"
+  fi
+  say "engine $client_says answers on $socket; to stop it: $(if by_systemd; then echo systemctl stop docker; else echo "kill $(dockerd_pid)"; fi)"
+}
+
+# ---- the work ---------------------------------------------------------------------------------------------------
+
+ready=1
+answers || ready=0
+mapfile -t packages < <(missing_tools)
+if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build; then exit 0; fi
+
+if [ $ready = 0 ]; then
+  case $client_says in *ermission\ denied*) cannot "an engine is there, but user $(id -un) may not use it" "${DOCKER_HOST:-$socket}" "run as root, or: usermod -aG docker $(id -un), and log in again" ;; esac
+  # where the client looks must be a socket of this machine, or an engine started here would not be found
+  context=$(docker context inspect --format '{{.Name}}' 2>/dev/null || echo default)
+  [ -n "${DOCKER_HOST:-}" ] || [ "$context" = default ] || cannot "no engine answers" "docker context $context" "start that engine, or: docker context use default"
+  case ${DOCKER_HOST:-unix://$socket} in
+    unix:///run/user/* | unix:///var/run/user/*) cannot "the rootless engine does not answer" "$DOCKER_HOST" "start it (systemctl --user start docker), or unset DOCKER_HOST" ;;
+    unix:///run/docker.sock) ;;
+    unix:///*) socket=${DOCKER_HOST:-unix://$socket} socket=${socket#unix://} ;;
+    *) cannot "no engine answers" "DOCKER_HOST=$DOCKER_HOST" "start that engine, or unset DOCKER_HOST" ;;
+  esac
+  have dockerd || may_install "no engine answers on $socket" docker.io
+  [ "$(id -u)" = 0 ] || cannot "no engine answers on $socket, and only root can start it" "user $(id -un)" "start it as root"
+fi
+
+exec 9</run
+flock 9 # two calls at once start one engine
+if [ $ready = 0 ] && ! have dockerd; then
+  known docker.io || apt update >/dev/null 2>&1 || true
+  packages+=(docker.io iptables ca-certificates)
+  for p in docker-cli docker-buildx; do ! known $p || packages+=("$p"); done # packages of their own since Debian 13
+elif ! can_build; then
+  packages+=(docker-buildx)
+fi
+if [ ${#packages[@]} != 0 ]; then
+  may_install "a build needs ${packages[*]}" "${packages[*]}"
+  install "${packages[@]}"
+fi
+answers || start
+can_build || cannot "no docker client here speaks BuildKit" "$(type -ap docker | tr '\n' ' ')" "install the buildx plugin for it"
