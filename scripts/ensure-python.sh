@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# ensure-python.sh - see to it that .venv in this checkout holds rlbox and its development tools, as uv.lock says.
+# ensure-python.sh - see to it that .venv in this checkout holds rlbox and its development tools, as locked.
 #
-# Nothing happens while uv.lock and pyproject.toml are what they were at the last time. Otherwise a Python >= 3.10 is
-# found (as root on Debian or Ubuntu installed), .venv made if it is missing or broken, and `uv sync --locked` run in
-# it by the uv that uv.lock names, itself installed by pip into .venv/bootstrap.
-# uv does not read pip's configuration: the certificate bundle, proxy, index and trusted hosts in it are handed over.
+# Nothing happens while requirements.lock and pyproject.toml are what they were at the last time. Otherwise a Python
+# >= 3.10 is found (as root on Debian or Ubuntu installed), .venv made if it is missing, broken or moved, and filled
+# with exactly what requirements.lock names, every file held to its hash, by the uv named there; pip installs that uv
+# into .venv/bootstrap. uv does not read pip's configuration: certificates, proxy, index and trusted hosts are handed
+# over, so a mirror serves as well as the default index.
 #
 # Exit: 0 .venv is ready; 1 it is not, the last line on stderr says why and what to do next.
 #
@@ -20,9 +21,9 @@ cannot() { # WHAT WHERE NEXT
   say "error: $1; where: $2; next: $3"
   exit 1
 }
-digests() { (cd "$root" && pwd && sha256sum uv.lock pyproject.toml scripts/ensure-python.sh) 2>/dev/null; }
+digests() { (cd "$root" && pwd && sha256sum requirements.lock pyproject.toml scripts/ensure-python.sh) 2>/dev/null; }
 
-now=$(digests) || cannot "no uv.lock or pyproject.toml" "$root" "run this in a checkout of rlbox (git clone)"
+now=$(digests) || cannot "no requirements.lock or pyproject.toml" "$root" "run this in a checkout of rlbox (git clone)"
 if [ -x "$venv/bin/python" ] && [ "$now" = "$(cat "$stamp" 2>/dev/null)" ]; then exit 0; fi
 
 exec 9<"$root"
@@ -31,13 +32,10 @@ if [ -x "$venv/bin/python" ] && [ "$now" = "$(cat "$stamp" 2>/dev/null)" ]; then
 
 # ---- an interpreter ---------------------------------------------------------------------------------------------
 
-find_python() { # CODE: the first Python >= 3.10 that runs it; a name on PATH may be a stub that runs nothing
+find_python() { # CANDIDATE...: the first that is a Python >= 3.10 and can make environments; some names are mere stubs
   local p
-  for p in ${PYTHON:-python3 python3.11 python3.12 python3.13 python3.14 python3.10}; do
-    if "$p" -c "import sys; sys.exit(sys.version_info < (3, 10)); $1" 2>/dev/null && "$p" -c "$1" 2>/dev/null; then
-      "$p" -c 'import sys; print(sys.executable)'
-      return
-    fi
+  for p in "$@"; do
+    "$p" -c 'import ensurepip, sys, venv; assert sys.version_info >= (3, 10); print(sys.executable)' 2>/dev/null && return
   done
   return 1
 }
@@ -45,8 +43,9 @@ find_python() { # CODE: the first Python >= 3.10 that runs it; a name on PATH ma
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
 
 need_python() {
-  python=$(find_python 'import venv, ensurepip') && return
-  local what='no Python >= 3.10 that can make environments'
+  local what='no Python >= 3.10 that can make environments' names=(python3 python3.{11,12,13,14,10})
+  [ -z "${PYTHON:-}" ] || names=("$PYTHON")
+  python=$(find_python "${names[@]}") && return
   if [ -n "${PYTHON:-}" ] || ! command -v apt-get >/dev/null; then
     cannot "$what" "${PYTHON:-PATH}" "install Python 3.10 or newer with venv and ensurepip, or set PYTHON to one"
   fi
@@ -55,27 +54,69 @@ need_python() {
   apt install -y --no-install-recommends python3-venv ca-certificates >/dev/null 2>&1 ||
     { apt update && apt install -y --no-install-recommends python3-venv ca-certificates; } >/dev/null ||
     cannot "apt-get could not install python3-venv" "its lines above" "check the apt sources and the network, then repeat"
-  python=$(find_python 'import venv, ensurepip') || python=$(PYTHON=/usr/bin/python3 && find_python 'import venv, ensurepip') ||
-    cannot "$what, also after installing python3-venv" "PATH" "set PYTHON to a Python >= 3.10"
+  python=$(find_python "${names[@]}" /usr/bin/python3) || cannot "$what, even with python3-venv" "PATH" "set PYTHON to a Python >= 3.10"
 }
 
 # ---- what pip's configuration says, for uv ----------------------------------------------------------------------
 
-pip() { "$venv/bootstrap/bin/python" -m pip --disable-pip-version-check "$@"; }
-
-conf() { # KEY: pip's value, the nearest first: environment, then files
-  sed -n "s/^\(:env:\|install\|global\)\.$1='\(.*\)'\$/\1 \2/p" <<<"$pip_conf" | sort | sed -n '1s/^[^ ]* //p'
+conf() { # KEY: pip's value, the nearest first: environment, [install], [global]
+  local from
+  for from in :env: install global; do
+    sed -n "s/^$from\.$1='\(.*\)'\$/\1/p" <<<"$pip_conf" | grep . && return
+  done
+  return 0
 }
 
-hand_over() {
-  local pip_conf cert proxy
-  pip_conf=$(pip config list 2>/dev/null || true)
-  cert=$(conf cert)
+hand_over() { # sets index: the mirror to read instead of the default, or nothing
+  local pip_conf cert proxy seconds hosts index
+  pip_conf=$("${pip[@]}" config list 2>/dev/null || true)
+  cert=$(conf cert) proxy=$(conf proxy) seconds=$(conf timeout) hosts=$(conf trusted-host) index=$(conf index-url)
   cert=${cert:-${SSL_CERT_FILE:-${REQUESTS_CA_BUNDLE:-${CURL_CA_BUNDLE:-}}}}
-  if [ -n "$cert" ]; then export SSL_CERT_FILE=$cert PIP_CERT=$cert; fi # older pip does not read SSL_CERT_FILE
-  proxy=$(conf proxy)
-  if [ -n "$proxy" ]; then export HTTPS_PROXY=$proxy HTTP_PROXY=$proxy; fi
-  index=$(conf index-url)
-  trusted=$(conf trusted-host)
-  timeout=$(conf '\(default-\)\?timeout')
+  [ -z "$cert" ] || export SSL_CERT_FILE="$cert" PIP_CERT="$cert" # older pip does not read SSL_CERT_FILE
+  [ -z "$proxy" ] || export HTTPS_PROXY="$proxy" HTTP_PROXY="$proxy"
+  [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
+  [ -z "$hosts" ] || export UV_INSECURE_HOST="${hosts//\\n/ }"
+  [ -z "${seconds:-$(conf default-timeout)}" ] || export UV_HTTP_TIMEOUT="${seconds:-$(conf default-timeout)}"
 }
+
+# ---- the environment --------------------------------------------------------------------------------------------
+
+try() { # WHAT CMD...: its output only if it fails
+  local what=$1 out
+  shift
+  out=$(mktemp)
+  if ! "$@" >"$out" 2>&1; then
+    tail -n 20 "$out" | sed 's/^/  | /' >&2
+    rm -f "$out"
+    cannot "$what" "$*" "cure what its lines above name, then repeat"
+  fi
+  rm -f "$out"
+}
+
+unset PYTHONHOME PYTHONPATH
+export VIRTUAL_ENV=$venv UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1
+pip=("$venv/bootstrap/bin/python" -m pip --disable-pip-version-check)
+uv=$venv/bootstrap/bin/uv
+cd "$root"
+
+uv_lock=$(awk '/^uv==/ {p = 1} p {print} p && !/\\$/ {exit}' requirements.lock) # its line and its hashes
+[ -n "$uv_lock" ] || cannot "uv is not in requirements.lock" "$root/requirements.lock" "lock an environment that has uv"
+place=$(sed -n 1p "$stamp" 2>/dev/null || true) # where it was made: its scripts name that path
+rm -f "$stamp"
+if [ "${place:-$root}" != "$root" ] || ! "$venv/bin/python" -c '' 2>/dev/null || ! "${pip[@]}" --version >/dev/null 2>&1; then
+  need_python
+  say "making $venv with $python"
+  try "could not make $venv" "$python" -m venv --clear --without-pip "$venv"
+  try "could not make $venv/bootstrap" "$python" -m venv "$venv/bootstrap"
+fi
+hand_over
+if [ "uv==$("$uv" --version 2>/dev/null | cut -d' ' -f2)" != "${uv_lock%% *}" ]; then
+  echo "$uv_lock" >"$venv/bootstrap/uv.txt"
+  try "pip could not install ${uv_lock%% *}" "${pip[@]}" install -q --require-hashes -r "$venv/bootstrap/uv.txt"
+fi
+say "installing what requirements.lock names"
+try "uv could not fill $venv" "$uv" pip sync --require-hashes requirements.lock
+try "uv could not install rlbox into $venv" "$uv" pip install --no-deps --editable .
+try "requirements.lock does not fit pyproject.toml" "$uv" pip check
+echo "$now" >"$stamp"
+say "$venv is ready"

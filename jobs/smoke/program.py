@@ -48,7 +48,6 @@ def settle(scratch: Path, threads: int) -> None:
 
     Variables that are already set win, so that a launcher can decide otherwise.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
     defaults = {
         "OMP_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false",
@@ -56,6 +55,7 @@ def settle(scratch: Path, threads: int) -> None:
         "HF_HOME": str(scratch / "hf"),
         "MPLCONFIGDIR": str(scratch / "matplotlib"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
     }
     for key, value in defaults.items():

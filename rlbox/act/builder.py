@@ -13,7 +13,7 @@ from rlbox.act.command import run_command
 from rlbox.act.engine_api import engine_address
 from rlbox.act.folders import cache_folder
 from rlbox.errors import EngineError, Interrupted, WorkFailed
-from rlbox.plan.build import BuildFiles, BuildLog, Builder, Step, plan_build
+from rlbox.plan.build import Builder, BuildFiles, BuildLog, Step, plan_build
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.sources import SiteFacts, SourcePlan
 from rlbox.values import Command

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.plan_cache import file_key
+from rlbox.errors import SpecError
 from rlbox.plan.image import ImagePlan
 from rlbox.spec.project import PACKAGE
 
+_MARK = "wheels/README"
 _NOT_SHIPPED = ("__pycache__", "_shipped")
 
 
@@ -25,7 +26,7 @@ def context_entries(plan: ImagePlan, rootfs: Path | None, wheels: tuple[str, ...
     entries: dict[str, str | Path] = dict(plan.context)
     if rootfs:
         entries["rootfs.tar"] = rootfs
-    entries["wheels/README"] = "Wheels that this machine has locally stand here; the folder may be empty.\n"
+    entries[_MARK] = "Wheels that this machine has locally stand here; the folder may be empty.\n"
     entries |= {f"wheels/{Path(wheel).name}": Path(wheel) for wheel in wheels}
     return entries | {f"rlbox/{name}": path for name, path in _own_files().items()}
 
@@ -42,13 +43,14 @@ def _own_files() -> dict[str, Path]:
 
 
 def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
-    """Return the digest of everything that decides the image: the context's paths and bytes, and the time stamp."""
+    """Return the digest of everything that decides the image: the context's paths, bytes and modes, and the epoch."""
     digests = FileDigests.load()
     total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
     for name in sorted(entries):
         source = entries[name]
         digest = digests.of(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
-        total.update(f"{name}\0{digest}\n".encode())
+        mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
+        total.update(f"{name}\0{digest}{mark}\n".encode())
     digests.save()
     return total.hexdigest()
 
@@ -72,9 +74,9 @@ class FileDigests:
     def of(self, path: Path) -> str:
         """Return the digest of a file."""
         key = file_key(str(path))
-        entry = self._known.get(str(path))
-        if entry and entry[0] == key:
-            return entry[1]
+        match self._known.get(str(path)):
+            case [str(known_key), str(known_digest)] if known_key == key:
+                return known_digest
         with open(path, "rb") as file:
             total = hashlib.sha256()
             while block := file.read(1 << 20):
@@ -102,40 +104,71 @@ def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
     Large files are hard links where the file system allows it. Modes do not depend on the umask.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, source in entries.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_others(folder, set(entries))
+    for name in sorted(entries):
+        source, path = entries[name], folder / name
+        _make_folders(folder, path.parent)
         if isinstance(source, Path):
             _bring(source, path)
         elif not path.is_file() or path.read_bytes() != source.encode():
             write_atomic(path, source)
-    _remove_others(folder, set(entries))
+        else:
+            path.chmod(0o644)
+
+
+def check_context_folder(folder: Path) -> None:
+    """Refuse a folder that `write_context` would empty of something that it did not write.
+
+    Raises
+    ------
+    SpecError
+        `folder` is not a directory, or holds something and is no build context.
+    """
+    if not folder.exists() or (folder / _MARK).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise SpecError(
+            "this is not a build context that rlbox wrote, and writing one would remove what is there",
+            where=str(folder),
+            next_step="name an empty or a new folder",
+        )
+
+
+def _make_folders(folder: Path, path: Path) -> None:
+    if path != folder and not path.is_dir():
+        _make_folders(folder, path.parent)
+        path.mkdir()
+        path.chmod(0o755)
 
 
 def _bring(source: Path, path: Path) -> None:
     facts = source.stat()
+    mode = 0o755 if facts.st_mode & 0o100 else 0o644
     if path.exists():
         there = path.stat()
-        if there.st_ino == facts.st_ino or (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+        if (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+            if there.st_ino != facts.st_ino:
+                path.chmod(mode)
             return
         path.unlink()
-    if facts.st_size > 1 << 20 and facts.st_mode & 0o444 == 0o444:
+    if facts.st_size > 1 << 20 and facts.st_mode & 0o777 == mode:
         try:
             os.link(source, path)
             return
         except OSError:  # another file system
             pass
+    import shutil
+
     shutil.copyfile(source, path)
-    path.chmod(0o755 if facts.st_mode & 0o100 else 0o644)
+    path.chmod(mode)
     os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:
     for here, folders, names in os.walk(folder, topdown=False):
-        for name in names:
-            path = Path(here, name)
-            if path.relative_to(folder).as_posix() not in wanted:
+        for path in (Path(here, name) for name in (*names, *folders)):
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif path.is_symlink() or path.relative_to(folder).as_posix() not in wanted:
                 path.unlink()
-        for name in folders:
-            if not any(Path(here, name).iterdir()):
-                Path(here, name).rmdir()

@@ -29,10 +29,10 @@ def check_disk(folder: Path, need_gib: float, *, create: bool) -> float:
     NodeError
         It is missing, no directory, read-only, or has less than `need_gib` free.
     """
-    if create and not folder.exists():
+    if create and not os.path.lexists(folder):
         _make(folder)
-    if not folder.is_dir():
-        kind = "is not a directory" if folder.exists() else "is missing"
+    if not os.path.isdir(folder):
+        kind = "is not a directory" if os.path.lexists(folder) else "is missing"
         raise NodeError(
             f"the data disk {kind}", where=str(folder), next_step="mount it or make it, or name another with --data DIR"
         )
@@ -59,4 +59,8 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NodeError(f"the data disk cannot be made: {error.strerror}", where=str(folder)) from error
+        raise NodeError(
+            f"the data disk cannot be made: {error.strerror}",
+            where=str(folder),
+            next_step="make it, or name another with --data DIR",
+        ) from error

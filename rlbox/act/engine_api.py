@@ -5,17 +5,16 @@ docker-py (in `act/docker_engine.py`) does the rest; its import alone costs more
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from rlbox.errors import EngineError
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+_TIMEOUT_S = 20.0
 
 
 def engine_address() -> str:
@@ -25,6 +24,8 @@ def engine_address() -> str:
     name = os.environ.get("DOCKER_CONTEXT") or _current_context()
     if name in ("", "default"):
         return DEFAULT_SOCKET
+    import hashlib
+
     meta = _config_folder() / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     try:
         return str(json.loads(meta.read_bytes())["Endpoints"]["docker"]["Host"])
@@ -45,17 +46,6 @@ def _current_context() -> str:
         return ""
 
 
-class _SocketConnection(HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("engine", timeout=20)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 def find_image(tag: str) -> dict[str, Any] | None:
     """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none.
 
@@ -71,7 +61,10 @@ def find_image(tag: str) -> dict[str, Any] | None:
             return None
         if status != 200:
             raise EngineError(f"the engine answered {status} when asked about {tag}: {body[:200]!r}", where=address)
-        found: dict[str, Any] = json.loads(body)
+        try:
+            found: dict[str, Any] = json.loads(body)
+        except ValueError as error:
+            raise EngineError(f"this is no Docker engine: it answered {body[:200]!r}", where=address) from error
         return found
     from rlbox.act.docker_engine import DockerEngine
 
@@ -79,15 +72,34 @@ def find_image(tag: str) -> dict[str, Any] | None:
 
 
 def _get(path: str, url: str) -> tuple[int, bytes]:
-    connection = _SocketConnection(path)
+    """Return status and body of a GET over a Unix socket.
+
+    HTTP/1.0 is spoken, so that the answer ends with the connection; http.client costs more to import than this takes.
+    """
     try:
-        connection.request("GET", url)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, HTTPException) as error:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_TIMEOUT_S)
+            connection.connect(path)
+            connection.sendall(f"GET {url} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    except OSError as error:
         raise engine_unreachable(f"unix://{path}", error) from error
-    finally:
-        connection.close()
+    parsed = parse_answer(answer)
+    if parsed is None:
+        raise EngineError(f"this is no Docker engine: it answered {answer[:200]!r}", where=f"unix://{path}")
+    return parsed
+
+
+def parse_answer(answer: bytes) -> tuple[int, bytes] | None:
+    """Return status and body of an HTTP answer that was read to its end, or None when it is none, or is cut short."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    version, _, code = status.partition(b" ")
+    length = fields.get(b"content-length", b"%d" % len(body))
+    if not version.startswith(b"HTTP/1.") or not code[:3].isdigit() or b"transfer-encoding" in fields:
+        return None
+    return (int(code[:3]), body) if length == b"%d" % len(body) else None
 
 
 def engine_unreachable(address: str, error: BaseException) -> EngineError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.plan.sources import SiteFacts
 
+SYSTEM_FILE = Path("/etc/pip.conf")
 _CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
@@ -35,7 +36,7 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     home = Path(environ.get("HOME", "/root"))
     config = Path(environ.get("XDG_CONFIG_HOME", home / ".config"))
     settings: dict[str, str] = {}
-    for path in (Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"):
+    for path in (SYSTEM_FILE, home / ".pip/pip.conf", config / "pip/pip.conf"):
         settings |= _pip_file(path)
     if named := environ.get("PIP_CONFIG_FILE"):
         settings |= _pip_file(Path(named))

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 
 from rlbox.act.command import check_command
+from rlbox.act.folders import write_atomic
+from rlbox.plan.image import ImagePlan
 from rlbox.plan.lock import plan_compile, plan_inputs, plan_lock
 from rlbox.plan.sources import SourcePlan
 from rlbox.spec.lock import Lock
@@ -33,3 +35,26 @@ def resolve_lock(target: Target, runtime: tuple[str, ...], sources: SourcePlan, 
             command = Command(argv=command.argv, env={**command.env, **env}, cwd=folder, timeout_s=command.timeout_s)
             texts.append(check_command(command, f"uv finds no set of packages for target {target.name}").stdout)
     return plan_lock(target, runtime, texts[0], texts[1])
+
+
+def sync_environment(folder: Path, plan: ImagePlan, python: str, sources: SourcePlan, ca_bundle: str) -> Path:
+    """Make `folder` a virtual environment with exactly the target's locked packages; return its interpreter.
+
+    An environment that is right already costs one comparison. Used where a run takes place without a container.
+    """
+    text = "".join(plan.context[f"requirements/{name}.txt"] for name in plan.groups)
+    stamp = folder / "rlbox-lock.txt"
+    interpreter = folder / "bin/python"
+    if interpreter.exists() and stamp.exists() and stamp.read_text() == text:
+        return interpreter
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = folder / "requirements.txt"
+    wanted.write_text(text)
+    env = {**sources.env, **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
+    local = [word for where in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", where)]
+    venv = (find_uv(), "venv", "--quiet", "--allow-existing", "--python", python, str(folder))
+    sync = (find_uv(), "pip", "sync", "--quiet", "--python", str(interpreter), "--require-hashes", *local, str(wanted))
+    check_command(Command(argv=venv), f"uv cannot make an environment with Python {python}")
+    check_command(Command(argv=sync, env=env, timeout_s=3600), "uv cannot install the locked packages")
+    write_atomic(stamp, text)
+    return interpreter

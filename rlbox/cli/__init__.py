@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+COMPLETION = "_RLBOX_COMPLETE"  # a shell that completes calls without words, and asks by this variable
 HELP_TEXT = Path(__file__).resolve().parent.parent / "data" / "help.txt"
 
 
@@ -20,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         sys.stdout.write(f"rlbox {__version__}\n")
         return 0
-    if words in (["--help"], ["-h"], []):
+    if words in (["--help"], ["-h"], []) and COMPLETION not in os.environ:
         sys.stdout.write(HELP_TEXT.read_text(encoding="utf-8"))
         return 0
     from rlbox.cli.root import run_root

@@ -55,19 +55,19 @@ class App:
     def _fresh_plan(self, name: str) -> ImagePlan:
         import dataclasses
 
-        from rlbox.act.folders import cache_folder
+        from rlbox.act.folders import cache_folder, make_folder
         from rlbox.act.plan_cache import remember_plan
         from rlbox.plan.image import plan_image
         from rlbox.spec.load import load_target
         from rlbox.spec.lock import load_lock
 
         loaded = load_target(self.project, name)
-        bytecode = cache_folder("templates")
-        bytecode.mkdir(parents=True, exist_ok=True)
         lock_file = self.project.lock_file(name)
         folders = self.project.template_folders()
+        bytecode = make_folder(cache_folder("templates"))
         plan = plan_image(loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode)
         inputs = [lock_file, *loaded.files, *_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
+        inputs += _distribution_files()
         plan = dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
         remember_plan(self.project, plan)
         return plan
@@ -80,8 +80,16 @@ def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:
 
 
 def _sources_of_plans(folders: list[Path]) -> list[Path]:
+    """Return what plans are made with, the template folders among it: a new file in one changes its time stamp."""
     own = [path for layer in ("spec", "plan", "data") for path in sorted((PACKAGE / layer).glob("*.*"))]
-    return own + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return own + [path for folder in folders for path in (folder, *sorted(folder.rglob("*")))]
+
+
+def _distribution_files() -> list[Path]:
+    """Return the file that `own_requirements` are read from; a new version of rlbox may want others."""
+    from importlib.metadata import files
+
+    return [Path(str(path.locate())) for path in files("rlbox") or () if path.name == "METADATA"]
 
 
 def own_requirements() -> tuple[str, ...]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rlbox.act.bootstrap import make_rootfs, rootfs_path
-from rlbox.act.context import build_digest, context_entries, write_context
-from rlbox.act.engine_api import find_image
-from rlbox.act.folders import cache_folder
-from rlbox.act.site import probe_site
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.plan.build import BUILD_LABEL
-from rlbox.plan.image import ImagePlan
-from rlbox.plan.sources import SiteFacts, SourcePlan, plan_sources
+
+if TYPE_CHECKING:
+    from rlbox.plan.image import ImagePlan
+    from rlbox.plan.sources import SiteFacts, SourcePlan
 
 
 @click.command()
@@ -36,6 +33,10 @@ def verb(app: App, name: str, no_cache: bool, rebuild: bool) -> None:
       rlbox build local
       rlbox build local --no-cache
     """
+    from rlbox.act.engine_api import find_image
+    from rlbox.act.site import probe_site
+    from rlbox.plan.sources import plan_sources
+
     plan = app.image_plan(name)
     require_lock(plan)
     site = probe_site()
@@ -62,6 +63,10 @@ def require_lock(plan: ImagePlan) -> None:
 
 def is_current(plan: ImagePlan, sources: SourcePlan, image: dict[str, object]) -> bool:
     """Return whether the engine's image was built from exactly what the plan and this machine hold now."""
+    from rlbox.act.bootstrap import rootfs_path
+    from rlbox.act.context import build_digest, context_entries
+    from rlbox.plan.build import BUILD_LABEL
+
     rootfs = rootfs_path(plan.bootstrap, plan.packages, plan.epoch) if plan.bootstrap else None
     if rootfs and not rootfs.exists():
         return False
@@ -80,6 +85,12 @@ class Prepared:
 
 def prepare(plan: ImagePlan, folder: Path | None = None) -> Prepared:
     """Write the build context of `plan`, bootstrapping its base when needed."""
+    from rlbox.act.bootstrap import make_rootfs
+    from rlbox.act.context import build_digest, context_entries, write_context
+    from rlbox.act.folders import cache_folder
+    from rlbox.act.site import probe_site
+    from rlbox.plan.sources import plan_sources
+
     require_lock(plan)
     sources = plan_sources(plan.torch_groups, probe_site())
     rootfs = make_rootfs(plan.bootstrap, plan.packages, plan.epoch) if plan.bootstrap else None
@@ -93,8 +104,11 @@ def prepare(plan: ImagePlan, folder: Path | None = None) -> Prepared:
 def _build(app: App, plan: ImagePlan, site: SiteFacts, sources: SourcePlan, *, cache: bool) -> None:
     import time
 
+    from rlbox.act.bootstrap import rootfs_path
     from rlbox.act.builder import build_image
+    from rlbox.act.engine_api import find_image
     from rlbox.act.file_lock import hold
+    from rlbox.act.folders import cache_folder
     from rlbox.report.build_view import build_view
 
     began = time.monotonic()
@@ -120,7 +134,7 @@ def _report(app: App, plan: ImagePlan, image: str, state: str, log: Path | None)
 def _dry_run(app: App, plan: ImagePlan, site: SiteFacts, sources: SourcePlan) -> None:
     import shlex
 
-    from rlbox.plan.build import BuildFiles, Builder, plan_build
+    from rlbox.plan.build import Builder, BuildFiles, plan_build
 
     builder = Builder(program="docker", integrated=False)
     files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from rlbox.cli import COMPLETION
 from rlbox.cli.app import App
 from rlbox.cli.options import shared
 
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(tuple(SHELLS)))
 @shared
 def verb(app: App, shell: str) -> None:
     """Print the completion script of SHELL.
@@ -21,7 +24,5 @@ def verb(app: App, shell: str) -> None:
     """
     from rlbox.cli.root import root
 
-    completer = get_completion_class(shell)
-    assert completer is not None
-    script = completer(root, {}, "rlbox", "_RLBOX_COMPLETE").source()
+    script = SHELLS[shell](root, {}, "rlbox", COMPLETION).source()
     app.result({"shell": shell, "script": script}, script)

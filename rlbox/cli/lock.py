@@ -22,8 +22,8 @@ def verb(app: App, name: str, check: bool) -> None:
       rlbox lock local
       rlbox lock local --check
     """
-    plan = app.image_plan(name)
     if check:
+        plan = app.image_plan(name)
         if plan.lock != "current":
             raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=f"rlbox lock {name}")
         app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from rlbox.cli.app import App, project_of
+from rlbox.errors import SpecError
+from rlbox.spec.project import Project
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,10 +24,20 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     def with_app(
         *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
     ) -> Any:
-        app = App(project=project_of(project), as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
+        app = App(
+            project=_there(project_of(project)), as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose
+        )
         return function(app, *args, **rest)
 
     return with_app
+
+
+def _there(project: Project) -> Project:
+    if not project.folder.is_dir():
+        raise SpecError(
+            "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
+        )
+    return project
 
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import click
 
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.errors import WorkFailed
+from rlbox.errors import NodeError, WorkFailed
 from rlbox.plan.image import ImagePlan
 
 
@@ -26,6 +26,8 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> 
       rlbox render local
       rlbox render --check
     """
+    if context and (len(names) != 1 or check):
+        raise click.UsageError("--context takes one target, and no --check")
     plans = [app.image_plan(name) for name in (names or tuple(app.project.targets()))]
     stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
     if check and stale:
@@ -33,7 +35,7 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> 
     if not (check or app.dry_run):
         _write(app, stale)
     if context and not app.dry_run:
-        _write_context(plans, Path(context))
+        _write_context(plans[0], Path(context))
     files = sorted({name for plan in plans for name in plan.rendered})
     app.result(
         {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)},
@@ -56,15 +58,23 @@ def _write(app: App, files: dict[str, str]) -> None:
     from rlbox.act.folders import write_atomic
 
     for name, text in files.items():
-        write_atomic(app.project.folder / name, text)
+        path = app.project.folder / name
+        try:
+            write_atomic(path, text)
+        except OSError as error:
+            raise NodeError(
+                f"{name} cannot be written: {error.strerror}",
+                where=str(path),
+                next_step="make the project folder writable, or name another with --project DIR",
+            ) from error
 
 
-def _write_context(plans: list[ImagePlan], folder: Path) -> None:
+def _write_context(plan: ImagePlan, folder: Path) -> None:
+    from rlbox.act.context import check_context_folder
     from rlbox.cli.build import prepare
 
-    if len(plans) != 1:
-        raise click.UsageError("--context takes one target")
-    prepare(plans[0], folder)
+    check_context_folder(folder)
+    prepare(plan, folder)
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:
@@ -73,6 +83,6 @@ def _diff(app: App, stale: dict[str, str]) -> str:
     lines = ["rendered files are stale"]
     for name, text in sorted(stale.items()):
         path = app.project.folder / name
-        old = path.read_text().splitlines() if path.exists() else []
+        old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
     return "\n".join(lines)

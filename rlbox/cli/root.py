@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -26,11 +25,13 @@ VERBS = {
     "targets": "list targets and jobs",
 }
 
-EXAMPLES = """
+HELP = """
+Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
+
 \b
 Examples:
   rlbox build local          build the image of target `local`
-  rlbox run smoke            train, roll out, close the RL loop: three gated stages
+  rlbox run smoke            three gated stages: train, roll out, RL loop
   rlbox shell local          look around in the image
 """
 
@@ -67,10 +68,15 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(VERBS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    help=HELP,
+    subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="rlbox %(version)s")
 def root() -> None:
-    """Containers, runs and causes for RL post-training: one spec per machine, every fix baked in."""
+    """Carry the options that stand before a verb; the verbs do the work."""
 
 
 def run_root(words: Sequence[str]) -> int:
@@ -94,7 +100,8 @@ def run_root(words: Sequence[str]) -> int:
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
-    if "--json" in words:
+    own = words[: words.index("--")] if "--" in words else words  # behind it stand a command's own words
+    if "--json" in own:
         import json
 
         facts = {"what": error.what, "where": error.where, "next": error.next_step, "exit_code": error.exit_code}
@@ -104,6 +111,8 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
 
 
 def _report_bug(error: Exception) -> int:
+    import traceback
+
     from rlbox.act.folders import cache_folder, write_atomic
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")

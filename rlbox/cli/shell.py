@@ -7,12 +7,9 @@ import sys
 
 import click
 
-from rlbox.act.disk import check_disk, data_folder
-from rlbox.act.engine_api import engine_address, find_image
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
 from rlbox.errors import EngineError
-from rlbox.plan.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
 
 ENGINE_REFUSED = 125  # docker's own exit code for a container that never started
 
@@ -31,6 +28,9 @@ def verb(app: App, name: str, command: tuple[str, ...], data: str | None) -> int
       rlbox shell local
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
+    from rlbox.act.disk import check_disk, data_folder
+    from rlbox.plan.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+
     image = app.image_plan(name)
     folder = data_folder(image.container, data)
     if not app.dry_run:
@@ -58,6 +58,8 @@ def verb(app: App, name: str, command: tuple[str, ...], data: str | None) -> int
 def _run(words: tuple[str, ...], name: str, tag: str) -> int:
     """Run the docker client in the foreground and return the container's exit code."""
     import signal
+
+    from rlbox.act.engine_api import engine_address, find_image
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client passes it on; rlbox waits for the client
     try:

@@ -9,6 +9,7 @@ import click
 
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, shared
+from rlbox.errors import SpecError
 
 
 @click.command()
@@ -38,8 +39,16 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
     from rlbox.spec.load import load_job, load_target
 
-    if name in app.project.jobs() and name not in app.project.targets():
+    targets, jobs = app.project.targets(), app.project.jobs()
+    if name in jobs and name not in targets:
         return "job", load_job(app.project, name).model_dump(mode="json")
+    if name not in targets:
+        from rlbox.spec.check import suggest
+
+        known = [*targets, *jobs]
+        raise SpecError(
+            f"unknown target or job {name!r}{suggest(name, known)}", next_step=f"choose one of: {', '.join(known)}"
+        )
     return "target", load_target(app.project, name).target.model_dump(mode="json")
 
 

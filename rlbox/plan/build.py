@@ -92,6 +92,8 @@ class BuildLog:
         if not match:
             return None
         number, rest = int(match["number"]), match["rest"]
+        if number == 0:  # the client speaks of itself: `#0 building with "default" instance using docker driver`
+            return None
         known = self.steps.get(number)
         if known is None:
             return self._set(Step(number=number, name=self._MOUNT.sub("", rest)))

@@ -95,9 +95,9 @@ def missing_program(stage: StagePlan, part: str, program: str, reason: str) -> C
     return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
 
 
-def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bool) -> Cause:
+def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bool, running: bool) -> Cause:
     """A service ended before its stage did."""
-    when = f"while stage {stage.name} was running" if ready else "before it was ready"
+    when = f"while stage {stage.name} was {'running' if running else 'starting'}" if ready else "before it was ready"
     return Cause(
         kind="service",
         what=f"service {service.name} ended with {ended(code)} {when}",

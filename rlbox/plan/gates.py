@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlbox.plan.lines import Line, LineCutter
+from rlbox.plan.lines import Line, LineCutter, bare_text, repeats
 from rlbox.plan.run import LinePlan, StagePlan
 
 RuleKind = Literal["need", "port", "service", "require", "forbid", "exit", "ray", "file", "silence", "total"]
@@ -54,14 +54,15 @@ class _Rule:
     seen: str = ""
     count: int = 0
 
-    def matches(self, line: Line) -> bool:
-        """Whether the line as written, or without what Ray puts around it, matches."""
+    def hits(self, texts: list[str], bare: dict[int, str]) -> list[int]:
+        """Return which lines match, as written or (`bare`, by index) without what Ray puts around them."""
         if self.pattern is None:
-            return False
-        if self.pattern.search(line.text):
-            return True
-        bare = line.bare
-        return bare != line.text and self.pattern.search(bare) is not None
+            return []
+        search = self.pattern.search
+        found = [index for index, text in enumerate(texts) if search(text)]
+        if bare:
+            found = sorted({*found, *(index for index, text in bare.items() if search(text))})
+        return found
 
 
 @dataclass
@@ -93,8 +94,7 @@ class Gate:
     def close_logs(self) -> None:
         """Count the last lines of all logs, also those without a line feed."""
         for log in self._logs.values():
-            line = log.cutter.close()
-            self._take(log, [line] if line else [])
+            self._take(log, log.cutter.close())
 
     def begin_stop(self) -> None:
         """From here on forbidden lines break nothing: what is being stopped may complain about it."""
@@ -112,14 +112,12 @@ class Gate:
         """Record that a rule is broken."""
         self._decide(self._find(kind, text), "broken", seen)
 
-    def end(self, *, passed: bool) -> None:
-        """Decide what only the end can: required lines that never came; on success, what did not happen."""
+    def end(self) -> None:
+        """Decide what only the end of a stage that exited 0 can: lines that never came, limits that were kept."""
         for rule in self._rules:
-            if rule.state != "waiting":
-                continue
-            if passed and rule.kind in _AT_END:
+            if rule.state == "waiting" and rule.kind in _AT_END:
                 self._decide(rule, "held", "")
-            if rule.kind == "require" and rule.line and (passed or rule.count):
+            elif rule.state == "waiting" and rule.kind == "require" and rule.line:
                 self._decide(rule, "broken", self.last_line(rule.line.log))
 
     def missing_lines(self) -> list[tuple[LinePlan, int]]:
@@ -133,24 +131,27 @@ class Gate:
             for rule in self._rules
         )
 
-    def _take(self, log: _Log, lines: list[Line]) -> None:
-        for line in lines:
-            for rule in log.rules:
-                if rule.matches(line):
-                    self._count(rule, line)
-        log.last = next((line.text.strip()[:_SEEN_LIMIT] for line in reversed(lines) if line.text.strip()), log.last)
+    def _take(self, log: _Log, texts: list[str]) -> None:
+        first = log.cutter.number - len(texts) + 1
+        bare = {i: bare_text(text) for i, text in enumerate(texts) if "pid=" in text or "[repeated " in text}
+        for rule in log.rules:
+            for index in rule.hits(texts, bare):
+                self._count(rule, Line(number=first + index, text=texts[index].strip()))
+        log.last = next((text.strip()[:_SEEN_LIMIT] for text in reversed(texts) if text.strip()), log.last)
 
     def _count(self, rule: _Rule, line: Line) -> None:
         if rule.line is None or (rule.kind == "forbid" and self._stopping):
             return
-        rule.count += line.times
+        rule.count += repeats(line.text)
         if rule.kind == "forbid":
-            self.forbidden.append(Broken(rule=rule.line, line=line))
-            self._decide(rule, "broken", line.text.strip())
+            if rule.state != "broken":
+                self.forbidden.append(Broken(rule=rule.line, line=line))
+            self._decide(rule, "broken", line.text)
         elif rule.state == "waiting":
-            rule.seen = line.text.strip()[:_SEEN_LIMIT]
+            rule.seen = line.text[:_SEEN_LIMIT]
+            self.revision += 1
             if rule.count >= rule.line.count:
-                self._decide(rule, "held", line.text.strip())
+                self._decide(rule, "held", line.text)
 
     def _decide(self, rule: _Rule, state: RuleStatus, seen: str) -> None:
         if rule.state == "broken" or (rule.state, rule.seen) == (state, seen):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,8 +37,8 @@ class ImagePlan:
     """Everything about an image that follows from its specs alone.
 
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
-    build context to their text. `groups` maps layer groups to their requirement files and is empty without a lock;
-    `lock` says how the lock stands to the spec: `current`, `stale` or `missing`.
+    build context to their text. `groups` are the layers of the stack, each with a file `requirements/<group>.txt` in
+    the context; `lock` says how the lock stands to the spec: `current`, `stale` or `missing`.
     """
 
     target: str
@@ -51,20 +49,23 @@ class ImagePlan:
     lock: str
     bootstrap: str
     packages: tuple[str, ...]
+    groups: tuple[str, ...]
     torch_groups: tuple[TorchGroup, ...]
+    python: str
     network: str
     epoch: int
     container: ContainerDefaults
+    env: Mapping[str, str]
     inputs: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_image_plan` is the way back."""
-        return asdict(self)
+        return {**asdict(self), "context": dict(self.context)}
 
 
 def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
     """Return the plan that `ImagePlan.as_json` wrote."""
-    lists = {key: tuple(data[key]) for key in ("packages", "inputs")}
+    lists = {key: tuple(data[key]) for key in ("packages", "groups", "inputs")}
     groups = tuple(TorchGroup(packages=tuple(g["packages"]), channel=g["channel"]) for g in data["torch_groups"])
     container = ContainerDefaults(**data["container"])
     return ImagePlan(**{**data, **lists, "torch_groups": groups, "container": container})
@@ -104,9 +105,12 @@ def plan_image(
         lock=state,
         bootstrap=target.base.bootstrap,
         packages=tuple(sorted(target.base.packages)),
+        groups=tuple(group.name for group in target.stack),
         torch_groups=torch_groups(target),
+        python=target.python.version,
         network=target.build.network,
         epoch=target.build.epoch,
+        env=dict(target.env),
         container=ContainerDefaults(**run.model_dump(), **disk.model_dump()),
     )
 
@@ -119,6 +123,9 @@ def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
 
 def spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec."""
+    import hashlib
+    import json
+
     return hashlib.sha256(json.dumps(target.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
 

@@ -12,7 +12,10 @@ from rlbox.spec.lock import Lock, LockedGroup, Package, lock_checksum
 from rlbox.spec.target import Target
 from rlbox.values import Command
 
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?\s*\\?$")
+_PIN = re.compile(
+    r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?\s*\\?$"
+)
+_MORE = " \\"
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _VIA = re.compile(r"^\s+#\s+(?:via\s+)?(\S.*)$")
 
@@ -61,7 +64,13 @@ def plan_lock(target: Target, runtime: tuple[str, ...], stack_text: str, runtime
 
 
 def parse_compiled(text: str) -> tuple[dict[str, Package], dict[str, list[str]]]:
-    """Return the packages of `uv pip compile`'s output by name, and for each who asked for it."""
+    """Return the packages of `uv pip compile`'s output by name, and for each who asked for it.
+
+    Raises
+    ------
+    WorkFailed
+        There is none, one is not pinned by version (an address, a folder), or one has no sha256.
+    """
     packages: dict[str, Package] = {}
     parents: dict[str, list[str]] = {}
     name = ""
@@ -76,8 +85,12 @@ def parse_compiled(text: str) -> tuple[dict[str, Package], dict[str, list[str]]]
             packages[name] = Package(name=name, version=package.version, sha256=known, marker=package.marker)
         elif (via := _VIA.match(line)) and via[1] != "via":
             parents[name].append(via[1])
+        elif line and line[0] not in " #":
+            raise WorkFailed(f"uv resolved a package that is not pinned by version: {line.removesuffix(_MORE)}")
     if not packages:
-        raise WorkFailed("uv resolved no package", next_step="see its output above")
+        raise WorkFailed("uv resolved no package", next_step="name packages in the groups of the target's stack")
+    if bare := [name for name, package in packages.items() if not package.sha256]:
+        raise WorkFailed(f"uv gave no sha256 for {', '.join(bare)}", next_step="use an index or folder that has hashes")
     return packages, parents
 
 

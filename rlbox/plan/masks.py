@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 SECRETS_VARIABLE = "RLBOX_SECRETS"
 """Environment variable that names, comma separated, the variables that were passed on as secrets."""
@@ -28,9 +29,21 @@ class Masks:
             text = text.replace(value, MASK)
         return text
 
+    def tree(self, value: Any) -> Any:
+        """Return JSON types with every text in them masked."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {key: self.tree(item) for key, item in value.items()}
+        return [self.tree(item) for item in value] if isinstance(value, (list, tuple)) else value
+
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return `environment`, sorted, with the values of secrets and of names that sound like one replaced."""
         return {
-            name: MASK if value and (name in self._named or _SECRET_NAME.search(name)) else self.text(value)
+            name: MASK if value and self._hides(name) else self.text(value)
             for name, value in sorted(environment.items())
         }
+
+    def _hides(self, name: str) -> bool:
+        sounds_secret = name != SECRETS_VARIABLE and _SECRET_NAME.search(name)
+        return name in self._named or bool(sounds_secret)

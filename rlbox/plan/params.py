@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,9 +48,13 @@ def plan_values(job: Job, profile: str, settings: Mapping[str, str]) -> Values:
 def _parse(name: str, text: str, param: Param) -> int | float | str:
     kind = type(param.default)
     try:
-        return kind(text)
+        value = kind(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(text)
     except ValueError as error:
-        raise SpecError(f"--set {name}={text}: not {'an int' if kind is int else 'a float'}: {param.help}") from error
+        wanted = "a whole number" if kind is int else "a number"
+        raise SpecError(f"--set {name}={text}: must be {wanted}: {param.help}") from error
+    return value
 
 
 def _check_range(name: str, value: int | float | str, param: Param) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,11 @@ class Filler:
         self._known |= {f"param.{name}": str(value) for name, value in values.params.items()}
         self._known |= {f"port.{name}": str(value) for name, value in job.ports.items()}
 
-    def text(self, where: str, text: str) -> str:
+    def pattern(self, where: str, text: str) -> str:
+        """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
+        return self.text(where, text, quote=re.escape)
+
+    def text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
         """Return `text` with every placeholder replaced; one that names nothing is a `SpecError`."""
 
         def value(match: re.Match[str]) -> str:
@@ -170,7 +174,7 @@ class Filler:
                     f"jobs/{self._job}.toml: {where}: {{{name}}} names nothing",
                     next_step="known: " + " ".join(f"{{{known}}}" for known in sorted(self._known)),
                 )
-            return self._known[name]
+            return quote(self._known[name])
 
         return _PLACEHOLDER.sub(value, text)
 
@@ -232,7 +236,8 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
 
 def _plan_lines(where: str, rules: tuple[LineRule, ...], fill: Filler) -> tuple[LinePlan, ...]:
     return tuple(
-        LinePlan(pattern=fill.text(where, rule.pattern), log=rule.log, count=rule.count, why=rule.why) for rule in rules
+        LinePlan(pattern=fill.pattern(where, rule.pattern), log=rule.log, count=rule.count, why=rule.why)
+        for rule in rules
     )
 
 

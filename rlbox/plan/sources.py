@@ -43,18 +43,19 @@ class SourcePlan:
 def plan_sources(groups: Sequence[TorchGroup], site: SiteFacts) -> SourcePlan:
     """Return where Python packages come from on this machine.
 
-    A torch wheel that lies in one of pip's `find-links` folders is used as it is; otherwise the channel of the
-    torch wheel index is added. An index setting is only emitted when the machine has one of its own.
+    A torch wheel that lies in one of pip's `find-links` folders is used as it is; when a group has a package without
+    one, the channel of the torch wheel index is added. An index setting is only emitted when the machine has one of
+    its own.
     """
     found = {group: local_wheels(group, site) for group in groups}
-    indexes = [f"{TORCH_WHEELS}/{group.channel}" for group, wheels in found.items() if not wheels]
+    indexes = {f"{TORCH_WHEELS}/{group.channel}": "" for group in groups if not _all_local(group, found[group])}
     extra = [*indexes, *(url for url in site.extra_index_urls if not url.startswith("file:"))]
-    env = {}
+    env: dict[str, str] = {}
     if site.index_url:
         env |= {"UV_DEFAULT_INDEX": site.index_url, "PIP_INDEX_URL": site.index_url}
     if extra:
         env |= {"UV_INDEX": " ".join(extra), "UV_INDEX_STRATEGY": "unsafe-best-match"}
-    return SourcePlan(env=env, wheels=tuple(wheel for wheels in found.values() for wheel in wheels))
+    return SourcePlan(env=env, wheels=tuple(dict.fromkeys(wheel for wheels in found.values() for wheel in wheels)))
 
 
 def local_wheels(group: TorchGroup, site: SiteFacts) -> tuple[str, ...]:
@@ -66,6 +67,12 @@ def local_wheels(group: TorchGroup, site: SiteFacts) -> tuple[str, ...]:
         for name in names
         if _LOCAL_VERSION.sub("+", name).startswith(prefixes)
     )
+
+
+def _all_local(group: TorchGroup, wheels: Sequence[str]) -> bool:
+    names = [_LOCAL_VERSION.sub("+", wheel.rpartition("/")[2]) for wheel in wheels]
+    prefixes = [_wheel_prefix(requirement, group.channel) for requirement in group.packages]
+    return all(any(name.startswith(prefix) for name in names) for prefix in prefixes)
 
 
 def _wheel_prefix(requirement: str, channel: str) -> str:

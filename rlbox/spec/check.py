@@ -11,12 +11,31 @@ from pydantic import BaseModel, ValidationError
 from rlbox.errors import SpecError
 
 Model = TypeVar("Model", bound=BaseModel)
+_SHOWN = 60  # characters of a wrong value that a message repeats
 
 
-def check_spec(model: type[Model], data: Mapping[str, Any], where: str) -> Model:
-    """Return `data` as a `model`.
+# What a value must be, in the words of TOML.
+_MUST_BE = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "model_type": "a table",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+
+
+def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
+    """Return `data` as a `model`; types must be what they say, `"1"` is no number.
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
+
+    Parameters
+    ----------
+    known
+        Top-level keys that the caller has taken out of `data` already, offered for a near miss.
 
     Raises
     ------
@@ -24,9 +43,12 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str) -> Model
         One line per problem: `<where>: <dotted path>: <message>`.
     """
     try:
-        return model.model_validate({key: value for key, value in data.items() if not key.startswith("x-")})
+        return model.model_validate(
+            {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")}, strict=True
+        )
     except ValidationError as error:
-        problems = sorted(_describe(model, data, dict(item)) for item in error.errors(include_url=False))
+        items = [dict(item) for item in error.errors(include_url=False)]
+        problems = sorted(line for item in items for line in _describe(model, item, known))
         lines = "\n".join(f"  {where}: {problem}" for problem in problems)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SpecError(
@@ -35,21 +57,49 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str) -> Model
         ) from error
 
 
-def _describe(model: type[BaseModel], data: Mapping[str, Any], item: dict[str, Any]) -> str:
+def _tuples(value: Any) -> Any:
+    """Return `value` with every list as a tuple, which is what a strict model takes for one."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ...]) -> list[str]:
+    """Return one finding of pydantic as lines; a check of the whole spec names its own paths, one a line."""
     loc: tuple[str | int, ...] = item["loc"]
-    path = _dotted(loc) or model.__name__.lower()
+    if item["type"] == "value_error" and not loc:
+        return str(item["ctx"]["error"]).splitlines()
+    if item["type"] == "too_short" and item["input"]:  # said because its items are wrong, which is said as well
+        return []
+    if item["type"] == "extra_forbidden":
+        return [f"{_dotted(loc)}: unknown key{suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))}"]
+    if loc[-1] == "[key]":
+        return [f"{_dotted(loc[:-1])}: the name does not fit {item['ctx']['pattern']}"]
+    return [f"{_dotted(loc)}: {_problem(item)}"]
+
+
+def _problem(item: dict[str, Any]) -> str:
+    given, facts = item["input"], item.get("ctx", {})
     match item["type"]:
-        case "extra_forbidden":
-            return f"{path}: unknown key{suggest(str(loc[-1]), _keys_at(model, loc[:-1]))}"
         case "missing":
-            return f"{path}: missing"
+            return "missing"
         case "value_error":
-            return f"{path}: {item['ctx']['error']}"
+            return str(facts["error"])
         case "literal_error":
-            given = item["input"]
-            return f"{path}: {given!r} is not one of {item['ctx']['expected']}"
+            return f"{given!r} is not one of {facts['expected']}"
+        case "string_pattern_mismatch":
+            return f"{given!r} does not fit {facts['pattern']}"
+        case "too_short" | "string_too_short":
+            return "must not be empty"
+        case kind if kind in _MUST_BE:
+            return f"must be {_MUST_BE[kind]} (got {_given(given)})"
         case _:
-            return f"{path}: {item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r:.60})"
+            return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {_given(given)})"
+
+
+def _given(value: Any) -> str:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _dotted(loc: tuple[str | int, ...]) -> str:
@@ -59,15 +109,24 @@ def _dotted(loc: tuple[str | int, ...]) -> str:
     return text
 
 
-def _keys_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+def _keys_at(model: type[BaseModel], loc: tuple[str | int, ...], known: tuple[str, ...]) -> list[str]:
+    """Return the keys that the table at `loc` may have; `name` at the top is the file's own and no key."""
     schema = model.model_json_schema()
+    if not loc:
+        return [*(key for key in schema["properties"] if key != "name"), *known]
     node: dict[str, Any] = schema
     for part in loc:
-        node = _resolve(schema, node)
-        node = node["items"] if isinstance(part, int) else node.get("properties", {}).get(part, {})
-        if not node:
-            return []
+        node = _below(_resolve(schema, node), part)
     return list(_resolve(schema, node).get("properties", {}))
+
+
+def _below(node: dict[str, Any], part: str | int) -> dict[str, Any]:
+    if isinstance(part, int):
+        found: dict[str, Any] = node.get("items", {})
+        return found
+    named = node.get("properties", {}).get(part)
+    others = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
+    return named or next((other for other in others if isinstance(other, dict)), {})
 
 
 def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -7,17 +7,27 @@ directory), `{job}` (the job's own programs), `{data}` (data disk) and `{python}
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from rlbox.spec.target import EnvName, Frozen, Name
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Port = Annotated[int, Field(ge=1024, le=65535)]
+_KINDS = {int: "a whole number", float: "a number", str: "text"}
+_FITS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
 Seconds = Annotated[float, Field(gt=0)]
-Value = int | float | str
+
+
+def _number_or_text(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"must be a number or text (got {value!r})")
+    return value
+
+
+Value = Annotated[int | float | str, BeforeValidator(_number_or_text)]
 
 
 class Param(Frozen):
@@ -124,7 +134,6 @@ class Job(Frozen):
     profiles: dict[Name, dict[ParamName, Value]] = Field(default_factory=dict)
     ports: dict[ParamName, Port] = Field(default_factory=dict)
     env: dict[EnvName, str] = Field(default_factory=dict)
-    secrets: tuple[EnvName, ...] = Field((), description="names passed on from the caller's environment when set")
     services: tuple[Service, ...] = ()
     stages: tuple[Stage, ...] = Field(min_length=1)
     plot: tuple[Word, ...] = Field((), description="command run after the last stage, passed or not, to draw curves")
@@ -134,17 +143,21 @@ class Job(Frozen):
     def _references_hold(self) -> Job:
         problems = [*_profile_problems(self), *_name_problems(self)]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
 
 def _profile_problems(job: Job) -> list[str]:
-    return [
-        f"profiles.{profile}.{name}: not a parameter of the job"
-        for profile, values in job.profiles.items()
-        for name in values
-        if name not in job.params
-    ]
+    problems = []
+    for profile, values in job.profiles.items():
+        for name, value in values.items():
+            param = job.params.get(name)
+            if param is None:
+                problems.append(f"profiles.{profile}.{name}: not a parameter of the job")
+            elif not isinstance(value, _FITS[type(param.default)]):
+                kind = _KINDS[type(param.default)]
+                problems.append(f"profiles.{profile}.{name}: must be {kind} like its default (got {value!r})")
+    return problems
 
 
 def _name_problems(job: Job) -> list[str]:

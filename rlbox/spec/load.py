@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
-from rlbox.spec.check import check_spec
+from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.job import Job
 from rlbox.spec.merge import merge
 from rlbox.spec.project import PACKAGE, Project
@@ -17,7 +17,7 @@ from rlbox.spec.target import Target
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # the same parser, for Python 3.10
 
 DEFAULTS = PACKAGE / "data" / "defaults.toml"
 
@@ -41,21 +41,22 @@ def load_target(project: Project, name: str) -> Loaded:
     data, files = _load_included(project, name, ())
     data.pop("include", None)
     data["name"] = name
-    target = check_spec(Target, merge(load_toml(DEFAULTS), data), _shown(files[0], project))
+    target = check_spec(Target, merge(load_toml(DEFAULTS), data), _shown(files[0], project), known=("include",))
     return Loaded(target=target, files=(*files, DEFAULTS))
 
 
 def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
     path = project.job_file(name)
-    return check_spec(Job, {**load_toml(path, project), "name": name}, _shown(path, project))
+    return check_spec(Job, {**_unnamed(path, project), "name": name}, _shown(path, project))
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
     """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
     shown = _shown(path, project)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return data
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{shown}: broken TOML: {error}", next_step="correct the line named above") from error
     except UnicodeDecodeError as error:
@@ -68,14 +69,30 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     if name in above:
         raise SpecError(f"targets include each other: {' -> '.join((*above, name))}", next_step="break the circle")
     path = project.target_file(name)
-    data = load_toml(path, project)
+    data = _unnamed(path, project)
     include = data.get("include")
     if include is None:
         return data, (path,)
     if not isinstance(include, str):
-        raise SpecError(f"{_shown(path, project)}: include: must be the name of one target")
+        raise SpecError(f"{_shown(path, project)}: include: must be the name of one target (got {include!r})")
+    if include not in project.targets():
+        raise SpecError(
+            f"{_shown(path, project)}: include: unknown target {include!r}{suggest(include, list(project.targets()))}",
+            next_step=f"choose one of: {', '.join(project.targets())}",
+        )
     under, files = _load_included(project, include, (*above, name))
     return merge(under, data), (path, *files)
+
+
+def _unnamed(path: Path, project: Project) -> dict[str, Any]:
+    """Return the parsed file; a `name` in it is refused, for the name is the folder's or the file's own."""
+    data = load_toml(path, project)
+    if "name" in data:
+        raise SpecError(
+            f"{_shown(path, project)}: name: unknown key, the name is that of the folder or file",
+            next_step="remove the key",
+        )
+    return data
 
 
 def _shown(path: Path, project: Project | None) -> str:

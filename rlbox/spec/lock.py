@@ -91,7 +91,10 @@ def load_lock(path: Path) -> Lock | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
-            raise SpecError(f"{path}: schema {data['schema']}, this rlbox reads {SCHEMA}")
+            raise SpecError(
+                f"{path}: schema {data['schema']}, this rlbox reads {SCHEMA}",
+                next_step=f"rlbox lock {path.parent.name}",
+            )
         return Lock(
             target=data["target"],
             spec=data["spec"],
@@ -100,8 +103,12 @@ def load_lock(path: Path) -> Lock | None:
         )
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{path}: not a lock file: {error}", next_step="make it again with `rlbox lock`") from error
+        raise SpecError(
+            f"{path}: not a lock file: {type(error).__name__}: {error}", next_step=f"rlbox lock {path.parent.name}"
+        ) from error
 
 
 def _packages(rows: list[Mapping[str, Any]]) -> tuple[Package, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return `under` with `over` laid on top.
 
-    Tables merge key by key. Lists of tables that all have a `name` merge by that name, keeping the order of
-    `under` and appending what is new. Everything else in `over` replaces what was there.
+    Tables merge key by key. Lists of tables that all have a `name` of their own merge by that name, keeping the
+    order of `under` and appending what is new. Everything else in `over` replaces what was there.
     """
     merged = dict(under)
     for key, value in over.items():
@@ -25,7 +25,10 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) and "name" in v for v in value)
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        return False
+    names = [item.get("name") for item in value]
+    return bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
 def _merge_named(below: Any, above: Any) -> list[Mapping[str, Any]]:

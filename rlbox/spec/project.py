@@ -43,14 +43,14 @@ class Project:
 
     def targets(self) -> dict[str, Path]:
         """Return the spec file of every target, by name."""
-        found = {}
+        found: dict[str, Path] = {}
         for root in reversed(self.roots):
             found |= {path.parent.name: path for path in root.glob("images/*/target.toml")}
         return dict(sorted(found.items()))
 
     def jobs(self) -> dict[str, Path]:
         """Return the file of every job, by name."""
-        found = {}
+        found: dict[str, Path] = {}
         for root in reversed(self.roots):
             found |= {path.stem: path for path in root.glob("jobs/*.toml")}
         return dict(sorted(found.items()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from rlbox.spec.job import Job
 from rlbox.spec.load import DEFAULTS, load_toml
 from rlbox.spec.target import Target
@@ -13,16 +15,18 @@ from rlbox.spec.target import Target
 def schema_of(kind: str) -> dict[str, Any]:
     """Return the JSON Schema of `target.toml` ("target") or of a job file ("job").
 
-    Keys that the shipped defaults fill, and `name`, which is the file's own, are not required.
+    Keys that the shipped defaults fill, and `name`, which is the file's own, are not required; a target that
+    includes another need not repeat any key.
     """
-    model = {"target": Target, "job": Job}[kind]
-    schema = model.model_json_schema()
+    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job}
+    schema = models[kind].model_json_schema()
     _optional(schema, "name")
     schema["properties"].pop("name")
     schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
     if kind == "target":
         schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
         _fill_defaults(schema, schema, load_toml(DEFAULTS))
+        schema["anyOf"] = [{"required": ["include"]}, {"required": schema.pop("required")}]
     return schema
 
 

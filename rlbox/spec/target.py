@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+
+def _one_line(text: str) -> str:
+    if wrong := re.search(r"[\x00-\x1f\x7f]", text):
+        raise ValueError(f"holds the control character {wrong.group()!r}, which no line of a Dockerfile can")
+    return text
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
 AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+Line = Annotated[str, AfterValidator(_one_line)]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
+_OWN_GROUPS = {"runtime", "uv"}  # their requirement files lie beside those of the groups
 
 
 class Frozen(BaseModel):
     """Base of every spec model: immutable, and a key nobody declared is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Base(Frozen):
@@ -30,7 +43,7 @@ class Base(Frozen):
     def _one_source(self) -> Base:
         if bool(self.bootstrap) == bool(self.image):
             raise ValueError("set exactly one of bootstrap and image")
-        if self.image and "@sha256:" not in self.image:
+        if self.image and not _PINNED.fullmatch(self.image):
             raise ValueError("image must be pinned: NAME@sha256:DIGEST")
         return self
 
@@ -40,8 +53,8 @@ class Python(Frozen):
 
     version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
     interpreter: AbsolutePath
-    platform: str = Field(description="uv's name of the platform to lock for")
-    exclude: tuple[str, ...] = Field(description="distributions resolved away, with all that only they need")
+    platform: Line = Field(description="uv's name of the platform to lock for")
+    exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
 
 
 class Group(Frozen):
@@ -50,7 +63,13 @@ class Group(Frozen):
     name: Name
     packages: tuple[Requirement, ...] = Field(min_length=1)
     source: Literal["python", "torch-wheels"] = "python"
-    channel: str = Field("", description="folder of the torch wheel index: cpu, cu128, …")
+    channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
+
+    @model_validator(mode="after")
+    def _channel_is_named(self) -> Group:
+        if (self.source == "torch-wheels") != bool(self.channel):
+            raise ValueError("set channel (cpu, cu128, …) together with source = 'torch-wheels'")
+        return self
 
 
 class Build(Frozen):
@@ -75,7 +94,7 @@ class Disk(Frozen):
     """The data disk: the only place that a stage writes to."""
 
     mount: AbsolutePath = Field(description="where the container sees it")
-    host: str = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
+    host: Line = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
     create: bool = Field(description="make the directory when it is missing")
     need_gib: Annotated[float, Field(ge=0)] = Field(description="free space a run needs at least, GiB")
 
@@ -84,11 +103,11 @@ class Target(Frozen):
     """One place to run, completed with the defaults."""
 
     name: Name
-    title: str
+    title: Line
     base: Base
     python: Python
-    stack: tuple[Group, ...] = Field(description="Python layers, the least often changed first")
-    env: dict[EnvName, str] = Field(description="environment baked into the image")
+    stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")
+    env: dict[EnvName, Line] = Field(description="environment baked into the image")
     build: Build
     run: Run
     disk: Disk
@@ -96,6 +115,8 @@ class Target(Frozen):
     @model_validator(mode="after")
     def _group_names_differ(self) -> Target:
         names = [group.name for group in self.stack]
-        if len(names) != len(set(names)):
-            raise ValueError("stack: two groups have the same name")
+        problems = [f"stack: two groups have the name {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
+        problems += [f"stack: the name {name!r} is rlbox's own" for name in sorted(_OWN_GROUPS & set(names))]
+        if problems:
+            raise ValueError("\n".join(problems))
         return self

@@ -1,0 +1,39 @@
+# `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: every check.
+.PHONY: smoke test lint bench render help-text relock clean-runs
+
+PY := .venv/bin/python
+RLBOX := .venv/bin/rlbox
+
+smoke: .venv/rlbox.stamp
+	@if scripts/ensure-engine.sh; then \
+	    $(RLBOX) build local && $(RLBOX) run smoke $(ARGS); \
+	elif [ $$? -eq 4 ]; then \
+	    echo "make smoke: no Docker engine can be had here: the same stages run in place" >&2; \
+	    $(RLBOX) run smoke --place here $(ARGS); \
+	else exit 1; fi
+
+test: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	$(PY) -m pytest tests $(ARGS)
+
+lint: .venv/rlbox.stamp
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	$(RLBOX) build local
+	$(PY) -m benchmarks $(ARGS)
+
+render: .venv/rlbox.stamp
+	$(RLBOX) render
+
+# Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
+relock: .venv/rlbox.stamp
+	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+
+.venv/rlbox.stamp: requirements.lock pyproject.toml scripts/ensure-python.sh
+	@scripts/ensure-python.sh
+	@touch $@

@@ -1,0 +1,124 @@
+"""Where benchmarks work: a folder, a project and a cache of their own, all gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.pairs import Case, Unusable
+from rlbox.act.folders import cache_folder
+from rlbox.spec.project import Project
+
+
+class Place:
+    """A temporary project and cache folder; `close` runs what `on_close` collected, last first.
+
+    Commands see the user's own environment but for the cache and the `RLBOX_*` settings.
+    """
+
+    def __init__(self) -> None:
+        self.on_close = contextlib.ExitStack()
+        self.folder = Path(self.on_close.enter_context(tempfile.TemporaryDirectory(prefix="rlbox-bench-")))
+        self.project = self.folder / "project"
+        self.cache = self.folder / "cache"
+        self.project.mkdir()
+        self.cache.mkdir()
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("RLBOX_")}
+        self.env["XDG_CACHE_HOME"] = str(self.cache)
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.on_close.close()
+
+    def rlbox(self, *words: str, **details: Any) -> Case:
+        """Return `rlbox WORDS` in the project, started as a user starts it."""
+        script = Path(sys.executable).with_name("rlbox")
+        program = (str(script),) if script.exists() else (sys.executable, "-m", "rlbox")
+        return self.case((*program, *words), name=f"rlbox {' '.join(words)}", **details)
+
+    def python(self, code: str) -> Case:
+        """Return `python -c CODE` with the interpreter that runs rlbox."""
+        return self.case((sys.executable, "-c", code))
+
+    def case(self, argv: tuple[str, ...], *, name: str = "", env: dict[str, str] | None = None, **details: Any) -> Case:
+        """Return a command that runs in the project with the environment of the place and `env`."""
+        env = {**self.env, **(env or {})}
+        return Case(name=name or " ".join(argv), argv=argv, cwd=str(self.project), env=env, **details)
+
+    def output(self, *words: str) -> Any:
+        """Run `rlbox WORDS` with `--json` and return the object it prints."""
+        case = self.rlbox(words[0], "--json", *words[1:])
+        return json.loads(run(case.argv, env=case.env, cwd=case.cwd))
+
+    def own_target(self, name: str) -> Path:
+        """Make a target that includes `local`, with its lock, and return its `target.toml`."""
+        folder = self.project / "images" / name
+        folder.mkdir(parents=True)
+        lock = Project(folder=self.project).lock_file("local")
+        if lock.exists():
+            shutil.copyfile(lock, folder / "lock.json")
+        (folder / "target.toml").write_text('include = "local"\n')
+        return folder / "target.toml"
+
+    def forget_rendered(self) -> None:
+        """Remove what `rlbox render` wrote into the project."""
+        for path in (self.project / "Dockerfile.base", *self.project.glob("images/*/Dockerfile")):
+            path.unlink(missing_ok=True)
+
+    def built_target(self) -> str:
+        """Make a target that includes `local`, build its image, and return its name.
+
+        The image of `local` must have been built before: its layers are used, itself is left alone. The operating
+        system's archive is the user's own, by a link, because making it takes a minute.
+        """
+        if shutil.which("docker") is None:
+            raise Unusable("no docker client on PATH")
+        name = f"bench-{os.getpid()}"
+        if (self.project / "images" / name).exists():
+            return name
+        self.own_target(name)
+        (self.cache / "rlbox").mkdir()
+        if (archives := cache_folder("bootstrap")).is_dir():
+            (self.cache / "rlbox" / "bootstrap").symlink_to(archives)
+        self.on_close.callback(_drop_contexts, _context_records())
+        self.remove_at_end(f"rlbox/{name}:latest")
+        run(self.rlbox("build", name).argv, env=self.env, cwd=self.project)
+        return name
+
+    def remove_at_end(self, tag: str) -> str:
+        """Have an image removed from the engine at the end; return its tag."""
+        self.on_close.callback(subprocess.run, ["docker", "image", "rm", tag], check=False, capture_output=True)
+        return tag
+
+
+def run(argv: tuple[str, ...], **details: Any) -> str:
+    """Run a command and return its stdout; `Unusable` with its stderr when it fails."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **details)
+    if done.returncode:
+        raise Unusable(f"{' '.join(argv)}: exit code {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
+    return str(done.stdout)
+
+
+def _context_records() -> set[str]:
+    """Return the ids of the build contexts that BuildKit keeps; none when this client cannot say."""
+    argv = ["docker", "buildx", "du", "--verbose", "--filter", "type=source.local"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("ID:")}
+
+
+def _drop_contexts(known: set[str]) -> None:
+    for record in _context_records() - known:
+        argv = ["docker", "buildx", "prune", "--force", "--filter", f"id={record}"]
+        subprocess.run(argv, check=False, capture_output=True)

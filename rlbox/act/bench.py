@@ -1,0 +1,67 @@
+"""What every stage of a run is carried out with, and how a stage says that it cannot go on."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.act.interrupt import Interrupt
+from rlbox.act.journal import Journal, free_bytes
+from rlbox.act.memory import probe_memory
+from rlbox.act.processes import RunProcesses
+from rlbox.plan.causes import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
+from rlbox.plan.run import RunPlan, StagePlan
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_BYTES = 1 << 20
+_BY_DISK: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "require", "file", "program"})
+_BY_MEMORY: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "silence"})
+
+
+class StageStopped(Exception):
+    """The stage cannot go on."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.what)
+        self.cause = cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The plan of the run, where it is recorded, and what holds its processes."""
+
+    plan: RunPlan
+    run_dir: Path
+    journal: Journal
+    processes: RunProcesses
+    interrupt: Interrupt
+
+    def check_going(self) -> None:
+        """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
+        if self.interrupt.name:
+            raise StageStopped(interrupted(self.interrupt.name))
+        if self.journal.problem:
+            raise StageStopped(self.journal.problem)
+
+    def disk_cause(self, error: OSError) -> Cause:
+        """Return the cause behind a file of the run that cannot be written."""
+        if error.errno in _FULL:
+            return full_disk(str(self.run_dir), free_bytes(self.run_dir))
+        return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
+
+    def start_cause(self, stage: StagePlan, part: str, program: str, error: OSError) -> Cause:
+        """Return the cause behind a process that could not be started."""
+        if error.errno in _FULL:
+            return self.disk_cause(error)
+        return missing_program(stage, part, program, error.strerror or str(error))
+
+    def explain(self, cause: Cause, kills_before: int) -> Cause:
+        """Name an exhausted memory limit or a full disk when that is what the stage ran into."""
+        memory = probe_memory()
+        if cause.kind in _BY_MEMORY and memory.kills > kills_before:
+            return out_of_memory(cause, memory.limit_bytes)
+        for folder in (self.run_dir, Path(self.plan.paths.data)):
+            if cause.kind in _BY_DISK and folder.is_dir() and free_bytes(folder) < _FULL_BYTES:
+                return full_disk(str(folder), free_bytes(folder))
+        return cause

@@ -1,0 +1,105 @@
+"""The Docker engine through docker-py: containers are started, waited for, stopped and removed here, nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, cast
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from rlbox.act.engine_api import engine_address, engine_unreachable
+from rlbox.errors import EngineError
+from rlbox.plan.container import ContainerPlan, engine_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a container ended; `output` is the tail of what it wrote itself (not its processes' log files)."""
+
+    exit_code: int
+    out_of_memory: bool
+    output: str
+
+
+class DockerEngine:
+    """One engine, spoken to through docker-py."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+
+    @classmethod
+    def connect(cls) -> DockerEngine:
+        """Return the engine of `engine_address`; `EngineError` when it does not answer."""
+        address = engine_address()
+        try:
+            client = docker.DockerClient(base_url=address, timeout=60, use_ssh_client=False)
+            client.ping()
+        except (DockerException, OSError) as error:
+            raise engine_unreachable(address, error) from error
+        return cls(client)
+
+    def find_image(self, tag: str) -> dict[str, Any] | None:
+        """Return the engine's description of an image, or None."""
+        try:
+            return self._client.images.get(tag).attrs
+        except ImageNotFound:
+            return None
+
+    def start(self, plan: ContainerPlan) -> str:
+        """Create and start the container and return its id; on failure none is left behind.
+
+        Raises
+        ------
+        EngineError
+            The engine refused; its own words are quoted, with what they mean where that is known.
+        """
+        started = ""
+        try:
+            container = self._client.containers.create(**cast(dict[str, Any], engine_options(plan)))
+            started = str(container.id)
+            container.start()
+        except (APIError, ImageNotFound) as error:
+            if started:
+                self.remove(started)
+            raise _refused(plan, str(error.explanation or error)) from error
+        return started
+
+    def running(self, container_id: str) -> bool:
+        """Return whether the container still runs; one that is gone does not."""
+        try:
+            return self._client.containers.get(container_id).status in ("running", "created", "restarting")
+        except NotFound:
+            return False
+
+    def ended(self, container_id: str) -> Ended:
+        """Return how an ended container ended."""
+        try:
+            container = self._client.containers.get(container_id)
+        except NotFound:
+            return Ended(exit_code=-1, out_of_memory=False, output="the container was removed by somebody else")
+        state = container.attrs["State"]
+        output = container.logs(tail=20).decode("utf-8", "replace")
+        return Ended(exit_code=state["ExitCode"], out_of_memory=state["OOMKilled"], output=output)
+
+    def stop(self, container_id: str, grace_s: int) -> None:
+        """Ask the container to end, and end it after `grace_s` seconds."""
+        with contextlib.suppress(NotFound):
+            self._client.containers.get(container_id).stop(timeout=grace_s)
+
+    def remove(self, container_id: str) -> None:
+        """Remove a container of ours, running or not."""
+        with contextlib.suppress(NotFound):
+            self._client.containers.get(container_id).remove(force=True, v=True)
+
+
+def _refused(plan: ContainerPlan, words: str) -> EngineError:
+    if "No such image" in words:
+        target = plan.image.partition("/")[2].partition(":")[0]
+        return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
+    if "error setting rlimit" in words:
+        return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
+    if "could not select device driver" in words:
+        return EngineError(f"the engine has no GPU runtime: {words}", next_step="install nvidia-container-toolkit")
+    return EngineError(f"the engine refused the container: {words}", where=plan.image)

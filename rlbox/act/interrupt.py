@@ -1,0 +1,37 @@
+"""The request to stop that comes as a signal."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+
+HURRY_S = 6.0
+"""Grace of all processes together once the user asked to stop, well under the 10 s of `docker stop`."""
+
+
+class Interrupt:
+    """Remembers the first SIGTERM or SIGINT; a hang-up of the terminal is no reason to stop."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._at = 0.0
+
+    def install(self) -> None:
+        """Take over the signals of this process; those it starts get the defaults back."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+        signal.signal(signal.SIGHUP, _stay)
+
+    def deadline(self, planned: float) -> float:
+        """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
+        return min(planned, self._at + HURRY_S) if self.name else planned
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self.name:
+            self._at = time.monotonic()
+            self.name = signal.Signals(number).name
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """Do nothing. SIG_IGN would be inherited by every process of the run."""

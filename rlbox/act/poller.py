@@ -1,0 +1,41 @@
+"""Repeat a slow question in the background, so that nobody waits for its answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Poller(Generic[T]):
+    """Asks `probe` again and again, `pause_s` after each answer, until `close` or until `done` accepts an answer.
+
+    `latest` is the last answer (None before the first) and `changed_at` (monotonic) the time of the last one that
+    differed. A probe must not raise; the thread ends with the process.
+    """
+
+    def __init__(self, probe: Callable[[], T], pause_s: float, done: Callable[[T], bool]) -> None:
+        self.latest: T | None = None
+        self.changed_at = time.monotonic()
+        self._probe = probe
+        self._pause_s = pause_s
+        self._done = done
+        self._closed = threading.Event()
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more; a question that is under way is left to end by itself."""
+        self._closed.set()
+
+    def _ask(self) -> None:
+        while not self._closed.is_set():
+            answer = self._probe()
+            if answer != self.latest:
+                self.changed_at = time.monotonic()
+            self.latest = answer
+            if self._done(answer):
+                return
+            self._closed.wait(self._pause_s)

@@ -1,0 +1,96 @@
+"""What every test folder shares: no process, no socket, no engine where none belongs; folders of the test's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from fakes import Folder, Rlbox
+from hypothesis import settings
+
+from rlbox.cli import main
+
+HERE = Path(__file__).resolve().parent
+ISOLATED = ("unit", "golden", "cli")
+FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "_RLBOX_")
+FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+settings.register_profile("rlbox", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("rlbox")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update-golden`."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/expected; review the diff")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers of these folders."""
+    config.addinivalue_line("markers", "allow(*what): lets a test use `processes` or `sockets`")
+    config.addinivalue_line("markers", "whole: runs a tool over the whole repository")
+
+
+def _refuse(what: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError(f"this test uses {what}: mark it with pytest.mark.allow, or give it a fake")
+
+    return refuse
+
+
+@pytest.fixture(autouse=True)
+def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any) -> None:
+    """Keep unit, golden and CLI tests from the machine: home, settings, processes, sockets, engine."""
+    if request.path.relative_to(HERE).parts[0] not in ISOLATED:
+        return
+    allowed = {word for mark in request.node.iter_markers("allow") for word in mark.args}
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) or name in FOREIGN_NAMES or name.upper() in PROXIES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("rlbox.act.site.SYSTEM_FILE", home / "no-pip.conf")
+    if "processes" not in allowed:
+        monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
+        for name in ("system", "fork", "posix_spawn", "posix_spawnp", "execv", "execve"):
+            monkeypatch.setattr(os, name, _refuse("a process"))
+    if "sockets" not in allowed:
+        monkeypatch.setattr(socket.socket, "__init__", _refuse("a socket"))
+        monkeypatch.setitem(sys.modules, "docker", None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """An empty project folder."""
+    return Folder(tmp_path / "project")
+
+
+@pytest.fixture
+def rlbox(folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Rlbox:
+    """The command line, typed in the project folder."""
+    monkeypatch.chdir(folder.path)
+    return Rlbox(main, capsys)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare text with a file of tests/golden/expected; `--update-golden` rewrites that file."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "golden/expected" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        assert path.is_file(), f"{path} is missing: pytest --update-golden"
+        assert text == path.read_bytes().decode(), f"differs from {path}: pytest --update-golden, and review the diff"
+
+    return compare

@@ -1,0 +1,105 @@
+"""Building on a real engine: what is built, what is proven unchanged, how it fails."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+from conftest import TINY, Box, docker, interrupt, wait_until
+
+
+def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
+    result = tiny("build", "tiny", "--json")
+    assert result.code == 0, result.err
+    assert result.data["state"] == "unchanged"
+    os.utime(tiny.project / "images/tiny/target.toml")  # a new time stamp is no change
+    assert tiny("build", "tiny", "--json").data["state"] == "unchanged"
+
+
+def test_a_removed_image_is_built_again_from_the_cache(tiny: Box) -> None:
+    docker("rmi", "rlbox/tiny:latest")
+    result = tiny("build", "tiny", "--json")
+    assert result.data["state"] == "built"
+    log = Path(result.data["log"]).read_text()
+    assert "CACHED" in log
+    assert "uv pip install" not in log
+
+
+def test_an_env_change_reruns_no_install_step(tiny: Box) -> None:
+    spec = tiny.project / "images/tiny/target.toml"
+    spec.write_text(TINY + '[env]\nGREETING = "a \\"quoted\\" $HOME"\n')
+    result = tiny("build", "tiny", "--json")
+    assert result.data["state"] == "built", result.err
+    installs = [line for line in Path(result.data["log"]).read_text().splitlines() if "install.sh group" in line]
+    assert installs
+    shown = tiny("shell", "tiny", "--", "python3", "-c", "import os; print(os.environ['GREETING'])")
+    assert shown.out == 'a "quoted" $HOME\n'
+    spec.write_text(TINY)
+    assert tiny("build", "tiny").code == 0
+
+
+def test_the_image_explains_itself_and_holds_no_trace_of_the_builder(tiny: Box) -> None:
+    found = json.loads(docker("image", "inspect", "rlbox/tiny:latest"))[0]
+    assert found["Config"]["Labels"]["rlbox.target"] == "tiny"
+    history = docker("history", "--no-trunc", "rlbox/tiny:latest")
+    for trace in ("ca-certificates.crt", "sources.env=", str(Path.home()) + "/.cache/rlbox"):
+        assert trace not in history
+    listing = tiny("shell", "tiny", "--", "sh", "-c", "ls -A /run /run/rlbox /var/log /var/lib/apt/lists 2>/dev/null").out
+    assert ".crt" not in listing
+    assert "sources.env" not in listing
+
+
+def test_the_runtime_of_rlbox_cannot_disturb_the_stack(tiny: Box) -> None:
+    stack = tiny("shell", "tiny", "--", "python", "-c", "import six, importlib.util as u; print(u.find_spec('click'))")
+    assert stack.out == "None\n", stack.err
+    assert tiny("shell", "tiny", "--", "rlbox", "--version").out.startswith("rlbox ")
+
+
+def test_a_failing_step_is_named_with_its_last_lines(tiny: Box) -> None:
+    lock = tiny.project / "images/tiny/lock.json"
+    locked = json.loads(lock.read_text())
+    locked["groups"][0]["packages"][0]["sha256"] = ["0" * 64]
+    lock.write_text(json.dumps(locked))
+    result = tiny("build", "tiny")
+    assert result.code == 1
+    assert "build step failed" in result.err
+    assert "install.sh group tools" in result.err
+    assert "ash mismatch" in result.err
+    assert "next:  whole log: " in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_stale_and_a_missing_lock_are_refused(tiny: Box) -> None:
+    spec = tiny.project / "images/tiny/target.toml"
+    spec.write_text(TINY.replace("six==1.16.0", "six==1.17.0"))
+    result = tiny("build", "tiny")
+    assert result.code == 2
+    assert result.err == (
+        "rlbox: error: the lock of target tiny is stale\n"
+        "  where: images/tiny/lock.json\n"
+        "  next:  rlbox lock tiny\n"
+    )
+    (tiny.project / "images/tiny/lock.json").unlink()
+    assert "is missing" in tiny("build", "tiny").err
+
+
+def test_ctrl_c_ends_the_build_and_the_next_one_works(tiny: Box) -> None:
+    process = tiny.start("build", "tiny", "--no-cache")
+    time.sleep(2.5)
+    code, err = interrupt(process)
+    assert code in (0, 130), err
+    assert "Traceback" not in err
+    assert tiny("build", "tiny").code == 0
+
+
+def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
+    lock = Path.home() / ".cache/rlbox/locks/build-tiny.lock"
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = tiny("build", "tiny", "--rebuild")
+    assert result.code == 8
+    assert "another rlbox is busy with the build of tiny" in result.err
+    wait_until(lambda: tiny("build", "tiny").code == 0, "the lock is free")

@@ -1,0 +1,213 @@
+"""`rlbox run` on a real engine with small jobs: gates, limits, bad input, interruption."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Box, containers, docker, interrupt, wait_until
+
+JOB = """
+title = "two small stages"
+target = "tiny"
+[ports]
+web = 21731
+[[services]]
+name = "web"
+title = "a file server"
+command = ["{python}", "-m", "http.server", "--bind", "127.0.0.1", "{port.web}"]
+ports = ["web"]
+ready = { url = "http://127.0.0.1:{port.web}/" }
+[[stages]]
+name = "first"
+title = "writes a file"
+command = ["sh", "-c", "FIRST"]
+limits = { total_s = 60, silence_s = 30 }
+[stages.gate]
+require = [{ pattern = 'made it' }]
+files = [{ path = "{run}/made" }]
+[[stages]]
+name = "second"
+title = "needs it"
+services = ["web"]
+needs = [{ path = "{run}/made" }]
+command = ["sh", "-c", "SECOND"]
+limits = { total_s = TOTAL, silence_s = SILENCE }
+"""
+MAKES = "echo hello > $RLBOX_RUN_DIR/made; echo made it"
+
+
+def write(box: Box, first: str = MAKES, second: str = "echo fine", total: int = 60, silence: int = 30) -> None:
+    text = JOB.replace("FIRST", first).replace("SECOND", second)
+    box.job("two", text.replace("TOTAL", str(total)).replace("SILENCE", str(silence)))
+
+
+def states(box: Box) -> list[str]:
+    return [stage["state"] for stage in box.state()["stages"]]
+
+
+def cause(box: Box) -> str:
+    return next(stage["cause"]["what"] for stage in box.state()["stages"] if stage["cause"])
+
+
+def test_two_stages_pass(tiny: Box) -> None:
+    write(tiny)
+    result = tiny("run", "two", "--json")
+    assert result.code == 0, result.err
+    assert result.data["state"] == "passed"
+    assert states(tiny) == ["passed", "passed"]
+    run = tiny.runs()[-1]
+    assert {"plan.json", "run.json", "spec", "stages"} <= {path.name for path in run.iterdir()}
+    assert "made it" in tiny("logs", "--target", "tiny", "--stage", "first").out
+    assert run.name in tiny("runs", "--target", "tiny").out
+
+
+def test_exit_0_without_the_accepted_line_is_a_failure(tiny: Box) -> None:
+    write(tiny, first="echo hello > $RLBOX_RUN_DIR/made; echo something else")
+    result = tiny("run", "two")
+    assert result.code == 1
+    assert states(tiny) == ["failed", "not started"]
+    assert "never held a line like /made it/" in result.err
+    assert "something else" in result.err
+
+
+def test_a_stage_that_dies_is_quoted(tiny: Box) -> None:
+    write(tiny, second="echo working; echo 'RuntimeError: the first cause' >&2; exit 3")
+    result = tiny("run", "two")
+    assert result.code == 1
+    assert states(tiny) == ["passed", "failed"]
+    assert "exit code 3" in result.err
+    assert "RuntimeError: the first cause" in result.err
+
+
+def test_a_stage_that_hangs_is_stopped_at_its_limit(tiny: Box) -> None:
+    write(tiny, second="sleep 600", silence=2)
+    result = tiny("run", "two")
+    assert result.code == 7
+    assert "wrote nothing for 2 s" in result.err
+
+
+def test_a_service_that_dies_is_the_cause(tiny: Box) -> None:
+    write(tiny, second="kill -9 $(pgrep -f http.server || grep -l http.server /proc/[0-9]*/cmdline | cut -d/ -f3); sleep 30")
+    result = tiny("run", "two")
+    assert result.code == 1
+    assert "service web ended with signal 9 (SIGKILL) while stage second was running" in result.err
+
+
+def test_lack_of_memory_is_named(tiny: Box) -> None:
+    write(tiny, second="python3 -c 'x = bytearray(900 << 20)'")
+    result = tiny("run", "two")
+    assert result.code == 1
+    assert "out of memory: container limit 0.5 GiB" in result.err
+
+
+def test_a_taken_port_is_found_before_anything_starts(tiny: Box) -> None:
+    write(tiny)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 21731))
+        other.listen()
+        result = tiny("run", "two")
+    assert result.code == 5
+    assert states(tiny) == ["not started", "failed"]
+    assert "port 21731 (web) is taken by" in result.err
+    assert "pid" in result.err
+
+
+def test_bad_disks_are_refused_before_anything_starts(tiny: Box, tmp_path: Path) -> None:
+    write(tiny)
+    missing = tiny("run", "two", "--data", str(tmp_path / "absent"))
+    assert (missing.code, "the data disk is missing" in missing.err) == (5, True)
+    (tmp_path / "file").write_text("")
+    assert tiny("run", "two", "--data", str(tmp_path / "file")).code == 5
+
+
+@pytest.mark.parametrize(("options", "words"), [("ro,size=64m", "cannot be written"), ("size=1m", "too full")])
+def test_a_read_only_or_full_disk_is_refused(tiny: Box, tmp_path: Path, options: str, words: str) -> None:
+    write(tiny)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
+    try:
+        result = tiny("run", "two", "--data", str(disk))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert result.code == 5
+    assert words in result.err
+
+
+def test_a_missing_and_a_stale_image_are_said(tiny: Box) -> None:
+    write(tiny)
+    (tiny.project / "images/absent").mkdir()
+    (tiny.project / "images/absent/target.toml").write_text('include = "tiny"\ntitle = "never built"\n')
+    result = tiny("run", "two", "--target", "absent")
+    assert (result.code, "rlbox build absent" in result.err) == (4, True)
+    spec = tiny.project / "images/tiny/target.toml"
+    spec.write_text(spec.read_text() + '[env]\nNEW = "1"\n')
+    result = tiny("run", "two")
+    assert (result.code, "is not what its specs say now" in result.err) == (4, True)
+
+
+def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
+    write(tiny, second="echo there; sleep 300")
+    first = tiny.start("run", "two")
+    wait_until(lambda: containers("rlbox.run"), "the first run's container")
+    second = tiny("run", "two")
+    assert second.code == 8
+    assert f"pid {first.pid}" in second.err
+    assert interrupt(first)[0] == 130
+
+
+def test_the_container_carries_labels_limits_and_an_init(tiny: Box) -> None:
+    write(tiny, second="echo there; sleep 300")
+    process = tiny.start("run", "two")
+    wait_until(lambda: containers("rlbox.run"), "the run's container")
+    (name,) = containers("rlbox.run")
+    facts = json.loads(docker("inspect", name))[0]
+    assert facts["Config"]["Labels"]["rlbox.run"] == tiny.runs()[-1].name
+    host = facts["HostConfig"]
+    assert (host["Init"], host["ShmSize"], host["Memory"], host["PidsLimit"]) == (True, 1 << 28, 1 << 29, 200)
+    assert interrupt(process)[0] == 130
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
+    write(tiny, second="echo there; sleep 300")
+    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "100").strip()
+    try:
+        process = tiny.start("run", "two")
+        time.sleep(random.Random(seed).uniform(0.2, 6))
+        code, err = interrupt(process)
+        assert code == 130, err
+        assert "Traceback" not in err
+        assert containers() == [name for name in containers() if name == bystander]
+        for run in tiny.runs() if (tiny.data / "runs").exists() else ():
+            if (run / "run.json").exists():
+                assert json.loads((run / "run.json").read_text())["state"] in ("interrupted", "failed")
+        assert docker("inspect", "--format={{.State.Running}}", bystander) == "true\n"
+    finally:
+        docker("rm", "--force", bystander)
+
+
+def test_a_killed_supervisor_is_a_failed_run(tiny: Box) -> None:
+    write(tiny, second="echo there; sleep 300")
+    process = tiny.start("run", "two")
+    wait_until(lambda: containers("rlbox.run") and states_or_none(tiny) == ["passed", "running"], "stage second")
+    docker("kill", f"--signal={signal.SIGKILL.value}", containers("rlbox.run")[0])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert states(tiny) == ["passed", "failed"]
+    assert "the supervisor died with exit code 137" in err
+
+
+def states_or_none(box: Box) -> list[str] | None:
+    try:
+        return states(box)
+    except (OSError, ValueError, IndexError):
+        return None

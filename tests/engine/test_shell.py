@@ -1,0 +1,56 @@
+"""`rlbox shell` on a real engine."""
+
+from __future__ import annotations
+
+import subprocess
+
+from conftest import Box, docker
+
+
+def test_the_exit_code_is_the_commands(tiny: Box) -> None:
+    assert tiny("shell", "tiny", "--", "sh", "-c", "exit 7").code == 7
+    assert tiny("shell", "tiny", "--", "true").code == 0
+
+
+def test_mount_environment_and_limits_are_the_targets(tiny: Box) -> None:
+    script = "df -B1 --output=size /dev/shm | tail -1; touch /data/mark; echo $LANG; id -u; cat /proc/1/comm"
+    lines = tiny("shell", "tiny", "--", "sh", "-c", script).out.split()
+    assert lines == [str(1 << 28), "C.UTF-8", "0", "docker-init"]
+    assert (tiny.data / "mark").exists()
+
+
+def test_standard_input_reaches_the_command(tiny: Box) -> None:
+    done = subprocess.run(
+        tiny.argv("shell", "tiny", "--", "cat"),
+        input="through\n",
+        capture_output=True,
+        text=True,
+        cwd=tiny.project,
+        env=tiny.env(),
+        timeout=60,
+    )
+    assert done.stdout == "through\n"
+
+
+def test_memory_is_limited(tiny: Box) -> None:
+    code = "x = bytearray(800 << 20); print('not limited')"
+    result = tiny("shell", "tiny", "--", "python3", "-c", code)
+    assert result.code == 137
+    assert "not limited" not in result.out
+
+
+def test_a_missing_image_is_said(tiny: Box) -> None:
+    (tiny.project / "images/absent").mkdir()
+    (tiny.project / "images/absent/target.toml").write_text('include = "tiny"\ntitle = "never built"\n')
+    result = tiny("shell", "absent", "--", "true")
+    assert result.code == 4
+    assert result.err.endswith(
+        "rlbox: error: the engine has no image rlbox/absent:latest\n  next:  rlbox build absent\n"
+    )
+
+
+def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
+    line = tiny("shell", "tiny", "--dry-run", "--", "echo", "two words").out
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    assert done.stdout == "two words\n", done.stderr
+    assert docker("ps", "-aq", "--filter=label=rlbox.target=tiny") == ""

@@ -1,0 +1,103 @@
+"""The main job on the `local` target, for real: three stages with torch, vLLM, Ray and TRL; then sabotage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from conftest import CHECKOUT, Box, wait_until
+
+
+def own_job(box: Box) -> Path:
+    """Give the project a copy of the job to sabotage; return the folder of its programs."""
+    (box.project / "jobs").mkdir()
+    shutil.copy(CHECKOUT / "jobs/smoke.toml", box.project / "jobs/smoke.toml")
+    shutil.copytree(CHECKOUT / "jobs/smoke", box.project / "jobs/smoke")
+    return box.project / "jobs/smoke"
+
+
+def stages(box: Box) -> dict[str, str]:
+    return {stage["name"]: stage["state"] for stage in box.state()["stages"]}
+
+
+def stage_or_none(box: Box, name: str) -> str:
+    try:
+        return stages(box)[name]
+    except (OSError, ValueError, IndexError, KeyError):
+        return ""
+
+
+def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
+    result = local("run", "smoke", "--json")
+    assert result.code == 0, result.err + result.out
+    assert stages(local) == {"train-only": "passed", "rollout-only": "passed", "smoke": "passed"}
+    run = local.runs()[-1]
+    log = (run / "stages/3-smoke/stage.log").read_text()
+    assert "samples from rollout to train" in log
+    assert "[holdem][rollout 0]" in log
+    assert local.state()["stages"][2]["ray_status"] == "SUCCEEDED"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {record["stage"] for record in records} == {"train-only", "rollout-only", "smoke"}
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_reward_servers_port_is_taken(local: Box) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 21431))
+        other.listen()
+        result = local("run", "smoke")
+    assert result.code == 5
+    assert stages(local) == {"train-only": "not started", "rollout-only": "failed", "smoke": "not started"}
+    assert "port 21431 (reward) is taken by" in result.err
+
+
+def test_a_checkpoint_truncated_between_stages_is_found(local: Box) -> None:
+    process = local.start("run", "smoke")
+    wait_until(lambda: stage_or_none(local, "train-only") == "running", "train-only runs")
+    weights = local.runs()[-1] / "train/checkpoint/model.safetensors"
+    wait_until(weights.exists, "the checkpoint")
+    # the stage ends only after its gate has read the file, so the cut comes after that
+    wait_until(lambda: stage_or_none(local, "train-only") == "passed", "train-only passed")
+    os.truncate(weights, 1000)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode in (1, 5), err
+    found = stages(local)
+    assert found["train-only"] == "passed"
+    assert "failed" in (found["rollout-only"], found["smoke"])
+    assert "model.safetensors" in err
+
+
+def test_a_server_killed_mid_rollout_is_the_first_cause(local: Box) -> None:
+    process = local.start("run", "smoke", "--set", "rollouts=200")
+    log = lambda: next(iter((local.data / "runs").glob("*/stages/3-smoke/stage.log")), None)  # noqa: E731
+    wait_until(lambda: log() and "[holdem][rollout 1]" in log().read_text(), "the second rollout", 600)
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        if b"vllm.entrypoints.openai.api_server" in entry.read_bytes() and b"21432" in entry.read_bytes():
+            os.kill(int(entry.parent.name), signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1, err
+    assert stages(local) == {"train-only": "passed", "rollout-only": "passed", "smoke": "failed"}
+    assert "cause: service vllm ended with signal 9 (SIGKILL) while stage smoke was running" in err
+
+
+def test_a_job_that_lies_is_caught(local: Box) -> None:
+    programs = own_job(local)
+    (programs / "loop.py").write_text("print('all went well')\n")
+    result = local("run", "smoke")
+    assert result.code == 1
+    assert stages(local)["smoke"] == "failed"
+    assert "Final collected" in result.err
+    assert "all went well" in result.err
+
+
+def test_make_smoke_rebuilds_nothing_the_second_time() -> None:
+    done = subprocess.run(
+        [".venv/bin/rlbox", "build", "local", "--json"], cwd=CHECKOUT, capture_output=True, text=True, timeout=600
+    )
+    assert json.loads(done.stdout)["state"] == "unchanged", done.stderr

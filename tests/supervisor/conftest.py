@@ -1,0 +1,21 @@
+"""The fixture of a run directory, and the end of what a failing test leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervised import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "run")
+    yield made
+    if made.supervisor and made.supervisor.poll() is None:
+        made.supervisor.send_signal(signal.SIGKILL)
+    for pid in made.marked():
+        os.kill(pid, signal.SIGKILL)

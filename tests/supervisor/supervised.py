@@ -1,0 +1,222 @@
+"""Runs of the real supervisor over small scripts: what a test needs to write one down."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rlbox.act.supervisor
+import rlbox.report.evidence  # noqa: F401
+from rlbox.act.process_table import carries, probe_processes
+from rlbox.act.run_state import RunState, StageState, load_run_state
+from rlbox.cli import supervise
+from rlbox.plan.run import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
+
+PATIENCE_S = 60.0
+
+SERVER = """
+import http.server, os, signal, sys, threading, time
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'{"ok": "fine"}')
+    do_POST = do_GET
+class Server(http.server.HTTPServer):
+    allow_reuse_address = True
+server = Server(("127.0.0.1", int(sys.argv[1])), Answer)
+print("listening", flush=True)
+server.serve_forever()
+"""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def line_rule(pattern: str, *, log: str = "stage", count: int = 1, why: str = "") -> LinePlan:
+    return LinePlan(pattern=pattern, log=log, count=count, why=why)
+
+
+def file_rule(path: Path, *, min_bytes: int = 1, manifest: bool = False) -> FilePlan:
+    return FilePlan(path=str(path), min_bytes=min_bytes, manifest=manifest, why="")
+
+
+def python(code: str, *words: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, *words)
+
+
+def service(
+    name: str, port: int, argv: tuple[str, ...] | None = None, *, start_s: float = 30.0, contains: str = "ok"
+) -> ServicePlan:
+    return ServicePlan(
+        name=name,
+        title=name,
+        argv=argv or python(SERVER, str(port)),
+        env={},
+        ports={name: port},
+        ready=ReadyPlan(url=f"http://127.0.0.1:{port}/", method="GET", body="", contains=contains),
+        start_s=start_s,
+        log=f"{name}.log",
+    )
+
+
+class Supervisor:
+    """A process that supervises a run directory, forked so that it need not import everything again."""
+
+    def __init__(self, run_dir: Path, environment: dict[str, str]) -> None:
+        self._err = run_dir.with_name(f"{run_dir.name}.err")
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os._exit(self._supervise(run_dir, environment))
+
+    def _supervise(self, run_dir: Path, environment: dict[str, str]) -> int:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        os.environ.update(environment)
+        sys.stderr = open(self._err, "w")
+        try:
+            return supervise.main([str(run_dir)])
+        except BaseException:
+            traceback.print_exc()
+            return 1
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for its end; return exit code and standard error."""
+        wait_for(lambda: self.poll() is not None)
+        assert self.returncode is not None
+        return self.returncode, self._err.read_text()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Bench:
+    """One run directory, and the supervisor over it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
+        self.stages: list[StagePlan] = []
+        self.plot: tuple[str, ...] = ()
+        self.environment: dict[str, str] = {}
+        self.supervisor: Supervisor | None = None
+
+    def stage(
+        self,
+        name: str,
+        argv: tuple[str, ...],
+        *,
+        services: tuple[ServicePlan, ...] = (),
+        needs: tuple[FilePlan, ...] = (),
+        ray: RayPlan | None = None,
+        require: tuple[LinePlan, ...] = (),
+        forbid: tuple[LinePlan, ...] = (),
+        files: tuple[FilePlan, ...] = (),
+        total_s: float = 60.0,
+        silence_s: float = 60.0,
+    ) -> None:
+        self.stages.append(
+            StagePlan(
+                name=name,
+                title=name,
+                directory=f"stages/{len(self.stages) + 1}-{name}",
+                argv=argv,
+                env={},
+                services=services,
+                needs=needs,
+                ray=ray,
+                require=require,
+                forbid=forbid,
+                files=files,
+                total_s=total_s,
+                silence_s=silence_s,
+            )
+        )
+
+    def write_plan(self) -> None:
+        """Write the run directory as it is before a run."""
+        run = str(self.run_dir)
+        plan = RunPlan(
+            run_id=self.run_id,
+            job="job",
+            target="local",
+            place="here",
+            profile="",
+            params={},
+            paths=Paths(run=run, job=run, data=run, python=sys.executable),
+            env={"RLBOX_TEST": "1"},
+            stages=tuple(self.stages),
+            plot=self.plot,
+            curves=f"{run}/curves.png",
+        )
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))
+
+    def start(self) -> Supervisor:
+        """Write the plan and start the supervisor."""
+        self.write_plan()
+        self.supervisor = Supervisor(self.run_dir, self.environment)
+        return self.supervisor
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the supervisor; return its exit code and standard error, nothing of the run being left."""
+        assert self.supervisor is not None
+        code, err = self.supervisor.finish()
+        assert "Traceback" not in err
+        assert self.marked() == []
+        return code, err
+
+    def run(self) -> int:
+        """Carry the run out and return the exit code."""
+        self.start()
+        return self.finish()[0]
+
+    def state(self) -> RunState:
+        return load_run_state(self.run_dir)
+
+    def states(self) -> list[str]:
+        return [stage.state for stage in self.state().stages]
+
+    def last(self, name: str) -> StageState:
+        return next(stage for stage in self.state().stages if stage.name == name)
+
+    def cause(self) -> Any:
+        """Return the cause of the run's failed stage."""
+        return next(stage.cause for stage in self.state().stages if stage.cause)
+
+    def log(self, path: str) -> str:
+        return (self.run_dir / "stages" / path).read_text()
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run_dir / "events.jsonl").read_text().splitlines()]
+
+    def marked(self) -> list[int]:
+        """Return the processes that carry the mark of this run."""
+        marks = {"RLBOX_RUN": self.run_id}
+        return [p.pid for p in probe_processes().values() if not p.gone and carries(p.pid, marks)]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until `condition` holds; only a hang fails it."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "never came true"
+        time.sleep(0.02)

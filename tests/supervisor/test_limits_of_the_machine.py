@@ -1,0 +1,133 @@
+"""Disk full and memory exhausted, with the real kernel (needs root; skipped otherwise)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervised import Bench, python
+
+from rlbox.act.memory import MemoryFacts, probe_memory
+
+ROOT = os.geteuid() == 0
+CGROUP_1 = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@pytest.mark.skipif(not ROOT, reason="mounting needs root")
+def test_disk_filled_by_the_stage(tiny_disk: Path) -> None:
+    bench = Bench(tiny_disk / "run")
+    fill = "with open('big', 'wb') as f:\n  while True: f.write(b'x' * 65536); f.flush()"
+    bench.stage("train", python(fill))
+    bench.stage("later", ("true",))
+    assert bench.run() == 5
+    assert bench.cause().kind == "disk"
+    assert bench.cause().what.startswith("data disk full: 0.")
+    assert bench.states() == ["failed", "not started"]
+
+
+@pytest.mark.skipif(not ROOT, reason="mounting needs root")
+def test_disk_filled_while_the_stage_runs(tiny_disk: Path) -> None:
+    bench = Bench(tiny_disk / "run")
+    fill = (
+        "import time\n"
+        "try:\n  with open('big', 'wb') as f:\n    while True: f.write(b'x' * 4096); f.flush()\n"
+        "except OSError: pass\n"
+        "for i in range(600): print('Final', i, flush=True); time.sleep(0.05)"
+    )
+    bench.stage("train", ("sh", "-c", f"exec {sys.executable} -c '{fill.replace(chr(39), chr(34))}'"))
+    assert bench.run() == 5
+    assert bench.cause().kind == "disk"
+    assert bench.state().state == "failed"
+
+
+@pytest.mark.skipif(not ROOT, reason="mounting needs root")
+def test_disk_full_before_the_start(tiny_disk: Path) -> None:
+    bench = Bench(tiny_disk / "run")
+    bench.stage("train", ("true",))
+    bench.write_plan()
+    with open(tiny_disk / "big", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    done = subprocess.run(
+        [sys.executable, "-m", "rlbox.cli.supervise", str(bench.run_dir)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5
+    assert "data disk full" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A memory group of 200 MiB."""
+    own = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line), None)
+    if own is None or not os.access(CGROUP_1, os.W_OK):
+        pytest.skip("no writable memory group of the first cgroup version")
+    folder = CGROUP_1 / own.split(":")[2].lstrip("/") / f"rlbox-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(200 << 20))
+    except OSError as error:
+        pytest.skip(f"memory groups cannot be made here: {error}")
+    yield folder
+    folder.rmdir()
+
+
+@pytest.mark.skipif(not ROOT, reason="memory groups need root")
+def test_memory_limit_is_the_cause(bench: Bench, small_memory: Path) -> None:
+    bench.stage("train", python("a = []\nwhile True: a.append(bytearray(b'x' * (8 << 20)))"))
+    (small_memory / "tasks").touch()
+    before = os.getpid()
+    own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line).split(":")[2]
+    (small_memory / "cgroup.procs").write_text(str(before))
+    try:
+        bench.start()
+    finally:
+        (CGROUP_1 / own.lstrip("/") / "cgroup.procs").write_text(str(before))
+    assert bench.finish()[0] == 1
+    assert bench.cause().what == (
+        "out of memory: container limit 0.195 GiB; then stage train ended with signal 9 (SIGKILL)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "facts"),
+    [
+        (
+            {"memory.events": "low 0\noom 2\noom_kill 1\n", "memory.max": "max\n", "memory.current": "5\n"},
+            "0::/\n",
+            MemoryFacts(kills=1, limit_bytes=None, used_bytes=5),
+        ),
+        (
+            {
+                "memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+                "memory/memory.limit_in_bytes": "4294967296\n",
+                "memory/memory.usage_in_bytes": "7\n",
+            },
+            "9:cpu:/\n4:memory:/docker/0123\n",
+            MemoryFacts(kills=3, limit_bytes=4 << 30, used_bytes=7),
+        ),
+        ({}, "0::/\n", MemoryFacts()),
+    ],
+)
+def test_memory_facts(tmp_path: Path, files: dict[str, str], own: str, facts: MemoryFacts) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert probe_memory(tmp_path, tmp_path / "own") == facts

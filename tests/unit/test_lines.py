@@ -1,0 +1,85 @@
+"""Lines of live logs: cut anywhere, coloured, rewritten by progress bars, not always UTF-8."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.plan.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, repeats
+
+PIECES = st.sampled_from(
+    [b"a", b"step 1", b"\n", b"\r", b"\r\n", b" ", b"\x1b[31m", b"\x1b[K", b"\x1b", b"\xe4\xbd", b"\xa0", b"\xff",
+     b"x" * 70000]
+)  # fmt: skip
+
+
+def cut(*chunks: bytes) -> list[str]:
+    cutter = LineCutter()
+    lines = [line for chunk in chunks for line in cutter.feed(chunk)] + cutter.close()
+    assert cutter.number == len(lines)
+    return lines
+
+
+@given(st.lists(PIECES, max_size=30).map(b"".join), st.data())
+def test_chunks_do_not_matter(data: bytes, draw: st.DataObject) -> None:
+    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8).map(sorted))
+    bounds = [0, *cuts, len(data)]
+    assert cut(*(data[a:b] for a, b in pairwise(bounds))) == cut(data)
+
+
+@given(st.binary(max_size=300))
+def test_bytes_one_by_one(data: bytes) -> None:
+    assert cut(*(data[i : i + 1] for i in range(len(data)))) == cut(data)
+
+
+@given(st.text(st.characters(blacklist_characters="\n\r\x1b", blacklist_categories=["Cs"])))
+def test_plain_text_is_kept(text: str) -> None:
+    assert cut(f"{text}\n".encode()) == [text]
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\n\n", ["", ""]),
+        (b" 10%|# |\r 50%|###|\r100%|####|\n", ["100%|####|"]),
+        (b"100%|####|\r\x1b[K\nnext\n", ["100%|####|", "next"]),
+        (b" 50%\rFinal collected 8 samples\n", ["Final collected 8 samples"]),
+        (b"\x1b[36m(TaskRunner pid=12)\x1b[0m step\n", ["(TaskRunner pid=12) step"]),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x07\n", ["link"]),
+        (b"bad \xff\xfe utf\n", ["bad �� utf"]),
+        (b"\xe4\xbd\nnext\n", ["�", "next"]),
+    ],
+)
+def test_cases(data: bytes, lines: list[str]) -> None:
+    assert cut(data) == lines
+
+
+def test_long_lines_are_cut_and_the_next_is_whole() -> None:
+    assert cut(b"x" * (LINE_LIMIT + 9) + b"\nnext\n") == ["x" * LINE_LIMIT, "next"]
+
+
+@pytest.mark.parametrize(
+    ("text", "bare", "times"),
+    [
+        ("(TaskRunner pid=123) Final collected", "Final collected", 1),
+        ("(WorkerDict pid=1, ip=10.0.0.2) rank ready [repeated 12x across cluster]", "rank ready", 12),
+        ("rank ready [repeated 3x across cluster] (Ray deduplicates logs by default.)", "rank ready", 3),
+        ("(no process) text", "(no process) text", 1),
+        ("see pid=3", "see pid=3", 1),
+        ("[repeated twice]", "[repeated twice]", 1),
+    ],
+)
+def test_ray_wrapping(text: str, bare: str, times: int) -> None:
+    assert bare_text(text) == bare
+    assert repeats(text) == times
+
+
+def test_clean_text_without_colour_is_the_same_object() -> None:
+    text = "plain"
+    assert clean_text(text) is text

@@ -1,0 +1,71 @@
+"""What no file of the repository may hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from fakes import CHECKOUT
+
+# Written in pieces, or this file would be a finding.
+REGISTRIES = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("deb", "debian", "org"),
+        ("security", "debian", "org"),
+        ("archive", "ubuntu", "com"),
+        ("npmjs", "org"),
+        ("npmjs", "com"),
+    )
+]
+# `/root/.cache/uv` is the cache mount of a build step, inside the image.
+HOME = re.compile(r"/home/(?=\w)|/Users/(?=\w)|/ro" + r"ot/(?!\.cache/uv\b)|/wo" + r"rk/(?=main|shared)")
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})\b")
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """Every text file that git knows or would take, by name."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    names = [name for name in listed.stdout.decode().split("\0") if name and (CHECKOUT / name).is_file()]
+    found = {}
+    for name in names:
+        data = (CHECKOUT / name).read_bytes()
+        if b"\0" not in data:
+            found[name] = data.decode("utf-8", "replace")
+    assert "pyproject.toml" in found
+    return found
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize("needle", REGISTRIES)
+def test_no_package_registry_is_named(texts: dict[str, str], needle: str) -> None:
+    assert [name for name, text in texts.items() if needle in text] == []
+
+
+@pytest.mark.allow("processes")
+def test_no_home_folder_is_named(texts: dict[str, str]) -> None:
+    found = [f"{name}: {hit.group()}" for name, text in texts.items() for hit in HOME.finditer(text)]
+    assert found == []
+
+
+@pytest.mark.allow("processes")
+def test_no_secret_is_there(texts: dict[str, str]) -> None:
+    assert [name for name, text in texts.items() if SECRET.search(text)] == []
+
+
+@pytest.mark.allow("processes")
+def test_no_cache_is_committed(texts: dict[str, str]) -> None:
+    assert [
+        name for name in texts if re.search(r"(^|/)(__pycache__|\.mypy_cache|\.ruff_cache|\.venv|node_modules)/", name)
+    ] == []
