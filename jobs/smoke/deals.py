@@ -47,7 +47,7 @@ def outs(hole: tuple[str, str], board: tuple[str, ...]) -> int:
         return 0
     now = cards.label(hole + board)
     rest = (card for card in cards.DECK if card not in hole + board)
-    return sum(cards.label(hole + board + (card,)) not in (now, cards.label(board + (card,))) for card in rest)
+    return sum(cards.label((*hole, *board, card)) not in (now, cards.label((*board, card))) for card in rest)
 
 
 def prompt(spot: Spot) -> str:

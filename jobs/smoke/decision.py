@@ -1,7 +1,7 @@
 """One hold'em decision: the spot, its legal actions, their exact expected values, and the reward of an answer.
 
-Rules of the game: the opponent holds a uniformly random hand, every raise is all-in, the opponent calls it, and after the
-decision the hand is checked down. Equity is enumerated, so each expected value is exact.
+Rules of the game: the opponent holds a uniformly random hand, every raise is all-in, the opponent calls it, and after
+the decision the hand is checked down. Equity is enumerated, so each expected value is exact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Spot:
         """Raise ValueError for anything that is not a decision."""
         known = self.hole + self.board
         if len(self.hole) != 2 or len(self.board) not in STREETS:
-            raise ValueError(f"a spot has 2 hole cards and 3 to 5 board cards, not {len(self.hole)} and {len(self.board)}")
+            found = f"{len(self.hole)} and {len(self.board)}"
+            raise ValueError(f"a spot has 2 hole cards and 3 to 5 board cards, not {found}")
         if unknown := [card for card in known if card not in cards.DECK]:
             raise ValueError(f"not a card: {unknown[0]!r}")
         if len(set(known)) != len(known):

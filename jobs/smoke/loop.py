@@ -1,7 +1,7 @@
 """Stage smoke: the reinforcement learning loop; the entrypoint of a Ray job.
 
 For each rollout: Ray actors sample the vLLM server and score the answers; TRL's GRPOTrainer makes one update; the new
-weights go back into the running vLLM server, and its log-probabilities are compared with the trainer's, before the next.
+weights go back into the running vLLM server, and its log-probabilities are checked against the trainer's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from smoke import checkpoint, collect, deals, program
 from smoke.metrics import Metrics
 from smoke.servers import Policy
 
-SAME_LOGPROB = 1e-4  # float32 on both sides: equal weights measured below 2e-6, the weights of one update ago above 1e-3
+SAME_LOGPROB = 1e-4  # float32 on both sides: the same weights differ by 2e-6 at most, those of one update ago by 1e-3
 PROBES = 4  # prompts compared after each sync
 
 
@@ -73,6 +74,7 @@ class Loop:
         self.actors = Actors(args)
         self.policy = Policy(args.policy_url)
         self.rollouts = 0
+        self.means: list[float] = []
         self.version = 0  # updates whose weights the server holds
 
     def rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -90,6 +92,7 @@ class Loop:
         print(f"Final collected {len(scored)} samples from rollout to train", flush=True)
         print(collect.line(f"rollout {self.rollouts}", facts), flush=True)
         self.metrics.add(rollout=self.rollouts, **facts)
+        self.means.append(facts["mean_reward"])
         self.rollouts += 1
         return {
             "prompt_ids": [list(item.sample.prompt_tokens) for item in scored],
@@ -113,7 +116,7 @@ class Loop:
         if after > SAME_LOGPROB:
             raise program.JobError(
                 f"vLLM server {self.args.policy_url} does not answer with the weights of step {self.version}: its "
-                f"log-probabilities differ by {after:.2g}; start it with --dtype float32 and a model whose head is not tied"
+                f"log-probabilities differ by {after:.2g}; it needs --dtype float32 and an untied head"
             )
         seconds = time.monotonic() - began
         print(
@@ -183,12 +186,22 @@ def reward(completions: list[Any], score: list[float], **_: Any) -> list[float]:
     return score
 
 
+def verdict(means: Sequence[float], rise: float | None) -> str:
+    """Return the closing line. Raises JobError when the mean reward did not rise by `rise`, if that is given."""
+    count = min(5, len(means) // 2)
+    first, last = fmean(means[:count]), fmean(means[-count:])
+    text = f"mean reward {first:.4f} (first {count} rollouts) -> {last:.4f} (last {count})"
+    if rise is not None and not last - first >= rise:
+        raise program.JobError(f"smoke: {text}: a rise of {rise} was wanted; raise --rollouts or change --seed")
+    return f"[smoke] passed: {len(means)} rollouts, {text}"
+
+
 def options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="smoke.loop", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of train.jsonl and eval.jsonl")
     parser.add_argument("--checkpoint", type=Path, required=True, help="the checkpoint the server was started with")
-    parser.add_argument("--out", type=Path, required=True, help="folder for `checkpoint` and passing weights; the server reads it")
+    parser.add_argument("--out", type=Path, required=True, help="folder the server reads too; gets `checkpoint`")
     parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl to append to")
     parser.add_argument("--policy-url", required=True, help="vLLM server, for example http://127.0.0.1:8000")
     parser.add_argument("--reward-url", required=True, help="reward server, for example http://127.0.0.1:8400")
@@ -198,7 +211,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--generations", type=int, default=8, help="answers per decision")
     parser.add_argument("--eval-rows", type=int, default=16, help="eval decisions judged before and after; 0: none")
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--rise", type=float, help="mean reward of the last five rollouts over the first five, at least")
+    parser.add_argument("--rise", type=float, help="wanted gain of mean reward, last five rollouts over first five")
     parser.add_argument("--actors", type=int, default=2, help="Ray actors that collect")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -227,8 +240,9 @@ def main() -> None:
 
     checkpoint.write(args.out / "checkpoint", save)
     shutil.rmtree(args.out / "weights", ignore_errors=True)
-    print(f"[smoke] passed: {loop.rollouts} rollouts, eval reward {before:.4f} -> {after:.4f}", flush=True)
     print(f"[smoke] checkpoint at {args.out / 'checkpoint'}", flush=True)
+    print(f"[smoke] eval reward {before:.4f} -> {after:.4f}", flush=True)
+    print(verdict(loop.means, args.rise), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """HTTP reward server: computes the reward of answers from the cards and chips in each request.
 
 `POST /score` takes {"items": [{"hole", "board", "pot", "to_call", "stack", "answer"}, ...]} and returns {"scores":
-[{"reward", "action", "legal", "best", "equity", "values"}, ...]} in the same order; 400 with {"error"} for a bad request.
+[{"reward", "action", "legal", "best", "equity", "values"}, ...]} in the same order, 400 with {"error"} if it is bad.
 `GET /health` returns 200. Only loopback is served. Nothing is looked up: other keys of an item are ignored.
 """
 

@@ -22,6 +22,8 @@ _REMOVED = (
     "var/log/alternatives.log",
     "var/cache/ldconfig/aux-cache",
     "etc/machine-id",
+    "etc/hostname",  # the host's; the engine gives a container its own
+    "etc/resolv.conf",
 )
 
 

@@ -23,6 +23,11 @@ class Process:
     state: str
 
     @property
+    def key(self) -> tuple[int, int]:
+        """What no other process has, not even a later one with the same id."""
+        return self.pid, self.started
+
+    @property
     def gone(self) -> bool:
         """Whether it has ended and only waits to be reaped."""
         return self.state in "ZXx"

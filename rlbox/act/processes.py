@@ -27,6 +27,12 @@ PART_MARK = "RLBOX_PART"
 GRACE_S = 10.0
 """Time between SIGTERM and SIGKILL."""
 
+_LEAD_S = 3.0
+"""How long the process that was started may end its own children in order, before they are told one by one.
+
+Measured with Ray 2.60: a head that gets SIGTERM together with its raylet drains for 30 s, alone it is gone in 1 s.
+"""
+
 _KILL_S = 5.0
 _LOOK_S = 0.05
 _SET_CHILD_SUBREAPER = 36
@@ -68,7 +74,7 @@ class RunProcesses:
         self._interrupt = interrupt
         self._children: list[Child] = []
         table = probe_processes()
-        self._strangers = {(p.pid, p.started) for p in table.values() if p.parent == os.getpid()}
+        self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
 
     def start(self, command: Command, log: Path, *, stage: str, part: str) -> Child:
         """Start `command` in a session of its own, output straight into the file `log`.
@@ -99,9 +105,9 @@ class RunProcesses:
         return child
 
     def stop(self, child: Child) -> None:
-        """End one child and everything it started: SIGTERM, `GRACE_S`, SIGKILL."""
+        """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
         marks = {RUN_MARK: self._run_id, STAGE_MARK: child.stage, PART_MARK: child.part}
-        self._end(lambda table: self._below(table, child.roots(table)) | _marked(table, marks))
+        self._end(lambda table: self._below(table, child.roots(table)) | _marked(table, marks), leader=child)
 
     def stop_all(self) -> tuple[Process, ...]:
         """End every process of the run; return those that even SIGKILL did not end (blocked in the kernel)."""
@@ -131,7 +137,7 @@ class RunProcesses:
         return self._below(table, below_me) | _marked(table, {RUN_MARK: self._run_id})
 
     def _stranger(self, process: Process) -> bool:
-        return (process.pid, process.started) in self._strangers
+        return process.key in self._strangers
 
     def _below(self, table: dict[int, Process], roots: set[int]) -> set[int]:
         shared = {p.pid for p in table.values() if p.session in roots or p.group in roots}
@@ -141,7 +147,9 @@ class RunProcesses:
         spared = ancestors(table, os.getpid())
         return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].gone)
 
-    def _end(self, choose: Callable[[dict[int, Process]], set[int]]) -> tuple[Process, ...]:
+    def _end(
+        self, choose: Callable[[dict[int, Process]], set[int]], leader: Child | None = None
+    ) -> tuple[Process, ...]:
         begun = time.monotonic()
         told: set[tuple[int, int]] = set()
         while True:
@@ -152,11 +160,12 @@ class RunProcesses:
             deadline = self._interrupt.deadline(begun + GRACE_S)
             if not alive or now > deadline + _KILL_S:
                 return alive
+            leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S
             for process in alive:
                 if now > deadline:
                     _signal(process, signal.SIGKILL)
-                elif (process.pid, process.started) not in told:
-                    told.add((process.pid, process.started))
+                elif process.key not in told and (not leading or (leader and process.pid == leader.pid)):
+                    told.add(process.key)
                     _signal(process, signal.SIGTERM)
             time.sleep(_LOOK_S)
 

@@ -11,6 +11,10 @@ from rlbox.values import Command
 
 BUILD_LABEL = "rlbox.build"
 
+# gzip of a stack's layers takes three times as long as zstd at the same size (1.7 GB: 46 s and 15 s). Provenance would
+# give every build another digest. Clients with BuildKit built in refuse both options.
+_ZSTD = ("--output=type=image,compression=zstd,compression-level=1", "--provenance=false")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
@@ -43,7 +47,7 @@ def plan_build(
     cache
         False: every step is run again.
     """
-    program = (builder.program, "build") if builder.integrated else (builder.program, "buildx", "build", "--load")
+    program = (builder.program, "build") if builder.integrated else (builder.program, "buildx", "build", *_ZSTD)
     secrets = [("sources", files.sources), ("ca", files.ca)]
     argv = [
         *program,
@@ -54,7 +58,6 @@ def plan_build(
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
         *(f"--build-arg={name}={value}" for name, value in sorted(proxies.items())),
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
-        *(() if builder.integrated else ("--provenance=false",)),
         *(() if cache else ("--no-cache",)),
         files.context,
     ]

@@ -17,6 +17,7 @@ CauseKind = Literal[
 
 _NODE: frozenset[CauseKind] = frozenset({"need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total"})
+_RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
@@ -135,7 +136,7 @@ def failed_exit(stage: StagePlan, code: int) -> Cause:
 def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, message: str) -> Cause:
     """The Ray job did not end with SUCCEEDED."""
     detail = "" if code is None else f" (driver {ended(code)})"
-    first = message.strip().splitlines()[:1]
+    first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
     return Cause(
         kind="ray",
         what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}",

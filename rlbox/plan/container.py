@@ -67,7 +67,8 @@ def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> t
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
     words += [f"--shm-size={_bytes(plan.shm_gib)}"]
-    words += [f"--memory={_bytes(plan.memory_gib)}"] if plan.memory_gib else []
+    if plan.memory_gib:  # without the second option as much again may be swapped
+        words += [f"--memory={_bytes(plan.memory_gib)}", f"--memory-swap={_bytes(plan.memory_gib)}"]
     words += [f"--cpus={plan.cpus:g}"] if plan.cpus else []
     words += [f"--pids-limit={plan.pids}"] if plan.pids else []
     words += [f"--user={plan.user}"] if plan.user else []
@@ -91,6 +92,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "network_mode": plan.network,
         "shm_size": _bytes(plan.shm_gib),
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
+        "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "nano_cpus": int(plan.cpus * 1e9) if plan.cpus else None,
         "pids_limit": plan.pids or None,
         "user": plan.user or None,

@@ -62,5 +62,5 @@ def _check_range(name: str, value: int | float | str, param: Param) -> None:
     if isinstance(value, str):
         return
     if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"{low if low is not None else '-inf'} to {high if high is not None else 'inf'}"
+        bounds = f"{'-inf' if low is None else f'{low:g}'} to {'inf' if high is None else f'{high:g}'}"
         raise SpecError(f"parameter {name} is {value}, out of its range {bounds}: {param.help}")

@@ -48,7 +48,7 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
         )
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]
-        problems = sorted(line for item in items for line in _describe(model, item, known))
+        problems = sorted({line for item in items for line in _describe(model, item, known)})
         lines = "\n".join(f"  {where}: {problem}" for problem in problems)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SpecError(

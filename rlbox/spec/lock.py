@@ -65,7 +65,7 @@ class Lock:
 
 def _rows(group: LockedGroup) -> str:
     return ",\n".join(
-        "      " + json.dumps({key: value for key, value in asdict(package).items() if value}, separators=(", ", ": "))
+        "      " + json.dumps({key: value for key, value in asdict(package).items() if value or key != "marker"})
         for package in group.packages
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -77,19 +78,21 @@ class Supervisor:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            os._exit(self._supervise(run_dir, environment))
+            code = 1
+            try:
+                code = self._supervise(run_dir, environment)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)  # whatever happens, this copy of the test process never goes on as one
 
     def _supervise(self, run_dir: Path, environment: dict[str, str]) -> int:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
-        sys.stderr = open(self._err, "w")
-        try:
+        with open(self._err, "w") as sys.stderr:
             return supervise.main([str(run_dir)])
-        except BaseException:
-            traceback.print_exc()
-            return 1
 
     def poll(self) -> int | None:
         if self.returncode is None:

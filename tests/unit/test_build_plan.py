@@ -1,0 +1,127 @@
+"""The build command for both kinds of client, and what BuildKit says while it works."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CASES, image_plan
+
+from rlbox.plan.build import Builder, BuildFiles, BuildLog, Step, plan_build
+from rlbox.values import Command
+
+FILES = BuildFiles(context="/c", sources="/s/sources.env", ca="/etc/ca.crt")
+NOTHING = BuildFiles(context="/c", sources="", ca="")
+
+
+def test_buildx() -> None:
+    builder = Builder(program="/usr/bin/docker", integrated=False)
+    assert plan_build(image_plan(epoch=7), builder, FILES, "d1g", cache=True, proxies={}) == Command(
+        argv=(
+            "/usr/bin/docker", "buildx", "build", "--load", "--progress=plain", "--network=host",
+            "--tag=rlbox/mine:latest", "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7",
+            "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt",
+            "--provenance=false", "/c",
+        ),
+        env={},
+    )  # fmt: skip
+
+
+def test_a_client_with_buildkit_inside() -> None:
+    """Docker 20.10 knows no `--load` and no `--provenance`."""
+    builder = Builder(program="docker", integrated=True)
+    proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
+    assert plan_build(image_plan(network="none"), builder, NOTHING, "d", cache=False, proxies=proxies) == Command(
+        argv=(
+            "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:latest",
+            "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY=localhost",
+            "--build-arg=https_proxy=http://p:1", "--no-cache", "/c",
+        ),
+        env={"DOCKER_BUILDKIT": "1"},
+    )  # fmt: skip
+
+
+def read(name: str) -> tuple[BuildLog, list[Step]]:
+    log = BuildLog()
+    lines = (CASES / "build_log" / f"{name}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    return log, [step for line in lines if (step := log.feed(line))]
+
+
+def ends(name: str) -> list[tuple[int, str, str, float | None]]:
+    return [(step.number, step.name, step.state, step.seconds) for step in read(name)[0].steps.values()]
+
+
+FROM = "FROM docker.io/library/h4:base@sha256:cc9aba8401ad00242f56ce019ab0283d542d7c8289e7053e0547feb6ac4e1492"
+
+
+def test_a_failed_build_by_docker_26() -> None:
+    assert ends("failed-docker-26") == [
+        (1, "[internal] load build definition from Dockerfile", "done", 0.0),
+        (2, "[internal] load metadata for docker.io/library/h4:base", "done", 0.0),
+        (3, "[internal] load .dockerignore", "done", 0.0),
+        (4, f"[stage-0 1/4] {FROM}", "done", 0.0),
+        (5, "[stage-0 2/4] RUN echo one", "cached", None),
+        (6, "[stage-0 3/4] RUN echo bad; echo worse >&2; exit 7", "failed", None),
+    ]
+
+
+def test_a_failed_build_by_docker_20_10() -> None:
+    assert ends("failed-docker-20.10") == [
+        (1, "[internal] load build definition from Dockerfile", "done", 0.1),
+        (2, "[internal] load .dockerignore", "done", 0.1),
+        (4, "[1/2] FROM docker.io/library/h4:base", "cached", None),
+        (3, "[internal] load metadata for docker.io/library/h4:base", "done", 0.0),
+        (5, "[stage-0 2/4] RUN echo one", "cached", None),
+        (6, "[stage-0 3/4] RUN echo bad; echo worse >&2; exit 7", "failed", None),
+    ]
+
+
+def test_a_good_build_by_docker_20_10() -> None:
+    log, _ = read("built-docker-20.10")
+    assert {step.state for step in log.steps.values()} == {"done"}
+    assert [(step.name, step.seconds) for number, step in sorted(log.steps.items()) if number >= 7] == [
+        ("[deps 4/4] RUN df /mnt/t", 0.1),
+        ("[final 1/4] COPY --from=deps /stamp /stamp", 0.0),
+        ("[final 2/4] COPY hello.txt /hello.txt", 0.0),
+        ("[final 3/4] COPY --chmod=0755 sub /sub", 0.0),
+        ('[final 4/4] RUN echo final w; sleep 1.3; echo err >&2; printf "a\\rb\\n"', 1.4),
+        ("[internal] load build context", 1.3),
+        ("exporting to image", 1.1),
+    ]
+
+
+def test_steps_that_run_at_once_take_turns() -> None:
+    """BuildKit breaks off with `#5 ...`, names the other step again, and comes back: nothing begins twice."""
+    log, told = read("interleaved-docker-26")
+    assert [(step.number, step.state) for step in told] == [
+        (number, state) for number in (1, 2, 3) for state in ("running", "done")
+    ] + [(4, "running"), (5, "running"), (4, "done"), (5, "done"), (6, "running"), (6, "done"), (7, "running"), (7, "done")]
+    assert log.steps[5].name == "[internal] load build context"
+    assert log.steps[7] == Step(number=7, name="exporting to image", state="done", seconds=35.3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "\n",
+        "------",
+        " > [stage-0 3/4] RUN x:",
+        '#0 building with "default" instance using docker driver',
+        "#5 0.123 DONE 1.2s",
+        "#5 0.123 ERROR: of the program, not of the step",
+        "#5 ...",
+        "#5 sha256:3acfa4e58d8a66b739127ea69bb97f3074c0a75f36075bcaf0f86aae5854e7d6",
+        "#5 [stage-0 2/4] RUN --mount=type=cache,target=/c echo one",
+        "ERROR: failed to solve: process",
+    ],
+)
+def test_lines_that_say_nothing_of_a_step(line: str) -> None:
+    log = BuildLog()
+    log.feed("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
+    assert log.feed(line) is None
+    assert log.steps == {5: Step(number=5, name="[stage-0 2/4] RUN echo one")}
+
+
+def test_long_steps_and_windows_line_ends() -> None:
+    log = BuildLog()
+    log.feed("#12 [stack 9/9] RUN make\r\n")
+    assert log.feed("#12 DONE 1234.5s\r\n") == Step(number=12, name="[stack 9/9] RUN make", state="done", seconds=1234.5)

@@ -1,0 +1,105 @@
+"""The container as a value, as words of the docker client and as docker-py's options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import LIMITS
+
+from rlbox.plan.container import ContainerPlan, client_words, engine_options, plan_container
+from rlbox.values import Mount
+
+GIB = 1 << 30
+SMALL = plan_container(
+    "rlbox/mine:latest",
+    LIMITS,
+    name="n",
+    argv=("sh", "-c", "echo $HOME; exit 3"),
+    env={},
+    labels={},
+    data="/disk",
+    caller="1000:1000",
+)
+LARGE = plan_container(
+    "rlbox/mine:latest",
+    replace(LIMITS, network="bridge", shm_gib=2.5, memory_gib=14.0, cpus=1.5, pids=4096, mount="/d"),
+    name="n",
+    argv=(),
+    env={"B": "two words", "A": "1=2"},
+    labels={"rlbox.target": "mine", "rlbox.run": "r"},
+    data="/disk",
+    caller="1000:100",
+)
+
+
+def test_plan() -> None:
+    assert SMALL == ContainerPlan(
+        image="rlbox/mine:latest",
+        name="n",
+        argv=("sh", "-c", "echo $HOME; exit 3"),
+        env={},
+        labels={},
+        mounts=(Mount(source="/disk", target="/data"),),
+        network="host",
+        shm_gib=1.0,
+        memory_gib=0.0,
+        cpus=0.0,
+        pids=0,
+        user="1000:1000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "caller", "user"),
+    [("caller", "1000:100", "1000:100"), ("caller", "0:0", ""), ("root", "1000:100", ""), ("root", "0:0", "")],
+)
+def test_user(asked: str, caller: str, user: str) -> None:
+    limits = replace(LIMITS, user=asked)
+    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data="/d", caller=caller)
+    assert plan.user == user
+
+
+def test_client_words() -> None:
+    assert client_words(SMALL, interactive=False, terminal=False) == (
+        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=host", f"--shm-size={GIB}", "--user=1000:1000",
+        "--volume=/disk:/data", "rlbox/mine:latest", "sh", "-c", "echo $HOME; exit 3",
+    )  # fmt: skip
+    assert client_words(LARGE, interactive=True, terminal=True) == (
+        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=bridge", f"--shm-size={5 * GIB // 2}",
+        f"--memory={14 * GIB}", "--cpus=1.5", "--pids-limit=4096", "--user=1000:100",
+        "--label=rlbox.run=r", "--label=rlbox.target=mine", "--env=A=1=2", "--env=B=two words",
+        "--volume=/disk:/d", "--interactive", "--tty", "rlbox/mine:latest",
+    )  # fmt: skip
+
+
+def test_a_read_only_mount() -> None:
+    plan = replace(SMALL, mounts=(Mount(source="/a", target="/b", read_only=True),))
+    assert "--volume=/a:/b:ro" in client_words(plan, interactive=False, terminal=False)
+    assert engine_options(plan)["volumes"] == {"/a": {"bind": "/b", "mode": "ro"}}
+
+
+def test_engine_options() -> None:
+    assert engine_options(SMALL) == {
+        "image": "rlbox/mine:latest",
+        "command": ["sh", "-c", "echo $HOME; exit 3"],
+        "name": "n",
+        "environment": {},
+        "labels": {},
+        "volumes": {"/disk": {"bind": "/data", "mode": "rw"}},
+        "network_mode": "host",
+        "shm_size": GIB,
+        "mem_limit": None,
+        "nano_cpus": None,
+        "pids_limit": None,
+        "user": "1000:1000",
+        "init": True,
+        "detach": True,
+    }
+    large = engine_options(LARGE)
+    assert (large["mem_limit"], large["nano_cpus"], large["pids_limit"], large["shm_size"]) == (
+        14 * GIB,
+        1_500_000_000,
+        4096,
+        5 * GIB // 2,
+    )

@@ -1,0 +1,276 @@
+"""What a run will do: parameters, placeholders, the plan as a whole and on disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT, Folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.errors import SpecError
+from rlbox.plan.params import Values, plan_values
+from rlbox.plan.run import (
+    FilePlan,
+    LinePlan,
+    Paths,
+    RayPlan,
+    ReadyPlan,
+    RunPlan,
+    ServicePlan,
+    StagePlan,
+    load_run_plan,
+    plan_run,
+)
+from rlbox.spec.job import Job
+from rlbox.spec.load import load_job
+from rlbox.spec.project import Project
+
+JOB = """
+title = "two stages"
+target = "local"
+plot = ["{python}", "{job}/plot.py", "{run}/metrics.jsonl"]
+curves = "{run}/curves.png"
+[params]
+rounds = { default = 2, help = "rounds of the loop", at_least = 1, at_most = 9 }
+lr = { default = 0.5, help = "step size", at_least = 0 }
+note = { default = "none", help = "free text" }
+[profiles.learn]
+rounds = 8
+[ports]
+http = 8100
+ray_port = 8101
+[env]
+PYTHONPATH = "{job}"
+[[services]]
+name = "server"
+title = "answers"
+command = ["{python}", "-m", "server", "--port={port.http}"]
+ports = ["http"]
+start_s = 7
+env = { DATA = "{data}" }
+[services.ready]
+url = "http://127.0.0.1:{port.http}/v1"
+method = "POST"
+body = '{"prompt": "{param.note}", "n": {param.rounds}}'
+contains = "ok"
+[[services]]
+name = "head"
+title = "Ray"
+command = ["ray"]
+ports = ["ray_port"]
+ready = { url = "http://127.0.0.1:{port.ray_port}" }
+[[stages]]
+name = "train-only"
+title = "train"
+command = ["{python}", "train.py", "--lr", "{param.lr}", "{not a placeholder}", "a{3}"]
+[stages.limits]
+total_s = 60
+[[stages]]
+name = "loop"
+title = "loop"
+command = ["{python}", "loop.py"]
+services = ["head", "server"]
+env = { ROUNDS = "{param.rounds}" }
+needs = [{ path = "{run}/checkpoint/manifest.json", manifest = true, why = "the stage before wrote it" }]
+ray = { dashboard = "http://127.0.0.1:{port.ray_port}", service = "head", temp_dir = "{data}/ray" }
+[stages.gate]
+require = [{ pattern = 'saved \\d+ to {run}/out\\.$', count = 2 }, { pattern = "POST", log = "server", why = "it asked" }]
+forbid = [{ pattern = "NaN" }]
+files = [{ path = "{run}/out", min_bytes = 10 }]
+"""
+PATHS = Paths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
+
+
+@pytest.fixture
+def job(folder: Folder) -> Job:
+    folder.job("two", JOB)
+    return load_job(folder.project, "two")
+
+
+def planned(job: Job, values: Values | None = None, paths: Paths = PATHS) -> RunPlan:
+    return plan_run(job, values or plan_values(job, "", {}), paths, run_id="j-1", place="docker", target="local")
+
+
+def test_the_whole_plan(job: Job) -> None:
+    run = "/d/runs/j-1"
+    server = ServicePlan(
+        name="server",
+        title="answers",
+        argv=("/opt/venv/bin/python", "-m", "server", "--port=8100"),
+        env={"DATA": "/d"},
+        ports={"http": 8100},
+        ready=ReadyPlan(
+            url="http://127.0.0.1:8100/v1", method="POST", body='{"prompt": "none", "n": 2}', contains="ok"
+        ),
+        start_s=7.0,
+        log="server.log",
+    )
+    head = ServicePlan(
+        name="head",
+        title="Ray",
+        argv=("ray",),
+        env={},
+        ports={"ray_port": 8101},
+        ready=ReadyPlan(url="http://127.0.0.1:8101", method="GET", body="", contains=""),
+        start_s=120.0,
+        log="head.log",
+    )
+    train = StagePlan(
+        name="train-only",
+        title="train",
+        directory="stages/1-train-only",
+        argv=("/opt/venv/bin/python", "train.py", "--lr", "0.5", "{not a placeholder}", "a{3}"),
+        env={},
+        services=(),
+        needs=(),
+        ray=None,
+        require=(),
+        forbid=(),
+        files=(),
+        total_s=60.0,
+        silence_s=600.0,
+    )
+    loop = StagePlan(
+        name="loop",
+        title="loop",
+        directory="stages/2-loop",
+        argv=("/opt/venv/bin/python", "loop.py"),
+        env={"ROUNDS": "2"},
+        services=(head, server),
+        needs=(
+            FilePlan(path=f"{run}/checkpoint/manifest.json", min_bytes=1, manifest=True, why="the stage before wrote it"),
+        ),
+        ray=RayPlan(dashboard="http://127.0.0.1:8101", service="head", temp_dir="/d/ray", submission_id="j-1-loop"),
+        require=(
+            LinePlan(pattern=r"saved \d+ to /d/runs/j\-1/out\.$", log="stage", count=2, why=""),
+            LinePlan(pattern="POST", log="server", count=1, why="it asked"),
+        ),
+        forbid=(LinePlan(pattern="NaN", log="stage", count=1, why=""),),
+        files=(FilePlan(path=f"{run}/out", min_bytes=10, manifest=False, why=""),),
+        total_s=3600.0,
+        silence_s=600.0,
+    )
+    assert planned(job) == RunPlan(
+        run_id="j-1",
+        job="two",
+        target="local",
+        place="docker",
+        profile="",
+        params={"rounds": 2, "lr": 0.5, "note": "none"},
+        paths=PATHS,
+        env={"PYTHONPATH": f"{run}/job"},
+        stages=(train, loop),
+        plot=("/opt/venv/bin/python", f"{run}/job/plot.py", f"{run}/metrics.jsonl"),
+        curves=f"{run}/curves.png",
+    )
+
+
+def test_the_plan_survives_its_file(job: Job) -> None:
+    plan = planned(job)
+    assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+def test_a_plan_of_another_schema(job: Job) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_run_plan({**planned(job).as_json(), "schema": 2})
+    assert str(caught.value) == "plan.json has schema 2, this rlbox reads 1"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12))
+def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPathFactory, folder_name: str) -> None:
+    import re
+
+    place = Folder(tmp_path_factory.getbasetemp() / "pattern")
+    place.job("two", JOB)
+    paths = Paths(run=folder_name, job="/j", data="/d", python="/p")
+    pattern = planned(load_job(place.project, "two"), paths=paths).stages[1].require[0].pattern
+    assert re.search(pattern, f"saved 12 to {folder_name}/out.")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where", "name"),
+    [
+        ("--lr", "{param.rate}", "stages.train-only.command", "param.rate"),
+        ("--port={port.http}", "{port.https}", "services.server.command", "port.https"),
+        ('DATA = "{data}"', 'DATA = "{date}"', "services.server.env.DATA", "date"),
+        ('"{data}/ray"', '"{dat}/ray"', "stages.loop.ray.temp_dir", "dat"),
+        ("{run}/out\\.", "{home}/out", "stages.loop.gate.require", "home"),
+        ('pattern = "NaN"', 'pattern = "{nan}"', "stages.loop.gate.forbid", "nan"),
+        ('"{run}/out"', '"{out}"', "stages.loop.gate.files", "out"),
+        ("{run}/checkpoint", "{ckpt}", "stages.loop.needs", "ckpt"),
+        ('PYTHONPATH = "{job}"', 'PYTHONPATH = "{jobs}"', "env.PYTHONPATH", "jobs"),
+        ("{run}/metrics.jsonl", "{metrics}", "plot", "metrics"),
+        ("{run}/curves.png", "{curves}", "curves", "curves"),
+        ('{"prompt": "{param.note}"', '{"prompt": "{note}"', "services.server.ready.body", "note"),
+    ],
+)
+def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: str, where: str, name: str) -> None:
+    assert before in JOB
+    folder.job("two", JOB.replace(before, after))
+    with pytest.raises(SpecError) as caught:
+        planned(load_job(folder.project, "two"))
+    assert str(caught.value) == (
+        f"jobs/two.toml: {where}: {{{name}}} names nothing\n"
+        "  next:  known: {data} {job} {param.lr} {param.note} {param.rounds} {port.http} {port.ray_port} {python} {run}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "settings", "params"),
+    [
+        ("", {}, {"rounds": 2, "lr": 0.5, "note": "none"}),
+        ("learn", {}, {"rounds": 8, "lr": 0.5, "note": "none"}),
+        ("learn", {"rounds": "9", "lr": "1"}, {"rounds": 9, "lr": 1.0, "note": "none"}),
+        ("", {"lr": "1e-3", "note": "a=b, c"}, {"rounds": 2, "lr": 0.001, "note": "a=b, c"}),
+        ("", {"rounds": "1", "note": ""}, {"rounds": 1, "lr": 0.5, "note": ""}),
+    ],
+)
+def test_parameters(job: Job, profile: str, settings: dict[str, str], params: dict[str, Any]) -> None:
+    values = plan_values(job, profile, settings)
+    assert values == Values(profile=profile, params=params)
+    assert {name: type(value) for name, value in values.params.items()} == {"rounds": int, "lr": float, "note": str}
+
+
+@pytest.mark.parametrize(
+    ("profile", "settings", "message"),
+    [
+        ("lern", {}, "job two has no profile 'lern'\n  next:  choose one of: learn"),
+        (
+            "",
+            {"rouds": "3"},
+            "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: lr, note, rounds",
+        ),
+        ("", {"zzz": "3"}, "--set zzz: not a parameter of job two\n  next:  parameters: lr, note, rounds"),
+        ("", {"rounds": "many"}, "--set rounds=many: must be a whole number: rounds of the loop"),
+        ("", {"rounds": "2.5"}, "--set rounds=2.5: must be a whole number: rounds of the loop"),
+        ("", {"rounds": ""}, "--set rounds=: must be a whole number: rounds of the loop"),
+        ("", {"lr": "fast"}, "--set lr=fast: must be a number: step size"),
+        ("", {"lr": "nan"}, "--set lr=nan: must be a number: step size"),
+        ("", {"lr": "inf"}, "--set lr=inf: must be a number: step size"),
+        ("", {"rounds": "0"}, "parameter rounds is 0, out of its range 1 to 9: rounds of the loop"),
+        ("learn", {"rounds": "10"}, "parameter rounds is 10, out of its range 1 to 9: rounds of the loop"),
+        ("", {"lr": "-0.1"}, "parameter lr is -0.1, out of its range 0 to inf: step size"),
+    ],
+)
+def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan_values(job, profile, settings)
+    assert str(caught.value) == message
+    assert caught.value.exit_code == 2
+
+
+def test_a_profile_out_of_range(folder: Folder) -> None:
+    folder.job("two", JOB.replace("rounds = 8", "rounds = 80"))
+    with pytest.raises(SpecError, match="parameter rounds is 80, out of its range 1 to 9"):
+        plan_values(load_job(folder.project, "two"), "learn", {})
+
+
+@pytest.mark.parametrize("name", Project(folder=CHECKOUT).jobs())
+def test_shipped_jobs_can_be_planned(name: str) -> None:
+    job = load_job(Project(folder=CHECKOUT), name)
+    for profile in ("", *job.profiles):
+        plan = planned(job, plan_values(job, profile, {}))
+        assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
