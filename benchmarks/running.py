@@ -57,7 +57,7 @@ def _image(target: str) -> str:
 
 
 def _shell(place: Place, target: str) -> Case:
-    return place.rlbox("shell", target, "--data", _data(place), "--", "true")
+    return place.rlbox("shell", target, "--", "true", env={"RLBOX_DATA": _data(place)})
 
 
 def _data(place: Place) -> str:

@@ -6,12 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from fakes import Folder, Rlbox
+from fakes import EngineSocket, Folder, Rlbox
 from hypothesis import settings
 
 from rlbox.cli import main
@@ -72,6 +72,15 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
 def folder(tmp_path: Path) -> Folder:
     """An empty project folder."""
     return Folder(tmp_path / "project")
+
+
+@pytest.fixture
+def engine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineSocket]:
+    """An engine that knows no image yet; the test must be allowed `sockets`."""
+    made = EngineSocket(tmp_path_factory.mktemp("e") / "s")
+    monkeypatch.setenv("DOCKER_HOST", made.address)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 import pytest
 
+from rlbox.cli.app import own_requirements
 from rlbox.plan.image import ContainerDefaults, ImagePlan
+from rlbox.spec.load import load_target
+from rlbox.spec.lock import Lock, LockedGroup, Package, lock_checksum
 from rlbox.spec.project import Project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -28,6 +35,21 @@ host = "~/disk"
 create = true
 """
 
+ON_IMAGE = f"""
+title = "smallest target on an image"
+[base]
+image = "registry.example/base@sha256:{"0123456789abcdef" * 4}"
+[[stack]]
+name = "tools"
+packages = ["six==1.16.0"]
+[disk]
+host = "~/disk"
+create = true
+need_gib = 0
+"""
+
+PACKAGE = Package(name="six", version="1.16.0", sha256=("a" * 64,))
+
 JOB = """
 title = "smallest job"
 target = "mine"
@@ -36,6 +58,16 @@ name = "only"
 title = "the only stage"
 command = ["true"]
 """
+
+
+def repository_files(*folders: str) -> dict[str, bytes]:
+    """Return every file that git knows, or would take, below `folders` (all): path in the checkout to bytes."""
+    argv = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *folders]
+    listed = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip(f"not a git checkout: {listed.stderr.decode()}")
+    names = [name for name in listed.stdout.decode().split("\0") if name and (CHECKOUT / name).is_file()]
+    return {name: (CHECKOUT / name).read_bytes() for name in names}
 
 
 class Folder:
@@ -65,6 +97,14 @@ class Folder:
         """Write the file of a job."""
         return self.write(f"jobs/{name}.toml", text)
 
+    def lock(self, name: str) -> Path:
+        """Write a lock that fits the target: one package a group."""
+        target = load_target(self.project, name).target
+        group = tuple(LockedGroup(name=group.name, packages=(PACKAGE,)) for group in target.stack)
+        runtime = LockedGroup(name="runtime", packages=(PACKAGE,))
+        lock = Lock(target=name, spec=lock_checksum(target, own_requirements()), runtime=runtime, groups=group)
+        return self.write(f"images/{name}/lock.json", lock.text())
+
     def files(self) -> list[str]:
         """Every file in the folder, sorted."""
         return sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
@@ -82,6 +122,53 @@ class Said:
     def data(self) -> Any:
         """The JSON object on stdout."""
         return json.loads(self.out)
+
+
+class EngineSocket:
+    """An engine that knows images and nothing else, behind a socket of its own; other requests are answered 501."""
+
+    def __init__(self, path: Path) -> None:
+        self.images: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.address = f"unix://{path}"
+        self._server = ThreadingUnixStreamServer(str(path), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        if path in self.answers:
+            return self.answers[path]
+        if path.startswith("/images/") and path.endswith("/json"):
+            tag = path.removeprefix("/images/").removesuffix("/json")
+            if tag in self.images:
+                return 200, json.dumps(self.images[tag]).encode()
+            return 404, json.dumps({"message": f"No such image: {tag}"}).encode()
+        return 501, b'{"message": "this engine only knows images"}'
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        answer = self._answer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def address_string(self) -> str:
+                return "engine"
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        return Handler
 
 
 class Rlbox:

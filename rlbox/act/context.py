@@ -36,7 +36,7 @@ def _own_files() -> dict[str, Path]:
     for folder, folders, names in os.walk(PACKAGE):
         folders[:] = sorted(name for name in folders if name not in _NOT_SHIPPED)
         for name in names:
-            if not name.endswith(".pyc"):
+            if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
                 path = Path(folder, name)
                 found[path.relative_to(PACKAGE).as_posix()] = path
     return found

@@ -47,5 +47,5 @@ def _holder(text: str) -> str:
     try:
         facts = json.loads(text)
         return f"pid {facts['pid']} since {facts['since']}"
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return "holder unknown"

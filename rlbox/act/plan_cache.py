@@ -44,7 +44,8 @@ def load_cached_plan(project: Project, name: str) -> ImagePlan | None:
     try:
         head, _, context = _memory(project, name).read_bytes().partition(b"\n")
         data = json.loads(head)
-        if data["context_bytes"] != len(context) or data["stamp"] != _stamp(project, name, data["plan"]["inputs"]):
+        stamp = _stamp(project, name, data["plan"]["inputs"])
+        if data["stamp"] != stamp or data["context_crc32"] != zlib.crc32(context):
             return None
         return load_image_plan({**data["plan"], "context": _Later(context)})
     except (OSError, ValueError, KeyError, TypeError):
@@ -57,11 +58,11 @@ def remember_plan(project: Project, plan: ImagePlan) -> None:
     The file is one line of JSON for the plan without its context, and one for the context.
     """
     data = plan.as_json()
-    context = json.dumps(data.pop("context"))
+    context = json.dumps(data.pop("context")).encode()
     stamp = _stamp(project, plan.target, plan.inputs)
-    head = json.dumps({"stamp": stamp, "context_bytes": len(context), "plan": data})
+    head = json.dumps({"stamp": stamp, "context_crc32": zlib.crc32(context), "plan": data}).encode()
     try:
-        write_atomic(_memory(project, plan.target), f"{head}\n{context}")
+        write_atomic(_memory(project, plan.target), head + b"\n" + context)
     except OSError:
         return
 

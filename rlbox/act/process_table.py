@@ -21,6 +21,7 @@ class Process:
     started: int
     name: str
     state: str
+    threads: int
 
     @property
     def key(self) -> tuple[int, int]:
@@ -29,8 +30,11 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended and only waits to be reaped."""
-        return self.state in "ZXx"
+        """Whether it has ended and only waits to be reaped.
+
+        One whose first thread ended while others go on is shown as a zombie too, but holds all it had.
+        """
+        return self.state in "ZXx" and self.threads <= 1
 
 
 def probe_processes() -> dict[int, Process]:
@@ -55,6 +59,7 @@ def probe_process(pid: int) -> Process | None:
         started=int(fields[19]),
         name=head.partition("(")[2],
         state=fields[0],
+        threads=int(fields[17]),
     )
 
 

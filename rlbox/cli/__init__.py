@@ -14,7 +14,8 @@ HELP_TEXT = Path(__file__).resolve().parent.parent / "data" / "help.txt"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
-    `--version` and `--help` are answered from text, before click is imported: that import is nearly all they cost.
+    `--version` and `--help` are answered from text, before click is imported: that import is nearly all they cost. So
+    are the plainest `build` and `shell` (cli/quick.py).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
@@ -25,6 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words in (["--help"], ["-h"], []) and COMPLETION not in os.environ:
         sys.stdout.write(HELP_TEXT.read_text(encoding="utf-8"))
         return 0
+    from rlbox.cli.quick import offer_verbs, run_quickly
+
+    if COMPLETION in os.environ:
+        if (offers := offer_verbs(os.environ)) is not None:
+            sys.stdout.write(offers)
+            sys.exit(0)  # as click ends a completion
+    elif (code := run_quickly(words)) is not None:
+        return code
     from rlbox.cli.root import run_root
 
     return run_root(words)

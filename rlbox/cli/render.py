@@ -71,7 +71,7 @@ def _write(app: App, files: dict[str, str]) -> None:
 
 def _write_context(plan: ImagePlan, folder: Path) -> None:
     from rlbox.act.context import check_context_folder
-    from rlbox.cli.build import prepare
+    from rlbox.cli.build_image import prepare
 
     check_context_folder(folder)
     prepare(plan, folder)

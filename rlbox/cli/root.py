@@ -1,29 +1,15 @@
-"""The root group and the one place where errors become text and exit codes."""
+"""The root group: which verbs there are, and where each is."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
 import click
 
 from rlbox import __version__
-from rlbox.errors import RlboxError
-
-VERBS = {
-    "build": "build a target's image, unless nothing changed",
-    "completion": "print the completion script of a shell",
-    "lock": "pin every package of a target with its sha256",
-    "logs": "print the logs of a run",
-    "render": "write a target's Dockerfile",
-    "run": "run a job stage by stage, stopping at the first fatal line",
-    "runs": "list the runs on the data disk",
-    "shell": "open a shell in a target's image, or run one command",
-    "show": "print a target or job, completed and checked",
-    "targets": "list targets and jobs",
-}
+from rlbox.cli.failure import answer_failures
+from rlbox.cli.verbs import VERBS as VERBS
 
 HELP = """
 Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
@@ -80,48 +66,15 @@ def root() -> None:
 
 
 def run_root(words: Sequence[str]) -> int:
-    """Run a command line; every failure ends here as what / where / next and an exit code."""
+    """Run a command line and return its exit code; every failure becomes text on the way."""
+    return answer_failures(words, lambda: _run_click(words))
+
+
+def _run_click(words: Sequence[str]) -> object:
     try:
-        code = root.main(args=list(words), prog_name="rlbox", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except RlboxError as error:
-        return _report(error, words)
+        return root.main(args=list(words), prog_name="rlbox", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("rlbox: interrupted\n")
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as error:  # the one place where a bug is caught
-        return _report_bug(error)
-
-
-def _report(error: RlboxError, words: Sequence[str]) -> int:
-    own = words[: words.index("--")] if "--" in words else words  # behind it stand a command's own words
-    if "--json" in own:
-        import json
-
-        facts = {"what": error.what, "where": error.where, "next": error.next_step, "exit_code": error.exit_code}
-        sys.stdout.write(json.dumps({"schema": 1, "error": facts}, indent=2, ensure_ascii=False) + "\n")
-    sys.stderr.write(f"rlbox: error: {error}\n")
-    return error.exit_code
-
-
-def _report_bug(error: Exception) -> int:
-    import traceback
-
-    from rlbox.act.folders import cache_folder, write_atomic
-
-    path = cache_folder("logs", f"bug-{os.getpid()}.log")
-    text = "".join(traceback.format_exception(error))
-    try:
-        write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
-    except OSError:
-        sys.stderr.write(text)
-    sys.stderr.write(
-        f"rlbox: bug: {type(error).__name__}: {error}\n  where: {path}\n  next:  report it with that file\n"
-    )
-    return 3
+    except click.Abort:
+        raise KeyboardInterrupt from None

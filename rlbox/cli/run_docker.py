@@ -15,7 +15,7 @@ from rlbox.act.file_lock import hold
 from rlbox.act.run_folder import make_run_folder, new_run_id
 from rlbox.act.site import probe_site
 from rlbox.cli.app import App
-from rlbox.cli.build import is_current
+from rlbox.cli.build_image import is_current
 from rlbox.cli.follow import check_ports, finish, follow, run_files
 from rlbox.cli.run import caller, container_plan, programs
 from rlbox.errors import EngineError, Interrupted

@@ -14,7 +14,7 @@ from rlbox.act.run_folder import RUNS, make_run_folder, new_run_id
 from rlbox.act.site import probe_site
 from rlbox.act.uv import sync_environment
 from rlbox.cli.app import App
-from rlbox.cli.build import require_lock
+from rlbox.cli.build_image import require_lock
 from rlbox.cli.follow import check_ports, finish, follow, run_files
 from rlbox.cli.run import programs
 from rlbox.cli.run_docker import interruptible

@@ -108,6 +108,8 @@ class BuildLog:
             return self._set(Step(number=number, name=known.name, state="failed"))
         return None
 
-    def _set(self, step: Step) -> Step:
+    def _set(self, step: Step) -> Step | None:
+        """Remember `step`; BuildKit may end a step, take it up again and end it once more, which is told once."""
+        known = self.steps.get(step.number)
         self.steps[step.number] = step
-        return step
+        return None if known and known.state == step.state else step

@@ -100,7 +100,7 @@ def docker(*words: str) -> str:
     return done.stdout
 
 
-def containers(label: str = "rlbox.target") -> list[str]:
+def containers(label: str = "rlbox.owner") -> list[str]:
     """Names of all containers that carry one of rlbox's labels."""
     return docker("ps", "--all", f"--filter=label={label}", "--format={{.Names}}").split()
 
@@ -147,7 +147,10 @@ def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
     shutil.copytree(tiny_project, project)
     data = tmp_path / "data"
     data.mkdir()
-    yield Box(project=project, data=data)
+    box = Box(project=project, data=data)
+    result = box("build", "tiny")
+    assert result.code == 0, result.err
+    yield box
     assert containers() == []
 
 

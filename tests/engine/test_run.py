@@ -40,7 +40,7 @@ needs = [{ path = "{run}/made" }]
 command = ["sh", "-c", "SECOND"]
 limits = { total_s = TOTAL, silence_s = SILENCE }
 """
-MAKES = "echo hello > $RLBOX_RUN_DIR/made; echo made it"
+MAKES = "echo hello > {run}/made; echo made it"
 
 
 def write(box: Box, first: str = MAKES, second: str = "echo fine", total: int = 60, silence: int = 30) -> None:
@@ -69,7 +69,7 @@ def test_two_stages_pass(tiny: Box) -> None:
 
 
 def test_exit_0_without_the_accepted_line_is_a_failure(tiny: Box) -> None:
-    write(tiny, first="echo hello > $RLBOX_RUN_DIR/made; echo something else")
+    write(tiny, first="echo hello > {run}/made; echo something else")
     result = tiny("run", "two")
     assert result.code == 1
     assert states(tiny) == ["failed", "not started"]
@@ -94,7 +94,7 @@ def test_a_stage_that_hangs_is_stopped_at_its_limit(tiny: Box) -> None:
 
 
 def test_a_service_that_dies_is_the_cause(tiny: Box) -> None:
-    write(tiny, second="kill -9 $(pgrep -f http.server || grep -l http.server /proc/[0-9]*/cmdline | cut -d/ -f3); sleep 30")
+    write(tiny, second="kill -9 $(grep -l http.server /proc/[0-9]*/cmdline | cut -d/ -f3 | head -n 1); sleep 30")
     result = tiny("run", "two")
     assert result.code == 1
     assert "service web ended with signal 9 (SIGKILL) while stage second was running" in result.err
@@ -186,7 +186,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
         code, err = interrupt(process)
         assert code == 130, err
         assert "Traceback" not in err
-        assert containers() == [name for name in containers() if name == bystander]
+        assert containers() == []
         for run in tiny.runs() if (tiny.data / "runs").exists() else ():
             if (run / "run.json").exists():
                 assert json.loads((run / "run.json").read_text())["state"] in ("interrupted", "failed")

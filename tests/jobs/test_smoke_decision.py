@@ -81,7 +81,8 @@ def test_parser_accepts_the_exact_answer(action: str) -> None:
     "text",
     [
         "", "call", "<action>call</action> ", " <action>call</action>", "<action>call</action>\n",
-        "<action> call</action>", "<action>Call</action>", "<action>bet</action>", "<action>call</action><action>fold</action>",
+        "<action> call</action>", "<action>Call</action>", "<action>bet</action>",
+        "<action>call</action><action>fold</action>",
         "<action>call", "call</action>", "<action></action>", "<action>callfold</action>",
     ],
 )  # fmt: skip

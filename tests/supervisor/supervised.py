@@ -20,7 +20,7 @@ from rlbox.act.run_state import RunState, StageState, load_run_state
 from rlbox.cli import supervise
 from rlbox.plan.run import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 SERVER = """
 import http.server, os, signal, sys, threading, time

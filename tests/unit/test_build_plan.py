@@ -16,17 +16,17 @@ def test_buildx() -> None:
     builder = Builder(program="/usr/bin/docker", integrated=False)
     assert plan_build(image_plan(epoch=7), builder, FILES, "d1g", cache=True, proxies={}) == Command(
         argv=(
-            "/usr/bin/docker", "buildx", "build", "--load", "--progress=plain", "--network=host",
-            "--tag=rlbox/mine:latest", "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7",
-            "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt",
-            "--provenance=false", "/c",
+            "/usr/bin/docker", "buildx", "build", "--output=type=image,compression=zstd,compression-level=1",
+            "--provenance=false", "--progress=plain", "--network=host", "--tag=rlbox/mine:latest",
+            "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7",
+            "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt", "/c",
         ),
         env={},
     )  # fmt: skip
 
 
 def test_a_client_with_buildkit_inside() -> None:
-    """Docker 20.10 knows no `--load` and no `--provenance`."""
+    """Docker 20.10 knows no `--output` of an image and no `--provenance`."""
     builder = Builder(program="docker", integrated=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
     assert plan_build(image_plan(network="none"), builder, NOTHING, "d", cache=False, proxies=proxies) == Command(
@@ -93,7 +93,17 @@ def test_steps_that_run_at_once_take_turns() -> None:
     log, told = read("interleaved-docker-26")
     assert [(step.number, step.state) for step in told] == [
         (number, state) for number in (1, 2, 3) for state in ("running", "done")
-    ] + [(4, "running"), (5, "running"), (4, "done"), (5, "done"), (6, "running"), (6, "done"), (7, "running"), (7, "done")]
+    ] + [
+        (4, "running"),
+        (4, "done"),
+        (5, "running"),
+        (5, "done"),
+        (6, "running"),
+        (6, "done"),
+        (7, "running"),
+        (7, "done"),
+    ]
+    assert log.steps[4].seconds == 0.1
     assert log.steps[5].name == "[internal] load build context"
     assert log.steps[7] == Step(number=7, name="exporting to image", state="done", seconds=35.3)
 
@@ -124,4 +134,6 @@ def test_lines_that_say_nothing_of_a_step(line: str) -> None:
 def test_long_steps_and_windows_line_ends() -> None:
     log = BuildLog()
     log.feed("#12 [stack 9/9] RUN make\r\n")
-    assert log.feed("#12 DONE 1234.5s\r\n") == Step(number=12, name="[stack 9/9] RUN make", state="done", seconds=1234.5)
+    assert log.feed("#12 DONE 1234.5s\r\n") == Step(
+        number=12, name="[stack 9/9] RUN make", state="done", seconds=1234.5
+    )

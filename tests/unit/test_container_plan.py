@@ -34,7 +34,7 @@ LARGE = plan_container(
 
 
 def test_plan() -> None:
-    assert SMALL == ContainerPlan(
+    wanted = ContainerPlan(
         image="rlbox/mine:latest",
         name="n",
         argv=("sh", "-c", "echo $HOME; exit 3"),
@@ -48,6 +48,7 @@ def test_plan() -> None:
         pids=0,
         user="1000:1000",
     )
+    assert wanted == SMALL
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_client_words() -> None:
     )  # fmt: skip
     assert client_words(LARGE, interactive=True, terminal=True) == (
         "run", "--rm", "--init", "--pull=never", "--name=n", "--network=bridge", f"--shm-size={5 * GIB // 2}",
-        f"--memory={14 * GIB}", "--cpus=1.5", "--pids-limit=4096", "--user=1000:100",
+        f"--memory={14 * GIB}", f"--memory-swap={14 * GIB}", "--cpus=1.5", "--pids-limit=4096", "--user=1000:100",
         "--label=rlbox.run=r", "--label=rlbox.target=mine", "--env=A=1=2", "--env=B=two words",
         "--volume=/disk:/d", "--interactive", "--tty", "rlbox/mine:latest",
     )  # fmt: skip
@@ -90,6 +91,7 @@ def test_engine_options() -> None:
         "network_mode": "host",
         "shm_size": GIB,
         "mem_limit": None,
+        "memswap_limit": None,
         "nano_cpus": None,
         "pids_limit": None,
         "user": "1000:1000",
@@ -97,9 +99,5 @@ def test_engine_options() -> None:
         "detach": True,
     }
     large = engine_options(LARGE)
-    assert (large["mem_limit"], large["nano_cpus"], large["pids_limit"], large["shm_size"]) == (
-        14 * GIB,
-        1_500_000_000,
-        4096,
-        5 * GIB // 2,
-    )
+    names = ("mem_limit", "memswap_limit", "nano_cpus", "pids_limit", "shm_size")
+    assert [large[name] for name in names] == [14 * GIB, 14 * GIB, 1_500_000_000, 4096, 5 * GIB // 2]

@@ -112,7 +112,10 @@ torch==2.13.0+cpu \\
     assert parse_compiled(text) == (
         {
             "ray": Package(
-                name="ray", version="2.60.0", sha256=(A, C), marker="python_version >= '3.9' and sys_platform == 'linux'"
+                name="ray",
+                version="2.60.0",
+                sha256=(A, C),
+                marker="python_version >= '3.9' and sys_platform == 'linux'",
             ),
             "torch": Package(name="torch", version="2.13.0+cpu", sha256=(B,)),
         },
@@ -173,7 +176,9 @@ def test_text_has_one_package_a_line() -> None:
         runtime=LockedGroup(name="runtime", packages=(Package(name="uv", version="1", sha256=(C,)),)),
         groups=(LockedGroup(name="tools", packages=(package,)), LockedGroup(name="none", packages=())),
     )
-    assert lock.text() == f"""{{
+    assert (
+        lock.text()
+        == f"""{{
   "schema": 1,
   "target": "mine",
   "spec": "s",
@@ -190,6 +195,7 @@ def test_text_has_one_package_a_line() -> None:
   ]
 }}
 """
+    )
     assert package.requirement() == (
         f"six==1.16.0 ; python_version < '4' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n"
     )
@@ -246,7 +252,10 @@ def test_no_lock(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "not a lock file: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
-        ('{"schema": 1, "target": "mi', "not a lock file: JSONDecodeError: Unterminated string starting at: line 1 column 25 (char 24)"),
+        (
+            '{"schema": 1, "target": "mi',
+            "not a lock file: JSONDecodeError: Unterminated string starting at: line 1 column 25 (char 24)",
+        ),
         ("[]", "not a lock file: TypeError: list indices must be integers or slices, not str"),
         ('{"schema": 1}', "not a lock file: KeyError: 'target'"),
         ('{"schema": 2}', "schema 2, this rlbox reads 1"),

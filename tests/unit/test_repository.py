@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
-from fakes import CHECKOUT
+from fakes import repository_files
 
 # Written in pieces, or this file would be a finding.
 REGISTRIES = [
@@ -28,21 +27,8 @@ SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    """Every text file that git knows or would take, by name."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        check=False,
-    )
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    names = [name for name in listed.stdout.decode().split("\0") if name and (CHECKOUT / name).is_file()]
-    found = {}
-    for name in names:
-        data = (CHECKOUT / name).read_bytes()
-        if b"\0" not in data:
-            found[name] = data.decode("utf-8", "replace")
+    """Every text file of the repository, by name."""
+    found = {name: data.decode("utf-8", "replace") for name, data in repository_files().items() if b"\0" not in data}
     assert "pyproject.toml" in found
     return found
 

@@ -77,7 +77,10 @@ env = { ROUNDS = "{param.rounds}" }
 needs = [{ path = "{run}/checkpoint/manifest.json", manifest = true, why = "the stage before wrote it" }]
 ray = { dashboard = "http://127.0.0.1:{port.ray_port}", service = "head", temp_dir = "{data}/ray" }
 [stages.gate]
-require = [{ pattern = 'saved \\d+ to {run}/out\\.$', count = 2 }, { pattern = "POST", log = "server", why = "it asked" }]
+require = [
+    { pattern = 'saved \\d+ to {run}/out\\.$', count = 2 },
+    { pattern = "POST", log = "server", why = "it asked" },
+]
 forbid = [{ pattern = "NaN" }]
 files = [{ path = "{run}/out", min_bytes = 10 }]
 """
@@ -141,7 +144,9 @@ def test_the_whole_plan(job: Job) -> None:
         env={"ROUNDS": "2"},
         services=(head, server),
         needs=(
-            FilePlan(path=f"{run}/checkpoint/manifest.json", min_bytes=1, manifest=True, why="the stage before wrote it"),
+            FilePlan(
+                path=f"{run}/checkpoint/manifest.json", min_bytes=1, manifest=True, why="the stage before wrote it"
+            ),
         ),
         ray=RayPlan(dashboard="http://127.0.0.1:8101", service="head", temp_dir="/d/ray", submission_id="j-1-loop"),
         require=(

@@ -52,7 +52,11 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
             SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=(f"/w/{WHEEL}",)),
         ),
         # Two groups of one channel: the index is named once, a wheel of both once.
-        ([CPU, TorchGroup(packages=("x==1",), channel="cpu")], SiteFacts(), SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
+        (
+            [CPU, TorchGroup(packages=("x==1",), channel="cpu")],
+            SiteFacts(),
+            SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
+        ),
         ([CPU, CPU], SiteFacts(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
     ],
 )  # fmt: skip
@@ -93,7 +97,9 @@ def test_files_and_environment_in_pips_order(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("rlbox.act.site.SYSTEM_FILE", system)
     environ = {"HOME": str(tmp_path)}
     assert probe_site(environ) == SiteFacts(index_url="https://system", extra_index_urls=("https://e1",))
-    pip_conf(tmp_path / ".config/pip/pip.conf", "[global]\nindex-url = https://user\n[install]\nfind-links = /nowhere\n")
+    pip_conf(
+        tmp_path / ".config/pip/pip.conf", "[global]\nindex-url = https://user\n[install]\nfind-links = /nowhere\n"
+    )
     assert probe_site(environ) == SiteFacts(index_url="https://user", extra_index_urls=("https://e1",))
     named = pip_conf(tmp_path / "named.conf", "[global]\nextra-index-url =\n  https://e2\n  https://e3\n")
     environ["PIP_CONFIG_FILE"] = str(named)

@@ -42,7 +42,8 @@ def test_a_file_that_is_no_text(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
         load_target(folder.project, "mine")
     assert str(caught.value) == (
-        "images/mine/target.toml: not UTF-8 text: 'utf-8' codec can't decode byte 0xff in position 9: invalid start byte\n"
+        "images/mine/target.toml: not UTF-8 text: "
+        "'utf-8' codec can't decode byte 0xff in position 9: invalid start byte\n"
         "  next:  save the file as UTF-8"
     )
 

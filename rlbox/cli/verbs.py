@@ -1,0 +1,16 @@
+"""The verbs and what each does, for help and completion; kept apart from click, whose import is slow."""
+
+from __future__ import annotations
+
+VERBS = {
+    "build": "build a target's image, unless nothing changed",
+    "completion": "print the completion script of a shell",
+    "lock": "pin every package of a target with its sha256",
+    "logs": "print the logs of a run",
+    "render": "write a target's Dockerfile",
+    "run": "run a job stage by stage, stopping at the first fatal line",
+    "runs": "list the runs on the data disk",
+    "shell": "open a shell in a target's image, or run one command",
+    "show": "print a target or job, completed and checked",
+    "targets": "list targets and jobs",
+}

@@ -1,0 +1,266 @@
+"""`rlbox build`, with an engine that knows images and a docker client that says what it is told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CASES, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+
+from rlbox.act.context import build_digest, context_entries
+from rlbox.act.folders import cache_folder
+from rlbox.cli.app import App
+
+TAG = "rlbox/mine:latest"
+
+
+@pytest.fixture
+def mine(folder: Folder) -> Folder:
+    """A project with a locked target on an image."""
+    folder.target("mine", ON_IMAGE)
+    folder.lock("mine")
+    return folder
+
+
+def image_of(folder: Folder) -> dict[str, Any]:
+    """Return the engine's word for an image that is what the specs say."""
+    plan = App(project=folder.project).image_plan("mine")
+    digest = build_digest(context_entries(plan, None, ()), plan)
+    return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Make the only docker client on PATH: it notes its words, prints a file and exits with a code."""
+
+    def make(shown: Path | None = None, code: int = 0, version: str = "28.2.2", buildx: bool = True) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        noted = tmp_path / "words.txt"
+        program = folder / "docker"
+        program.write_text(
+            f'#!/bin/sh\n[ "$1" != version ] || {{ echo {version}; exit 0; }}\n'
+            f"printf '%s\\n' \"$@\" >{shlex.quote(str(noted))}\n"
+            f"{f'cat {shlex.quote(str(shown))}' if shown else ':'}\nexit {code}\n"
+        )
+        program.chmod(0o755)
+        plugin = tmp_path / "config/cli-plugins/docker-buildx"
+        if buildx:
+            plugin.parent.mkdir(parents=True, exist_ok=True)
+            plugin.write_text("")
+            plugin.chmod(0o755)
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
+        monkeypatch.setattr("rlbox.act.builder._PLUGIN_FOLDERS", ())
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
+        return noted
+
+    return make
+
+
+def test_no_lock(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", ON_IMAGE)
+    message = "rlbox: error: the lock of target mine is {}\n  where: images/mine/lock.json\n  next:  rlbox lock mine\n"
+    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("missing"))
+    folder.lock("mine")
+    folder.target("mine", ON_IMAGE.replace("1.16.0", "1.17.0"))
+    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("stale"))
+
+
+def test_dry_run_needs_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    words = (
+        "docker", "buildx", "build", "--output=type=image,compression=zstd,compression-level=1", "--provenance=false",
+        "--progress=plain", "--network=host", f"--tag={TAG}", "--label=rlbox.build=DIGEST",
+        "--build-arg=SOURCE_DATE_EPOCH=1735689600", "--build-arg=https_proxy=http://proxy:3128",
+        "--secret", "id=sources,src=SOURCES", "images/mine",
+    )  # fmt: skip
+    assert rlbox("build", "mine", "--dry-run") == Said(code=0, out=shlex.join(words) + "\n", err="")
+    assert rlbox("build", "mine", "--dry-run", "--json").data == {
+        "schema": 1,
+        "target": "mine",
+        "image": TAG,
+        "command": list(words),
+        "wheels": [],
+    }
+
+
+@pytest.mark.allow("sockets")
+@pytest.mark.parametrize("more", [[], ["--rebuild"], ["--no-cache"]], ids=str)
+def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/no.sock")
+    assert rlbox("build", "mine", *more) == Said(
+        code=4,
+        out="",
+        err=f"rlbox: error: no Docker engine answers\n  where: unix://{mine.path}/no.sock\n"
+        "  next:  start it (`make smoke` installs and starts one as root), or use `--place here`\n",
+    )
+
+
+@pytest.mark.allow("sockets")
+def test_an_engine_that_is_not_for_this_user(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert rlbox("build", "mine") == Said(
+        code=4,
+        out="",
+        err="rlbox: error: this user may not speak to the Docker engine\n  where: unix:///var/run/docker.sock\n"
+        "  next:  sudo usermod -aG docker $USER, then log in again (or run as root)\n",
+    )
+
+
+@pytest.mark.allow("sockets")
+def test_nothing_changed(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
+    engine.images[TAG] = image_of(mine)
+    shown = Said(code=0, out=f"{TAG}  sha256:0123456789ab  unchanged\n", err="next: rlbox shell mine\n")
+    assert rlbox("build", "mine") == shown
+    assert rlbox("build", "mine", "-q") == Said(code=0, out=shown.out, err="")
+    assert rlbox("build", "mine", "--json").data == {
+        "schema": 1,
+        "target": "mine",
+        "image": TAG,
+        "id": "sha256:0123456789abcdef0123",
+        "state": "unchanged",
+        "log": None,
+    }
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {"rlbox.build": "another"}}}
+    noted = client(CASES / "build_log/built-docker-20.10.txt")
+    said = rlbox("build", "mine")
+    assert (said.code, said.out) == (0, f"{TAG}  sha256:0123456789ab  built\n")
+    lines = said.err.splitlines()
+    assert lines[:3] == [
+        "✓ [rootfs 1/1] ADD rootfs.tar /  0.9 s",
+        "✓ [deps 1/4] RUN cat /run/secrets/tok && echo sde=1735689600  0.3 s",
+        "✓ [deps 2/4] RUN date >>/var/cache/x/f; cat /var/cache/x/f  0.1 s",
+    ]
+    log = Path(lines[-2].partition("; log: ")[2])
+    assert log.read_text() == (CASES / "build_log/built-docker-20.10.txt").read_text()
+    assert lines[-1] == "next: rlbox shell mine"
+    words = noted.read_text().splitlines()
+    digest = image_of(mine)["Config"]["Labels"]["rlbox.build"]
+    assert words[:2] == ["buildx", "build"]
+    assert f"--label=rlbox.build={digest}" in words
+    assert words[-1] == str(cache_folder("contexts", "mine"))
+    assert (cache_folder("contexts", "mine") / "rlbox/cli/root.py").is_file()
+
+
+@pytest.mark.allow("sockets", "processes")
+@pytest.mark.parametrize(
+    ("case", "last"),
+    [
+        (
+            "failed-docker-26",
+            'ERROR: process "/bin/sh -c echo bad; echo worse >&2; exit 7" did not complete successfully: exit code: 7',
+        ),
+        (
+            "failed-docker-20.10",
+            "ERROR: executor failed running [/bin/sh -c echo bad; echo worse >&2; exit 7]: exit code: 7",
+        ),
+    ],
+)
+def test_a_step_that_fails(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], case: str, last: str
+) -> None:
+    client(CASES / f"build_log/{case}.txt", code=1)
+    said = rlbox("build", "mine")
+    assert (said.code, said.out) == (1, "")
+    begin, _, error = said.err.partition("rlbox: error: ")
+    assert "= [stage-0 2/4] RUN echo one\n✗ [stage-0 3/4] RUN echo bad; echo worse >&2; exit 7\n" in begin
+    lines = error.splitlines()
+    assert lines[0] == "build step failed: [stage-0 3/4] RUN echo bad; echo worse >&2; exit 7"
+    assert lines[-2] == f"  | {last}"
+    assert lines[-1].startswith("  next:  whole log: ")
+    assert sorted(line.split()[-1] for line in lines if line.startswith("  | 0.")) == ["bad", "worse"]
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_client_that_lost_its_engine(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    text = "ERROR: Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"
+    (tmp_path / "shown").write_text(text + "\n")
+    client(tmp_path / "shown", code=1)
+    assert rlbox("build", "mine").err == (
+        f"rlbox: error: {text}\n  next:  `docker info` shows whether this user reaches the engine\n"
+    )
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_an_old_client_builds_by_itself(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
+) -> None:
+    noted = client(version="20.10.24+dfsg1", buildx=False)
+    engine.images[TAG] = {"Id": "sha256:1", "Config": {"Labels": None}}
+    assert rlbox("build", "mine", "--no-cache").code == 0
+    words = noted.read_text().splitlines()
+    assert words[:2] == ["build", "--progress=plain"]
+    assert "--no-cache" in words
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_client_without_buildkit(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    client(version="28.2.2", buildx=False)
+    said = rlbox("build", "mine")
+    assert said.code == 4
+    assert said.err.startswith(
+        "rlbox: error: no docker client here can drive BuildKit: the buildx plugin is missing\n"
+        f"  where: {tmp_path}/bin/docker"
+    )
+    assert said.err.endswith("  next:  install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)\n")
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_no_client(rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(mine.path))
+    assert rlbox("build", "mine") == Said(
+        code=4,
+        out="",
+        err="rlbox: error: no docker client on PATH\n  next:  install Docker, or use `--place here`\n",
+    )
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_build_that_made_nothing(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
+) -> None:
+    client()
+    said = rlbox("build", "mine")
+    assert said.code == 1
+    assert f"rlbox: error: the build ended well, but the engine has no image {TAG}\n  next:  whole log: " in said.err
+
+
+@pytest.mark.allow("sockets")
+def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
+    from rlbox.act.file_lock import hold
+
+    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+        said = rlbox("build", "mine")
+    assert said.code == 8
+    assert said.err.startswith(f"rlbox: error: another rlbox is busy with the build of mine: pid {os.getpid()} since ")
+
+
+def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.target("mine")
+    folder.lock("mine")
+    monkeypatch.setenv("PATH", str(folder.path))
+    said = rlbox("render", "mine", "--context", "c")
+    assert said == Said(
+        code=5,
+        out="",
+        err="rlbox: error: mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
+        "  where: base.bootstrap\n"
+        "  next:  apt-get install mmdebstrap (or set base.image to an image by digest)\n",
+    )

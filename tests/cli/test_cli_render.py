@@ -1,0 +1,176 @@
+"""`rlbox render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
+
+from rlbox.cli.app import App
+
+BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
+
+
+def test_into_an_empty_folder(rlbox: Rlbox, folder: Folder) -> None:
+    assert rlbox("render") == Said(code=0, out=f"{BASE}  written\n{LOCAL}  written\n", err="")
+    assert folder.files() == [BASE, LOCAL]
+    for name in (BASE, LOCAL):
+        assert (folder.path / name).read_bytes() == (CHECKOUT / name).read_bytes()
+    assert rlbox("render") == Said(code=0, out=f"{BASE}  unchanged\n{LOCAL}  unchanged\n", err="")
+
+
+def test_one_target(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    assert rlbox("render", "mine") == Said(code=0, out=f"{BASE}  written\n{MINE}  written\n", err="")
+    assert LOCAL not in folder.files()
+
+
+def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    said = rlbox("render", "mine", "local", "--json")
+    assert said.data == {
+        "schema": 1,
+        "targets": ["mine", "local"],
+        "files": [BASE, LOCAL, MINE],
+        "changed": [BASE, LOCAL, MINE],
+    }
+    assert rlbox("render", "--json").data["changed"] == []
+
+
+def test_a_file_that_is_right_is_not_touched(rlbox: Rlbox, folder: Folder) -> None:
+    rlbox("render")
+    before = (folder.path / BASE).stat().st_mtime_ns
+    (folder.path / LOCAL).write_text("x")
+    assert rlbox("render").out == f"{BASE}  unchanged\n{LOCAL}  written\n"
+    assert (folder.path / BASE).stat().st_mtime_ns == before
+
+
+def test_check(rlbox: Rlbox, folder: Folder) -> None:
+    rlbox("render")
+    assert rlbox("render", "--check") == Said(code=0, out=f"{BASE}  unchanged\n{LOCAL}  unchanged\n", err="")
+    path = folder.path / BASE
+    text = path.read_text()
+    path.write_text(text.replace("LANG=C.UTF-8", "LANG=C"))
+    assert rlbox("render", "--check") == Said(
+        code=1,
+        out="",
+        err="""rlbox: error: rendered files are stale
+--- Dockerfile.base
++++ Dockerfile.base (rendered now)
+@@ -3,7 +3,7 @@
+ # ---- first stage of every image: operating system, uv, rlbox's own runtime, entrypoint ----
+ FROM os AS base
+ ARG SOURCE_DATE_EPOCH
+-ENV LANG=C \\
++ENV LANG=C.UTF-8 \\
+     PYTHONUNBUFFERED=1
+ COPY scripts/install.sh /opt/rlbox/libexec/install.sh
+ COPY requirements/uv.txt requirements/runtime.txt /opt/rlbox/requirements/
+  next:  rlbox render
+""",
+    )
+    assert "LANG=C " in path.read_text()
+
+
+def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    (folder.path / "images/mine/Dockerfile").write_bytes(b"\xff\xfe\n")
+    said = rlbox("render", "mine", "--check", "--json")
+    assert said.code == 1
+    assert said.data["error"]["next"] == "rlbox render mine"
+    what = said.data["error"]["what"].splitlines()
+    assert what[:3] == ["rendered files are stale", "--- Dockerfile.base", "+++ Dockerfile.base (rendered now)"]
+    assert "--- images/mine/Dockerfile" in what
+    assert "-\ufffd\ufffd" in what
+    assert BASE not in folder.files()
+
+
+def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
+    assert rlbox("render", "--dry-run") == Said(code=0, out=f"{BASE}  stale\n{LOCAL}  stale\n", err="")
+    assert rlbox("render", "--dry-run", "--context", "c", "local").code == 0
+    assert folder.files() == []
+
+
+def test_a_folder_that_cannot_be_written(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("images/local", "a file where a folder belongs")
+    assert rlbox("render", "local") == Said(
+        code=5,
+        out="",
+        err="rlbox: error: images/local/Dockerfile cannot be written: File exists\n"
+        f"  where: {folder.path}/images/local/Dockerfile\n"
+        "  next:  make the project folder writable, or name another with --project DIR\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--context", "c"], ["--context", "c", "local", "mine"], ["--context", "c", "local", "--check"]]
+)
+def test_context_takes_one_target(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
+    folder.target("mine")
+    said = rlbox("render", *words)
+    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: --context takes one target, and no --check")
+    assert folder.files() == ["images/mine/target.toml"]
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bootstrapped base, made by nobody."""
+    path = tmp_path / "rootfs.tar"
+    path.write_text("an archive")
+    monkeypatch.setattr("rlbox.act.bootstrap.make_rootfs", lambda *made_from: path)
+    return path
+
+
+def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+    assert rlbox("render", "local", "--context", "c").code == 0
+    context = folder.path / "c"
+    there = {path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()}
+    plan = App(project=folder.project).image_plan("local")
+    assert {*plan.context, "rootfs.tar", "wheels/README", "rlbox/__main__.py", "rlbox/data/defaults.toml"} <= there
+    assert (context / "rootfs.tar").read_text() == "an archive"
+    (context / "stranger").write_text("x")
+    assert rlbox("render", "local", "--context", "c").code == 0
+    assert not (context / "stranger").exists()
+
+
+def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+    folder.target("mine", TARGET)
+    keep = folder.write("keep.txt", "x")
+    assert rlbox("render", "local", "--context", ".") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: this is not a build context that rlbox wrote, and writing one would remove what is there\n"
+        "  where: .\n  next:  name an empty or a new folder\n",
+    )
+    assert keep.read_text() == "x"
+
+
+def test_context_needs_a_lock(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+    folder.target("mine")
+    assert rlbox("render", "mine", "--context", "c") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: the lock of target mine is missing\n"
+        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
+    )
+
+
+def test_an_unknown_target(rlbox: Rlbox, folder: Folder) -> None:
+    assert rlbox("render", "locl") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: unknown target 'locl' (did you mean 'local'?)\n"
+        f"  where: {folder.path}/images and {CHECKOUT}/images\n"
+        "  next:  choose one of: local\n",
+    )
+
+
+def test_a_wrong_spec_in_the_middle_writes_nothing(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", "title = ")
+    said = rlbox("render")
+    assert said.code == 2
+    assert said.err.startswith(
+        "rlbox: error: images/mine/target.toml: broken TOML: Invalid value (at end of document)\n"
+    )
+    assert folder.files() == ["images/mine/target.toml"]

@@ -1,0 +1,174 @@
+"""The one error handler: what each kind of end looks like on stdout, stderr and in the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from fakes import Folder, Rlbox, Said
+
+from rlbox import __version__
+from rlbox.act.folders import cache_folder
+from rlbox.cli.app import App
+from rlbox.errors import EngineError, Interrupted, LockHeld, NodeError, RegistryError, RlboxError, TimedOut, WorkFailed
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(self: App, name: str) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(App, "image_plan", fail)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("rendr", " (did you mean 'render'?)"),
+        ("shel", " (did you mean 'shell'?)"),
+        ("destroy", ""),
+    ],
+)
+def test_an_unknown_verb(rlbox: Rlbox, typed: str, hint: str) -> None:
+    assert rlbox(typed, "local") == Said(
+        code=2,
+        out="",
+        err="Usage: rlbox [OPTIONS] VERB [ARGS]...\nTry 'rlbox --help' for help.\n\n"
+        f"Error: unknown verb '{typed}'{hint}\n",
+    )
+
+
+def test_an_unknown_option(rlbox: Rlbox) -> None:
+    said = rlbox("render", "--chek")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("Usage: rlbox render [OPTIONS] [TARGET]...\nTry 'rlbox render --help' for help.\n\n")
+    assert "No such option" in said.err
+    assert "--check" in said.err.splitlines()[-1]
+
+
+def test_a_missing_argument(rlbox: Rlbox) -> None:
+    said = rlbox("lock")
+    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: Missing argument 'TARGET'.")
+
+
+def test_help_and_version(rlbox: Rlbox) -> None:
+    assert rlbox("--version") == Said(code=0, out=f"rlbox {__version__}\n", err="")
+    assert rlbox("--help") == rlbox("-h") == rlbox()
+    assert rlbox().code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (RlboxError, 1),
+        (WorkFailed, 1),
+        (EngineError, 4),
+        (NodeError, 5),
+        (RegistryError, 6),
+        (TimedOut, 7),
+        (LockHeld, 8),
+        (Interrupted, 130),
+    ],
+)
+def test_every_failure(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, kind: type[RlboxError], code: int) -> None:
+    fail_with(monkeypatch, kind("it broke", where="here", next_step="mend it"))
+    assert rlbox("render", "local") == Said(
+        code=code, out="", err="rlbox: error: it broke\n  where: here\n  next:  mend it\n"
+    )
+    said = rlbox("render", "local", "--json")
+    assert said.data == {
+        "schema": 1,
+        "error": {"what": "it broke", "where": "here", "next": "mend it", "exit_code": code},
+    }
+    assert (said.code, said.err) == (code, "rlbox: error: it broke\n  where: here\n  next:  mend it\n")
+
+
+def test_errors_of_specs_as_json(rlbox: Rlbox) -> None:
+    said = rlbox("show", "locl", "--json")
+    assert said.code == 2
+    assert said.data["error"] == {
+        "what": "unknown target or job 'locl' (did you mean 'local'?)",
+        "where": "",
+        "next": "choose one of: local, smoke",
+        "exit_code": 2,
+    }
+
+
+def test_a_bug(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, ZeroDivisionError("by\nzero"))
+    path = cache_folder("logs", f"bug-{os.getpid()}.log")
+    assert rlbox("render", "local") == Said(
+        code=3,
+        out="",
+        err=f"rlbox: bug: ZeroDivisionError: by\nzero\n  where: {path}\n  next:  report it with that file\n",
+    )
+    text = path.read_text()
+    assert text.startswith(f"rlbox {__version__}\nTraceback (most recent call last):\n")
+    assert text.endswith("ZeroDivisionError: by\nzero\n")
+    assert f"{path.stat().st_mode:o}" == "100600"
+
+
+def test_a_bug_without_a_place_for_its_report(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fail_with(monkeypatch, ZeroDivisionError())
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    said = rlbox("render", "local")
+    assert said.code == 3
+    assert said.err.startswith("Traceback (most recent call last):\n")
+    assert "rlbox: bug: ZeroDivisionError" in said.err
+
+
+def test_an_interrupt(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, KeyboardInterrupt())
+    said = rlbox("render", "local")
+    assert (said.code, said.out, said.err.strip()) == (130, "", "rlbox: interrupted")
+
+
+def test_json_of_a_command_in_a_container_is_its_own(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, NodeError("it broke"))
+    assert rlbox("shell", "local", "--", "pip", "list", "--json").out == ""
+    assert rlbox("shell", "local", "--json", "--", "pip", "list").data["error"]["what"] == "it broke"
+
+
+@pytest.mark.parametrize("verb", [["render"], ["targets"], ["show", "local"], ["lock", "local", "--check"], ["runs"]])
+def test_a_project_that_is_not_there(rlbox: Rlbox, folder: Folder, verb: list[str]) -> None:
+    missing = folder.path / "no"
+    assert rlbox(*verb, "--project", str(missing)) == Said(
+        code=2,
+        out="",
+        err="rlbox: error: the project folder is missing\n"
+        f"  where: {missing}\n  next:  name another with --project DIR\n",
+    )
+    assert not missing.exists()
+
+
+def test_the_project_comes_from_flag_then_environment_then_folder(
+    rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flag", "env"):
+        Folder(tmp_path / name).target(f"in-{name}")
+
+    def own(*words: str) -> list[str]:
+        return [row["name"] for row in rlbox("targets", "--json", *words).data["found"] if row["source"] == "project"]
+
+    assert own() == []
+    monkeypatch.setenv("RLBOX_PROJECT", str(tmp_path / "env"))
+    assert own() == ["in-env"]
+    assert own("--project", str(tmp_path / "flag")) == ["in-flag"]
+
+
+def test_quiet_says_only_what_goes_wrong(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    assert rlbox("lock", "mine", "--check", "-q") == Said(
+        code=1, out="", err="rlbox: error: the lock of target mine is missing\n  next:  rlbox lock mine\n"
+    )
+
+
+def test_json_is_one_object_with_a_schema(rlbox: Rlbox) -> None:
+    for words in (["targets"], ["show", "local"], ["render", "--check"], ["lock", "local", "--check"], ["runs"]):
+        said = rlbox(*words, "--json")
+        data = json.loads(said.out)
+        assert (type(data), data["schema"]) == (dict, 1), words
+        assert said.out == json.dumps(data, indent=2, ensure_ascii=False) + "\n"

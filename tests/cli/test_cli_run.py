@@ -1,0 +1,216 @@
+"""`rlbox run`: the plan it shows, and everything that is refused before anything starts."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+
+JOB = """
+title = "two stages"
+target = "mine"
+[params]
+rounds = { default = 2, help = "rounds", at_least = 1, at_most = 9 }
+[profiles.learn]
+rounds = 8
+[ports]
+http = 8100
+[[services]]
+name = "server"
+title = "answers"
+command = ["{python}", "-m", "server", "--port={port.http}"]
+ports = ["http"]
+ready = { url = "http://127.0.0.1:{port.http}" }
+[[stages]]
+name = "train"
+title = "learns"
+command = ["{python}", "train.py", "two words"]
+[stages.gate]
+require = [{ pattern = "loss \\\\d", count = 2 }]
+forbid = [{ pattern = "NaN" }]
+files = [{ path = "{run}/out" }]
+[[stages]]
+name = "ask"
+title = "asks"
+command = ["ask", "{param.rounds}"]
+services = ["server"]
+"""
+
+
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` returns."""
+
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def two(folder: Folder) -> Folder:
+    """A project with a locked target and a job of two stages."""
+    folder.target("mine", ON_IMAGE)
+    folder.lock("mine")
+    folder.job("two", JOB)
+    return folder
+
+
+def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
+    assert rlbox("run", "two", "--dry-run", "--set", "rounds=3") == Said(
+        code=0,
+        out="""# run of two on mine, place docker, profile default
+# rounds = 3
+
+# stage train: learns
+/opt/venv/bin/python train.py 'two words'
+#   gate: stage holds /loss \\d/ 2 times
+#   gate: stage never holds /NaN/
+#   gate: /data/runs/two-DRY-RUN/out is there and whole
+
+# stage ask: asks
+/opt/venv/bin/python -m server --port=8100  # service server
+ask 3
+""",
+        err="",
+    )
+    assert sorted(two.files()) == ["images/mine/lock.json", "images/mine/target.toml", "jobs/two.toml"]
+
+
+def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
+    plan = rlbox("run", "two", "--dry-run", "--json", "--profile", "learn").data["plan"]
+    assert (plan["schema"], plan["profile"], plan["params"]) == (1, "learn", {"rounds": 8})
+    assert [stage["directory"] for stage in plan["stages"]] == ["stages/1-train", "stages/2-ask"]
+    assert plan["stages"][1]["argv"] == ["ask", "8"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tow"], "unknown job 'tow' (did you mean 'two'?)\n  where: {jobs}\n  next:  choose one of: smoke, two"),
+        (["two", "--profile", "lern"], "job two has no profile 'lern'\n  next:  choose one of: learn"),
+        (["two", "--set", "rounds"], "--set rounds: no '=' in it\n  next:  write --set NAME=VALUE"),
+        (
+            ["two", "--set", "rouds=3"],
+            "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: rounds",
+        ),
+        (["two", "--set", "rounds=x"], "--set rounds=x: must be a whole number: rounds"),
+        (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, out of its range 1 to 9: rounds"),
+        (
+            ["two", "--target", "min"],
+            "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: local, mine",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "real"])
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+def test_words_that_cannot_be(rlbox: Rlbox, two: Folder, words: list[str], message: str, dry: bool) -> None:
+    places = {name: f"{two.path}/{name} and {CHECKOUT}/{name}" for name in ("jobs", "images")}
+    said = rlbox("run", *words, *(["--dry-run"] if dry else []))
+    assert said == Said(code=2, out="", err=f"rlbox: error: {message.format(**places)}\n")
+
+
+def test_an_unknown_place(rlbox: Rlbox, two: Folder) -> None:
+    said = rlbox("run", "two", "--place", "there")
+    assert (said.code, said.out) == (2, "")
+    assert "'there' is not one of 'docker', 'here'" in said.err
+
+
+def read_only(**_: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+DISKS: dict[str, Any] = {
+    "missing": (
+        "the data disk is missing",
+        "mount it or make it, or name another with --data DIR",
+        lambda disk, patch: disk.rmdir(),
+    ),
+    "file": (
+        "the data disk is not a directory",
+        "mount it or make it, or name another with --data DIR",
+        lambda disk, patch: (disk.rmdir(), disk.write_text("")),
+    ),
+    "read-only": (
+        "the data disk cannot be written: Read-only file system",
+        "remount it writable, free space, or name another with --data DIR",
+        lambda disk, patch: patch.setattr("tempfile.TemporaryFile", read_only),
+    ),
+    "full": (
+        "the data disk is too full: 0.0 GiB free, 3 GiB needed",
+        "free space, or name another with --data DIR",
+        lambda disk, patch: patch.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 4096)),
+    ),
+}
+
+
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+@pytest.mark.parametrize("place", ["docker", "here"])
+@pytest.mark.parametrize("state", DISKS)
+def test_disks(
+    rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, place: str
+) -> None:
+    what, next_step, make = DISKS[state]
+    two.target("mine", ON_IMAGE.replace("create = true\nneed_gib = 0", "create = false\nneed_gib = 3"))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    make(disk, monkeypatch)
+    assert rlbox("run", "two", "--data", str(disk), "--place", place) == Said(
+        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step}\n"
+    )
+
+
+@pytest.mark.allow("sockets")
+def test_no_engine(rlbox: Rlbox, two: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{two.path}/no.sock")
+    said = rlbox("run", "two", "--json")
+    assert said.code == 4
+    assert said.data["error"] == {
+        "what": "no Docker engine answers",
+        "where": f"unix://{two.path}/no.sock",
+        "next": "start it (`make smoke` installs and starts one as root), or use `--place here`",
+        "exit_code": 4,
+    }
+    assert not Path("~/disk/runs").expanduser().exists()
+
+
+@pytest.mark.allow("sockets")
+def test_an_engine_that_is_not_for_this_user(rlbox: Rlbox, two: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    said = rlbox("run", "two")
+    assert said.code == 4
+    assert said.err.startswith("rlbox: error: this user may not speak to the Docker engine\n")
+
+
+@pytest.mark.allow("sockets")
+def test_no_image(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
+    assert rlbox("run", "two") == Said(
+        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:latest\n  next:  rlbox build mine\n"
+    )
+    assert not Path("~/disk/runs").expanduser().exists()
+
+
+@pytest.mark.allow("sockets")
+def test_an_image_of_other_specs(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
+    engine.images["rlbox/mine:latest"] = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "old"}}}
+    assert rlbox("run", "two") == Said(
+        code=4,
+        out="",
+        err="rlbox: error: the image rlbox/mine:latest is not what its specs say now\n  next:  rlbox build mine\n",
+    )
+
+
+@pytest.mark.allow("sockets")
+def test_in_place_needs_a_lock(rlbox: Rlbox, two: Folder) -> None:
+    (two.path / "images/mine/lock.json").unlink()
+    assert rlbox("run", "two", "--place", "here") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: the lock of target mine is missing\n"
+        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
+    )

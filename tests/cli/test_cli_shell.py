@@ -1,0 +1,105 @@
+"""`rlbox shell`: the docker client's words, its exit code, and what is said when there is no image."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+
+
+@pytest.fixture(autouse=True)
+def keep_interrupts() -> Iterator[None]:
+    """The verb leaves Ctrl-C to the client, as its process ends with it; this one does not."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make the only docker client on PATH out of a line of shell."""
+
+    def make(script: str) -> None:
+        program = tmp_path / "bin/docker"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.defpath}")
+
+    return make
+
+
+def words(folder: Folder, data: str, *command: str) -> list[str]:
+    user = [] if os.getuid() == 0 else [f"--user={os.getuid()}:{os.getgid()}"]
+    return [
+        "docker", "run", "--rm", "--init", "--pull=never", f"--name=rlbox-shell-mine-{os.getpid()}", "--network=host",
+        f"--shm-size={1 << 30}", *user, f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine",
+        f"--volume={data}:/data", "--interactive", "rlbox/mine:latest", *command,
+    ]  # fmt: skip
+
+
+def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", ON_IMAGE)
+    home = Path("~/disk").expanduser()
+    assert rlbox("shell", "mine", "--dry-run") == Said(
+        code=0, out=shlex.join(words(folder, str(home), "bash")) + "\n", err=""
+    )
+    said = rlbox("shell", "mine", "--dry-run", "--json", "--data", "here", "--", "sh", "-c", "exit 3")
+    assert said.data == {
+        "schema": 1,
+        "target": "mine",
+        "command": words(folder, str(folder.path / "here"), "sh", "-c", "exit 3"),
+    }
+    assert not home.exists()
+
+
+@pytest.mark.allow("processes")
+def test_the_exit_code_is_the_containers(rlbox: Rlbox, folder: Folder, client: Callable[[str], None]) -> None:
+    folder.target("mine", ON_IMAGE)
+    client("for word; do last=$word; done; exit $last")
+    for code in (0, 3, 126):
+        assert rlbox("shell", "mine", "--", "exit", str(code)) == Said(code=code, out="", err="")
+    assert Path("~/disk").expanduser().is_dir()
+
+
+@pytest.mark.allow("processes")
+def test_a_client_that_is_killed(rlbox: Rlbox, folder: Folder, client: Callable[[str], None]) -> None:
+    folder.target("mine", ON_IMAGE)
+    client("kill -TERM $$")
+    assert rlbox("shell", "mine", "--", "true").code == 128 + signal.SIGTERM
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket) -> None:
+    folder.target("mine", ON_IMAGE)
+    client("exit 125")
+    assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true") == Said(
+        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:latest\n  next:  rlbox build mine\n"
+    )
+    engine.images["rlbox/mine:latest"] = {}
+    assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125
+
+
+@pytest.mark.allow("processes")
+def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.target("mine", ON_IMAGE)
+    monkeypatch.setenv("PATH", str(folder.path))
+    assert rlbox("shell", "mine") == Said(
+        code=4, out="", err="rlbox: error: no docker client on PATH\n  next:  install Docker, or use `--place here`\n"
+    )
+
+
+def test_a_disk_that_is_a_file(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", ON_IMAGE)
+    path = folder.write("disk", "")
+    assert rlbox("shell", "mine", "--data", "disk", "--", "true") == Said(
+        code=5,
+        out="",
+        err=f"rlbox: error: the data disk is not a directory\n  where: {path}\n"
+        "  next:  mount it or make it, or name another with --data DIR\n",
+    )

@@ -1,0 +1,165 @@
+"""`rlbox show`, `rlbox targets`, `rlbox completion`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import JOB, Folder, Rlbox, Said
+
+from rlbox.spec.schema import schema_of
+
+MINE = """# target mine
+name = "mine"
+title = "smallest target"
+base.bootstrap = "debian:bookworm"
+base.image = ""
+base.packages = []
+python.version = "3.11"
+python.interpreter = "/usr/bin/python3"
+python.platform = "x86_64-unknown-linux-gnu"
+python.exclude = []
+stack[0].name = "tools"
+stack[0].packages = ["six==1.16.0"]
+stack[0].source = "python"
+stack[0].channel = ""
+env = {}
+build.network = "host"
+build.epoch = 1735689600
+run.network = "host"
+run.shm_gib = 1.0
+run.memory_gib = 0.0
+run.cpus = 0.0
+run.pids = 0
+run.user = "caller"
+disk.mount = "/data"
+disk.host = "~/disk"
+disk.create = true
+disk.need_gib = 1.0
+"""
+
+
+def test_a_target(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    assert rlbox("show", "mine") == Said(code=0, out=MINE, err="")
+    data = rlbox("show", "mine", "--json").data
+    assert (data["schema"], data["target"]["stack"][0]["packages"]) == (1, ["six==1.16.0"])
+
+
+def test_a_job(rlbox: Rlbox, folder: Folder) -> None:
+    folder.job("small")
+    said = rlbox("show", "small")
+    assert said.code == 0
+    assert said.out.splitlines()[:5] == [
+        "# job small",
+        'name = "small"',
+        'title = "smallest job"',
+        'target = "mine"',
+        "params = {}",
+    ]
+    assert 'stages[0].command = ["true"]' in said.out.splitlines()
+    assert rlbox("show", "smoke", "--json").data["job"]["name"] == "smoke"
+
+
+def test_a_target_comes_before_a_job_of_the_same_name(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("same")
+    folder.job("same")
+    assert rlbox("show", "same").out.startswith("# target same\n")
+
+
+def test_an_unknown_name(rlbox: Rlbox) -> None:
+    assert rlbox("show", "smoek") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: unknown target or job 'smoek' (did you mean 'smoke'?)\n"
+        "  next:  choose one of: local, smoke\n",
+    )
+
+
+def test_a_wrong_spec_is_told_whole(rlbox: Rlbox, folder: Folder) -> None:
+    folder.job("small", JOB.replace("command", "comand"))
+    assert rlbox("show", "small") == Said(
+        code=2,
+        out="",
+        err="""rlbox: error: jobs/small.toml: 2 problems
+  jobs/small.toml: stages[0].comand: unknown key (did you mean 'command'?)
+  jobs/small.toml: stages[0].command: missing
+  next:  correct the file; `rlbox show --schema job` prints every key
+""",
+    )
+
+
+@pytest.mark.parametrize("kind", ["target", "job"])
+def test_schemas(rlbox: Rlbox, kind: str) -> None:
+    said = rlbox("show", "--schema", kind)
+    assert (said.code, said.err) == (0, "")
+    assert said.data == schema_of(kind) == json.loads(json.dumps(schema_of(kind)))
+
+
+def test_a_name_is_needed(rlbox: Rlbox) -> None:
+    assert rlbox("show").err.splitlines()[-1] == "Error: name a target or a job, or give --schema"
+    assert rlbox("show", "--schema", "lock").code == 2
+
+
+def test_targets(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("my-target")
+    folder.job("small")
+    said = rlbox("targets")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines() == [
+        "target  local      CPU on any machine",
+        "target  my-target  smallest target",
+        "job     small      smallest job",
+        "job     smoke      hold'em decisions: train-only, rollout-only, RL loop on CPU",
+    ]
+    assert rlbox("targets", "--json").data["found"][:2] == [
+        {"kind": "target", "name": "local", "title": "CPU on any machine", "source": "shipped"},
+        {"kind": "target", "name": "my-target", "title": "smallest target", "source": "project"},
+    ]
+
+
+@pytest.mark.allow("processes")  # click asks bash for its version
+@pytest.mark.parametrize(
+    ("shell", "word"),
+    [("bash", "complete -o nosort -F _rlbox_completion rlbox"), ("zsh", "#compdef rlbox"), ("fish", "complete ")],
+)
+def test_completion(rlbox: Rlbox, shell: str, word: str) -> None:
+    said = rlbox("completion", shell)
+    assert said.code == 0
+    assert word in said.out
+    assert "_RLBOX_COMPLETE=" in said.out
+    assert rlbox("completion", shell, "--json").data["script"] + "\n" == said.out
+
+
+def test_completion_of_an_unknown_shell(rlbox: Rlbox) -> None:
+    said = rlbox("completion", "csh")
+    assert (said.code, said.out) == (2, "")
+    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("rlbox ren", ["render"]),
+        ("rlbox run", ["run", "runs"]),
+        ("rlbox build l", ["local"]),
+        ("rlbox render mine m", ["mine"]),
+        ("rlbox run s", ["smoke"]),
+        ("rlbox show --schema j", ["job"]),
+        ("rlbox run smoke --pl", ["--place"]),
+        ("rlbox build --project EMPTY m", []),
+    ],
+)
+def test_what_is_offered(
+    rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, offers: list[str]
+) -> None:
+    folder.target("mine")
+    (folder.path / "empty").mkdir()
+    words = words.replace("EMPTY", str(folder.path / "empty"))
+    monkeypatch.setenv("_RLBOX_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        rlbox()
+    said = rlbox._capsys.readouterr().out
+    assert [line.partition(",")[2] for line in said.splitlines() if line] == offers

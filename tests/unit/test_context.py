@@ -1,0 +1,310 @@
+"""The build context: its digest changes with what decides the image and with nothing else; its folder is exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import image_plan
+
+from rlbox.act.context import FileDigests, build_digest, check_context_folder, context_entries, write_context
+from rlbox.act.folders import cache_folder
+from rlbox.errors import SpecError
+
+BIG = (1 << 20) + 1
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Put the process's umask back, whatever the test sets."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def source(path: Path, text: str, mode: int = 0o644, mtime: int = 1_700_000_000) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    os.utime(path, (mtime, mtime))
+    return path
+
+
+def entries(folder: Path) -> dict[str, str | Path]:
+    return {
+        "Dockerfile": "FROM scratch\n",
+        "scripts/install.sh": "#!/bin/sh\n",
+        "rlbox/a.py": source(folder / "a.py", "a = 1\n"),
+        "rlbox/b/c.py": source(folder / "b/c.py", "c = 1\n"),
+        "rlbox/tool": source(folder / "tool", "#!/bin/sh\n", mode=0o755),
+    }
+
+
+def tree(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return path to (mode, text) of every file and folder."""
+    return {
+        path.relative_to(folder).as_posix(): (f"{path.stat().st_mode:o}", path.read_text() if path.is_file() else "")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_entries_of_a_context(tmp_path: Path) -> None:
+    wheel = source(tmp_path / "torch-1+cpu-x.whl", "w")
+    found = context_entries(image_plan(), tmp_path / "rootfs.tar", (str(wheel),))
+    own = {name for name in found if name.startswith("rlbox/")}
+    assert {name: found[name] for name in set(found) - own} == {
+        "Dockerfile": "FROM scratch\n",
+        "scripts/install.sh": "#!/bin/sh\n",
+        "rootfs.tar": tmp_path / "rootfs.tar",
+        "wheels/README": "Wheels that this machine has locally stand here; the folder may be empty.\n",
+        "wheels/torch-1+cpu-x.whl": wheel,
+    }
+    assert {"rlbox/__main__.py", "rlbox/cli/root.py", "rlbox/data/defaults.toml"} <= own
+    assert [name for name in own if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name] == []
+    assert "rootfs.tar" not in context_entries(image_plan(), None, ())
+
+
+def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
+        source(tmp_path / name, "x")
+    monkeypatch.setattr("rlbox.act.context.PACKAGE", tmp_path)
+    found = {name for name in context_entries(image_plan(), None, ()) if name.startswith("rlbox/")}
+    assert found == {"rlbox/a.py", "rlbox/data/b.toml"}
+
+
+def test_what_changes_the_digest(tmp_path: Path) -> None:
+    plan = image_plan()
+    first = build_digest(entries(tmp_path / "0"), plan)
+    changed = []
+    for number, change in enumerate(
+        [
+            lambda e, f: e.update({"Dockerfile": "FROM scratch\n\n"}),
+            lambda e, f: source(f / "a.py", "a = 2\n"),
+            lambda e, f: source(f / "a.py", "a = 1\n", mode=0o755),
+            lambda e, f: source(f / "tool", "#!/bin/sh\n", mode=0o644),
+            lambda e, f: e.update({"rlbox/d.py": e.pop("rlbox/a.py")}),
+            lambda e, f: e.update({"rlbox/e.py": ""}),
+            lambda e, f: e.pop("scripts/install.sh"),
+            # The same characters, cut between path and text elsewhere.
+            lambda e, f: e.update({"scripts/install.s": "h" + e.pop("scripts/install.sh")}),
+        ],
+        start=1,
+    ):
+        folder = tmp_path / str(number)
+        found = entries(folder)
+        change(found, folder)
+        changed.append(build_digest(found, plan))
+    changed.append(build_digest(entries(tmp_path / "0"), image_plan(epoch=1)))
+    assert first not in changed
+    assert len(set(changed)) == len(changed)
+
+
+def test_what_does_not_change_the_digest(tmp_path: Path, umask: None) -> None:
+    first = build_digest(entries(tmp_path / "a"), image_plan())
+    elsewhere = entries(tmp_path / "some/other place")
+    assert build_digest(elsewhere, image_plan()) == first
+    assert build_digest(dict(reversed(list(elsewhere.items()))), image_plan()) == first
+    for name, mode in (("a.py", 0o600), ("tool", 0o700), ("b/c.py", 0o444)):
+        path = tmp_path / "some/other place" / name
+        path.chmod(mode)
+        os.utime(path, (1, 1))
+    os.umask(0o077)
+    assert build_digest(elsewhere, image_plan()) == first
+    os.umask(0o000)
+    assert build_digest(elsewhere, image_plan(title="x", tag="y", container=image_plan().container)) == first
+
+
+def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> None:
+    os.umask(0o077)
+    folder = tmp_path / "context"
+    write_context(entries(tmp_path / "src"), folder)
+    os.umask(0o000)
+    write_context(entries(tmp_path / "src"), tmp_path / "second")
+    wanted = {
+        "Dockerfile": ("100644", "FROM scratch\n"),
+        "rlbox": ("40755", ""),
+        "rlbox/a.py": ("100644", "a = 1\n"),
+        "rlbox/b": ("40755", ""),
+        "rlbox/b/c.py": ("100644", "c = 1\n"),
+        "rlbox/tool": ("100755", "#!/bin/sh\n"),
+        "scripts": ("40755", ""),
+        "scripts/install.sh": ("100644", "#!/bin/sh\n"),
+    }
+    assert tree(folder) == wanted
+    assert tree(tmp_path / "second") == wanted
+
+
+def test_strangers_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    found = entries(tmp_path / "src")
+    write_context(found, folder)
+    wanted = tree(folder)
+    outside = source(tmp_path / "outside/keep.txt", "keep")
+    source(folder / "old.txt", "x")
+    source(folder / "old/deep/er.txt", "x")
+    (folder / "empty").mkdir()
+    (folder / "link").symlink_to(outside)
+    (folder / "folder-link").symlink_to(outside.parent)
+    (folder / "dead-link").symlink_to(folder / "nothing")
+    write_context(found, folder)
+    assert tree(folder) == wanted
+    assert outside.read_text() == "keep"
+
+
+def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    found = entries(tmp_path / "src")
+    same = source(tmp_path / "same", "FROM scratch\n")
+    source(folder / "rlbox/b", "a file where a folder belongs")
+    source(folder / "scripts/install.sh/x", "a folder where a file belongs")
+    (folder / "Dockerfile").symlink_to(same)
+    write_context(found, folder)
+    write_context(found, tmp_path / "clean")
+    assert tree(folder) == tree(tmp_path / "clean")
+    assert not (folder / "Dockerfile").is_symlink()
+
+
+def test_writing_twice_touches_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    found = entries(tmp_path / "src")
+    write_context(found, folder)
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    write_context(found, folder)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before} == before
+
+
+def test_changes_are_brought(tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    found = entries(tmp_path / "src")
+    write_context(found, folder)
+    source(tmp_path / "src/a.py", "a = 2\n", mtime=1_700_000_001)
+    (tmp_path / "src/b/c.py").chmod(0o755)
+    found["Dockerfile"] = "FROM other\n"
+    (folder / "scripts/install.sh").chmod(0o600)
+    write_context(found, folder)
+    assert tree(folder)["rlbox/a.py"] == ("100644", "a = 2\n")
+    assert tree(folder)["rlbox/b/c.py"] == ("100755", "c = 1\n")
+    assert tree(folder)["Dockerfile"] == ("100644", "FROM other\n")
+    assert tree(folder)["scripts/install.sh"] == ("100644", "#!/bin/sh\n")
+
+
+def test_large_files_are_linked(tmp_path: Path) -> None:
+    big, small = source(tmp_path / "big", "x" * BIG), source(tmp_path / "small", "x")
+    write_context({"big": big, "small": small}, tmp_path / "context")
+    assert (tmp_path / "context/big").stat().st_ino == big.stat().st_ino
+    assert (tmp_path / "context/small").stat().st_ino != small.stat().st_ino
+
+
+def test_a_large_file_that_only_its_owner_may_read_is_copied(tmp_path: Path) -> None:
+    """The engine's client must be able to read it, and its mode must not depend on who made it."""
+    big = source(tmp_path / "big", "x" * BIG, mode=0o600)
+    write_context({"big": big}, tmp_path / "context")
+    copy = (tmp_path / "context/big").stat()
+    assert (copy.st_ino != big.stat().st_ino, f"{copy.st_mode:o}") == (True, "100644")
+    assert f"{big.stat().st_mode:o}" == "100600"
+
+
+def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    big = source(tmp_path / "big", "x" * BIG)
+    write_context({"big": big}, tmp_path / "context")
+    assert (tmp_path / "context/big").read_text() == big.read_text()
+
+
+def test_a_replaced_source_replaces_the_link(tmp_path: Path) -> None:
+    big = source(tmp_path / "big", "x" * BIG)
+    write_context({"big": big}, tmp_path / "context")
+    big.unlink()
+    source(big, "y" * BIG, mtime=1_700_000_009)
+    write_context({"big": big}, tmp_path / "context")
+    assert (tmp_path / "context/big").read_text()[0] == "y"
+
+
+def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
+    check_context_folder(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    check_context_folder(tmp_path / "empty")
+    write_context(context_entries(image_plan(), None, ()), tmp_path / "context")
+    check_context_folder(tmp_path / "context")
+    source(tmp_path / "photos/one.jpg", "x")
+    for folder in (tmp_path / "photos", tmp_path / "photos/one.jpg"):
+        with pytest.raises(SpecError) as caught:
+            check_context_folder(folder)
+        assert str(caught.value) == (
+            "this is not a build context that rlbox wrote, and writing one would remove what is there\n"
+            f"  where: {folder}\n"
+            "  next:  name an empty or a new folder"
+        )
+
+
+def read_counter(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    import builtins
+
+    seen: list[str] = []
+    real = open
+
+    def counting(path: object, *args: object, **kwargs: object) -> object:
+        seen.append(str(path))
+        return real(path, *args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(builtins, "open", counting)
+    return seen
+
+
+def test_digests_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = source(tmp_path / "a", "one")
+    digests = FileDigests.load()
+    first = digests.of(path)
+    assert first == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+    digests.save()
+    seen = read_counter(monkeypatch)
+    assert FileDigests.load().of(path) == first
+    assert str(path) not in seen
+
+
+@pytest.mark.parametrize("change", ["time", "size", "inode", "mode"])
+def test_digests_notice_a_change(tmp_path: Path, change: str) -> None:
+    path = source(tmp_path / "a", "one")
+    digests = FileDigests.load()
+    first = digests.of(path)
+    digests.save()
+    match change:
+        case "time":
+            source(path, "two", mtime=1_700_000_001)
+        case "size":
+            source(path, "three")
+        case "inode":
+            shutil.move(source(tmp_path / "b", "two"), path)
+        case "mode":
+            source(path, "two", mode=0o755)
+    assert FileDigests.load().of(path) != first
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"PATH": 5}', '{"PATH": []}', '{"PATH": ["KEY"]}', '{"PATH": ["KEY", 5]}', "\xff"]
+)
+def test_a_torn_memory_is_no_memory(tmp_path: Path, text: str) -> None:
+    from rlbox.act.plan_cache import file_key
+
+    path = source(tmp_path / "a", "one")
+    memory = cache_folder("digests.json")
+    memory.parent.mkdir(parents=True)
+    memory.write_bytes(text.replace("PATH", str(path)).replace("KEY", file_key(str(path))).encode("latin-1"))
+    digests = FileDigests.load()
+    assert digests.of(path) == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+    digests.save()
+    assert list(json.loads(memory.read_text())) == [str(path)]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source(tmp_path / "file", "")))
+    assert build_digest(entries(tmp_path / "src"), image_plan()) == build_digest(
+        entries(tmp_path / "src"), image_plan()
+    )

@@ -1,0 +1,113 @@
+"""The quick engine calls: where the engine is, what it answers, what is said when it does not."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import socket
+from pathlib import Path
+
+import pytest
+from fakes import EngineSocket
+
+from rlbox.act.engine_api import engine_address, find_image
+from rlbox.errors import EngineError
+
+IMAGE = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "d"}}}
+
+
+def context(folder: Path, name: str, text: str) -> Path:
+    path = folder / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_address() == "unix:///var/run/docker.sock"
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert engine_address() == "unix:///var/run/docker.sock"
+    (tmp_path / "config.json").write_text('{"currentContext": "far"}')
+    context(tmp_path, "far", '{"Endpoints": {"docker": {"Host": "ssh://far"}}}')
+    assert engine_address() == "ssh://far"
+    context(tmp_path, "near", '{"Endpoints": {"docker": {"Host": "unix:///near"}}}')
+    monkeypatch.setenv("DOCKER_CONTEXT", "near")
+    assert engine_address() == "unix:///near"
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert engine_address() == "unix:///var/run/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://h:1")
+    assert engine_address() == "tcp://h:1"
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"Endpoints": {}}'])
+def test_a_context_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    path = context(tmp_path, "far", text or "")
+    if text is None:
+        path.unlink()
+    with pytest.raises(EngineError) as caught:
+        engine_address()
+    assert str(caught.value) == f"docker context 'far' cannot be read\n  where: {path}\n  next:  docker context ls"
+
+
+def test_a_config_that_is_torn_names_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    assert engine_address() == "unix:///var/run/docker.sock"
+
+
+@pytest.mark.allow("sockets")
+def test_images(engine: EngineSocket) -> None:
+    engine.images["rlbox/mine:latest"] = IMAGE
+    engine.answers["/images/odd/json"] = (500, b'{"message": "disk full"}')
+    engine.answers["/images/html/json"] = (200, b"<html>")
+    assert find_image("rlbox/mine:latest") == IMAGE
+    assert find_image("none") is None
+    with pytest.raises(EngineError) as odd:
+        find_image("odd")
+    assert str(odd.value) == (
+        f"""the engine answered 500 when asked about odd: b'{{"message": "disk full"}}'\n  where: {engine.address}"""
+    )
+    with pytest.raises(EngineError) as page:
+        find_image("html")
+    assert str(page.value) == f"this is no Docker engine: it answered b'<html>'\n  where: {engine.address}"
+
+
+NOBODY = (
+    "no Docker engine answers\n  where: ADDRESS\n"
+    "  next:  start it (`make smoke` installs and starts one as root), or use `--place here`"
+)
+
+
+@pytest.mark.allow("sockets")
+def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    with pytest.raises(EngineError) as caught:
+        find_image("x")
+    assert str(caught.value) == NOBODY.replace("ADDRESS", f"unix://{tmp_path}/no.sock")
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), NOBODY),
+        (TimeoutError("timed out"), NOBODY),
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            "this user may not speak to the Docker engine\n  where: ADDRESS\n"
+            "  next:  sudo usermod -aG docker $USER, then log in again (or run as root)",
+        ),
+    ],
+    ids=["refused", "silent", "not permitted"],
+)
+@pytest.mark.allow("sockets")
+def test_an_engine_that_refuses(monkeypatch: pytest.MonkeyPatch, error: OSError, message: str) -> None:
+    def refuse(self: socket.socket, address: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(EngineError) as caught:
+        find_image("x")
+    assert str(caught.value) == message.replace("ADDRESS", "unix:///var/run/docker.sock")

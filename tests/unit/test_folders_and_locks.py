@@ -1,0 +1,215 @@
+"""Whole-file writing, the lock between processes, the data disk's check, short commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fakes import LIMITS
+
+from rlbox.act.command import check_command, run_command
+from rlbox.act.disk import check_disk, data_folder
+from rlbox.act.file_lock import hold
+from rlbox.act.folders import cache_folder, make_folder, write_atomic, write_if_changed
+from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
+from rlbox.values import Command, Outcome
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert cache_folder("a", "b") == Path("/c/rlbox/a/b")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/h")
+    assert cache_folder() == Path("/h/.cache/rlbox")
+
+
+def test_write_atomic(tmp_path: Path) -> None:
+    path = tmp_path / "a/b.txt"
+    write_atomic(path, "ä\n")
+    assert (path.read_bytes(), f"{path.stat().st_mode:o}") == ("ä\n".encode(), "100644")
+    write_atomic(path, b"two", mode=0o600)
+    assert (path.read_bytes(), f"{path.stat().st_mode:o}") == (b"two", "100600")
+    assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_a_write_that_fails_leaves_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    write_atomic(path, "old")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchmod", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_write_if_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert [write_if_changed(path, text) for text in ("x", "x", "y")] == [True, False, True]
+
+
+def test_make_folder(tmp_path: Path) -> None:
+    assert make_folder(tmp_path / "a/b") == tmp_path / "a/b"
+    (tmp_path / "file").write_text("")
+    assert make_folder(tmp_path / "file/below") is None
+
+
+def test_a_lock_is_held_once(tmp_path: Path) -> None:
+    path = tmp_path / "locks/build.lock"
+    with hold(path, "build of mine"):
+        facts = json.loads(path.read_text())
+        assert (facts["pid"], facts["what"]) == (os.getpid(), "build of mine")
+        with pytest.raises(LockHeld) as caught, hold(path, "build of mine"):
+            pass
+        assert str(caught.value) == (
+            f"another rlbox is busy with the build of mine: pid {os.getpid()} since {facts['since']}\n"
+            f"  where: {path}\n"
+            "  next:  wait for it to end"
+        )
+        assert caught.value.exit_code == 8
+        assert json.loads(path.read_text()) == facts
+    assert path.read_text() == ""
+    with hold(path, "build of mine"):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "5"])
+def test_a_holder_that_says_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lock"
+    with hold(path, "x"):
+        path.write_text(text)
+        with pytest.raises(LockHeld, match="another rlbox is busy with the x: holder unknown"), hold(path, "x"):
+            pass
+
+
+def test_a_lock_is_dropped_with_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), hold(tmp_path / "lock", "x"):
+        raise KeyError
+    with hold(tmp_path / "lock", "x"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "chosen", "environ", "folder"),
+    [
+        ("/disk", None, "", "/disk"),
+        ("/disk", None, "/env", "/env"),
+        ("/disk", "/flag", "/env", "/flag"),
+        ("~/disk", None, "", "HOME/disk"),
+        ("/disk", "~/x", "", "HOME/x"),
+        ("/disk", "here", "", "CWD/here"),
+    ],
+)
+def test_the_data_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, chosen: str | None, environ: str, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLBOX_DATA", environ)
+    wanted = folder.replace("HOME", os.environ["HOME"]).replace("CWD", str(tmp_path))
+    assert data_folder(replace(LIMITS, host=host), chosen) == Path(wanted)
+
+
+def test_no_data_folder_is_named() -> None:
+    with pytest.raises(NodeError) as caught:
+        data_folder(replace(LIMITS, host=""), None)
+    assert str(caught.value) == (
+        "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
+    )
+
+
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` returns."""
+
+    total: int
+    used: int
+    free: int
+
+
+def read_only(**_: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
+def file_at(path: Path) -> Path:
+    path.write_text("")
+    return path
+
+
+ADVICE = "mount it or make it, or name another with --data DIR"
+
+
+@pytest.mark.parametrize(
+    ("make", "create", "message"),
+    [
+        (lambda p, m: p / "no", False, f"the data disk is missing\n  where: PATH/no\n  next:  {ADVICE}"),
+        (lambda p, m: file_at(p / "f"), False, f"the data disk is not a directory\n  where: PATH/f\n  next:  {ADVICE}"),
+        (lambda p, m: file_at(p / "f"), True, f"the data disk is not a directory\n  where: PATH/f\n  next:  {ADVICE}"),
+        (
+            lambda p, m: file_at(p / "f") / "below",
+            True,
+            "the data disk cannot be made: Not a directory\n"
+            "  where: PATH/f/below\n  next:  make it, or name another with --data DIR",
+        ),
+        (
+            lambda p, m: m.setattr("tempfile.TemporaryFile", read_only) or p,
+            False,
+            "the data disk cannot be written: Read-only file system\n"
+            "  where: PATH\n  next:  remount it writable, free space, or name another with --data DIR",
+        ),
+        (
+            lambda p, m: m.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 1 << 29)) or p,
+            False,
+            "the data disk is too full: 0.5 GiB free, 2 GiB needed\n"
+            "  where: PATH\n  next:  free space, or name another with --data DIR",
+        ),
+    ],
+    ids=["missing", "file", "file instead of new", "below a file", "read-only", "full"],
+)
+def test_a_disk_that_cannot_be_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path, pytest.MonkeyPatch], Any],
+    create: bool,
+    message: str,
+) -> None:
+    folder = make(tmp_path, monkeypatch)
+    with pytest.raises(NodeError) as caught:
+        check_disk(folder, 2.0, create=create)
+    assert str(caught.value) == message.replace("PATH", str(tmp_path))
+    assert caught.value.exit_code == 5
+
+
+def test_a_disk_that_is_good(tmp_path: Path) -> None:
+    assert check_disk(tmp_path / "new/disk", 0.0, create=True) > 0
+    assert list((tmp_path / "new/disk").iterdir()) == []
+
+
+@pytest.mark.allow("processes")
+def test_commands() -> None:
+    echo = Command(argv=(sys.executable, "-c", "import os; print(input(), os.environ['A'])"), env={"A": "$x"})
+    assert run_command(echo, stdin="in") == Outcome(command=echo, exit_code=0, stdout="in $x\n", stderr="")
+    assert run_command(Command(argv=("sh", "-c", "kill -9 $$"))).exit_code == -9
+    with pytest.raises(WorkFailed) as missing:
+        run_command(Command(argv=("no-such-program", "x")))
+    assert str(missing.value) == "no-such-program: no such program"
+    with pytest.raises(TimedOut) as slow:
+        run_command(Command(argv=("sleep", "60"), timeout_s=0.01))
+    assert str(slow.value) == "sleep took longer than 0.01 s"
+
+
+@pytest.mark.allow("processes")
+def test_a_command_that_fails_is_quoted() -> None:
+    script = "seq 1 20 >&2; echo not shown; exit 3"
+    with pytest.raises(WorkFailed) as caught:
+        check_command(Command(argv=("sh", "-c", script)), "it does not work", "try again")
+    tail = "".join(f"  | {number}\n" for number in range(6, 21))
+    assert str(caught.value) == (f"it does not work (exit code 3)\n{tail}  where: sh -c {script}\n  next:  try again")
+    assert check_command(Command(argv=("true",)), "x").ok
