@@ -18,8 +18,8 @@ from rlbox.act.run_state import (
 )
 from rlbox.act.ports import probe_port
 from rlbox.cli.app import App
-from rlbox.errors import NodeError
-from rlbox.plan.causes import Cause, taken_port
+from rlbox.errors import Interrupted, NodeError, WorkFailed
+from rlbox.plan.causes import Cause, interrupted, taken_port
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan
 from rlbox.report.run_view import run_view, summary_text
@@ -87,12 +87,13 @@ def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
             time.sleep(POLL_S)
 
 
-def finish(app: App, run_dir: Path, exit_code: int, note: str) -> int:
+def finish(app: App, run_dir: Path, plan: RunPlan, exit_code: int, note: str, *, stopped: bool) -> int:
     """Print the end of a run and return rlbox's exit code.
 
-    A supervisor that died without a last word (killed, out of memory, engine gone) is recorded as a failed run.
+    A supervisor that died without a last word (killed, out of memory, engine gone) is recorded as a failed run, or as
+    an interrupted one when the user had asked to stop.
     """
-    state = _last_state(run_dir, exit_code, note)
+    state = _last_state(run_dir, plan, exit_code, note, stopped)
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
@@ -106,19 +107,27 @@ def finish(app: App, run_dir: Path, exit_code: int, note: str) -> int:
     return state.exit_code if state.exit_code is not None else 1
 
 
-def _last_state(run_dir: Path, exit_code: int, note: str) -> RunState:
-    state = load_run_state(run_dir) if (run_dir / RUN_FILE).exists() else None
-    if state is None:
-        raise NodeError(f"the supervisor did not start (exit code {exit_code}): {note}", where=str(run_dir))
+def _last_state(run_dir: Path, plan: RunPlan, exit_code: int, note: str, stopped: bool) -> RunState:
+    known = (run_dir / RUN_FILE).exists()
+    state = load_run_state(run_dir) if known else new_run_state(plan, supervisor_pid=0)
     if state.state != "running":
         return state
-    lost = Cause(kind="bug", what=f"the supervisor died with exit code {exit_code}: {note.strip()[-500:]}")
+    what = f"the supervisor {'died' if known else 'did not start'} with exit code {exit_code}: {note.strip()[-500:]}"
+    lost = interrupted("Ctrl-C") if stopped else Cause(kind="bug", what=what.removesuffix(": "))
+    began = [stage.name for stage in state.stages if stage.state in ("starting", "running")]
+    blamed = began[0] if began else next(stage.name for stage in state.stages if stage.state == "waiting")
     for stage in state.stages:
-        if stage.state in ("starting", "running"):
-            state = change_stage(state, stage.name, state="failed", ended_at=utc_now(), cause=lost)
+        if stage.name == blamed:
+            now = "interrupted" if stopped else "failed"
+            state = change_stage(state, stage.name, state=now, ended_at=utc_now(), cause=lost)
         elif stage.state == "waiting":
             state = change_stage(state, stage.name, state="not started")
-    ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=1)
+    ended = dataclasses.replace(
+        state,
+        state="interrupted" if stopped else "failed",
+        ended_at=utc_now(),
+        exit_code=Interrupted.exit_code if stopped else WorkFailed.exit_code,
+    )
     write_run_state(run_dir, ended, Masks({}))
     return ended
 

@@ -31,7 +31,7 @@ def _build(words: Sequence[str], name: str, flags: Sequence[str]) -> int | None:
 
     app = _app()
     no_cache, rebuild = (flag in flags for flag in _BUILD_FLAGS)
-    return app and answer_failures(words, lambda: build_target(app, name, no_cache=no_cache, rebuild=rebuild))
+    return answer_failures(words, lambda: build_target(app, name, no_cache=no_cache, rebuild=rebuild)) if app else None
 
 
 def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | None:
@@ -39,7 +39,7 @@ def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | N
     from rlbox.cli.open_shell import open_shell
 
     app = _app()
-    return app and answer_failures(words, lambda: open_shell(app, name, command, None))
+    return answer_failures(words, lambda: open_shell(app, name, command, None)) if app else None
 
 
 def _app() -> App | None:

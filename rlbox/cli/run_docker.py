@@ -61,11 +61,11 @@ def run_docker(app: App, job: Job, values: Values, target: str, data: str | None
                 ended = engine.ended(started)
             finally:
                 engine.remove(started)
-    if stopped():
-        finish(app, run_dir, ended.exit_code, ended.output)
-        raise Interrupted(f"run {plan.run_id} was stopped; nothing of it is left running", where=str(run_dir))
     note = "the engine ended it for lack of memory" if ended.out_of_memory else ended.output
-    return finish(app, run_dir, ended.exit_code, note)
+    code = finish(app, run_dir, plan, ended.exit_code, note, stopped=stopped())
+    if stopped():
+        raise Interrupted(f"run {plan.run_id} was stopped; nothing of it is left running", where=str(run_dir))
+    return code
 
 
 def _check_image(image: ImagePlan) -> None:

@@ -63,7 +63,7 @@ def run_here(app: App, job: Job, values: Values, target: str, data: str | None) 
                 supervisor.send_signal(signal.SIGTERM)
             code = supervisor.wait()
     note = (run_dir / "supervisor.log").read_text("utf-8", "replace")[-500:]
-    result = finish(app, run_dir, code, note)
+    result = finish(app, run_dir, plan, code, note, stopped=stopped())
     if stopped():
         raise Interrupted(f"run {run_id} was stopped; nothing of it is left running", where=str(run_dir))
     return result

@@ -154,17 +154,13 @@ def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
     assert containers() == []
 
 
-@pytest.fixture(scope="session")
-def local_image(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The shipped target `local`, built as `make smoke` builds it."""
-    result = Box(project=CHECKOUT, data=tmp_path_factory.mktemp("disk"))("build", "local")
-    assert result.code == 0, result.err
-
-
 @pytest.fixture
-def local(local_image: None, tmp_path: Path) -> Iterator[Box]:
-    """An empty project folder (everything comes from what rlbox ships) with a data disk."""
+def local(tmp_path: Path) -> Iterator[Box]:
+    """The shipped target, built, in an empty project folder (everything comes from what rlbox ships), with a disk."""
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
-    yield Box(project=tmp_path / "project", data=tmp_path / "data")
+    box = Box(project=tmp_path / "project", data=tmp_path / "data")
+    result = box("build", "local")
+    assert result.code == 0, result.err
+    yield box
     assert containers() == []

@@ -94,7 +94,7 @@ def test_a_stage_that_hangs_is_stopped_at_its_limit(tiny: Box) -> None:
 
 
 def test_a_service_that_dies_is_the_cause(tiny: Box) -> None:
-    write(tiny, second="kill -9 $(grep -l http.server /proc/[0-9]*/cmdline | cut -d/ -f3 | head -n 1); sleep 30")
+    write(tiny, second="kill -9 $(grep -l 'http[.]server' /proc/[0-9]*/cmdline | cut -d/ -f3 | head -n 1); sleep 30")
     result = tiny("run", "two")
     assert result.code == 1
     assert "service web ended with signal 9 (SIGKILL) while stage second was running" in result.err
