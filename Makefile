@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: every check.
-.PHONY: smoke test lint bench render help-text relock clean-runs
+.PHONY: smoke test lint bench render help-text relock
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -28,6 +28,9 @@ bench: .venv/rlbox.stamp
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render
+
+help-text: .venv/rlbox.stamp
+	$(PY) scripts/make_help.py
 
 # Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
 relock: .venv/rlbox.stamp

@@ -1,7 +1,7 @@
 """Seeded deals and their prompts, written as train.jsonl and eval.jsonl.
 
-Hands, boards and bets are drawn at random; a deal is kept when its best action is the one whose turn it is, so that
-folds, calls, checks and raises are equally frequent. No spot is in both files. Same seed, same bytes.
+Hands, boards and bets are drawn at random; a deal is kept when its legal actions and the best of them are those whose
+turn it is, so that the chips alone tell nothing about the best action. No spot is in both files. Same seed, same bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from smoke import cards, program
-from smoke.decision import ACTIONS, STREETS, Spot, best_action, expected_values, margin
+from smoke.decision import STREETS, Spot, best_action, expected_values, margin
 
 POTS = (12, 24, 36, 48)
-BETS = ((0, 1), (1, 3), (1, 2), (1, 1), (2, 1))  # bet as a fraction of the pot: break-even at 0, 20, 25, 33, 40 %
-DEPTHS = (0, 1, 2)  # chips behind after a call, in pots
+BETS = ((1, 3), (1, 2), (1, 1), (2, 1))  # bet as a fraction of the pot: a call breaks even at 20, 25, 33, 40 %
+DEPTHS = (1, 2)  # chips behind after a call, in pots, where a raise is legal
+CASES = tuple(
+    (legal, best) for legal in (("check", "raise"), ("fold", "call"), ("fold", "call", "raise")) for best in legal
+)
 CLEAR = 0.05  # the best action is better than the next by this many pots
 
 
@@ -68,27 +71,27 @@ def row(spot: Spot) -> dict[str, Any]:
 
 
 def spots(rng: random.Random, board_sizes: Sequence[int]) -> Iterator[Spot]:
-    """Yield distinct spots without end, best actions taking turns, close decisions left out."""
+    """Yield distinct spots without end: the cases take turns, close decisions are left out."""
     seen: set[tuple[frozenset[str], frozenset[str]]] = set()
     wanted = 0
     while True:
         dealt = rng.sample(cards.DECK, 2 + rng.choice(board_sizes))
         key = (frozenset(dealt[:2]), frozenset(dealt[2:]))
-        for _ in range(8):  # redrawing chips is cheap, a new deal costs an enumeration
-            spot = _bet(rng, dealt)
+        legal, best = CASES[wanted % len(CASES)]
+        for _ in range(4):  # other chips are cheap, a new deal costs an enumeration
+            spot = _bet(rng, dealt, legal)
             values = expected_values(spot)
-            clear = margin(values, spot) >= CLEAR and best_action(values) == ACTIONS[wanted % len(ACTIONS)]
-            if clear and key not in seen:
+            if margin(values, spot) >= CLEAR and best_action(values) == best and key not in seen:
                 seen.add(key)
                 wanted += 1
                 yield spot
                 break
 
 
-def _bet(rng: random.Random, dealt: Sequence[str]) -> Spot:
+def _bet(rng: random.Random, dealt: Sequence[str], legal: Sequence[str]) -> Spot:
     base, (part, whole), depth = rng.choice(POTS), rng.choice(BETS), rng.choice(DEPTHS)
-    bet = base * part // whole
-    behind = base * (depth if bet else max(depth, 1))
+    bet = base * part // whole if "call" in legal else 0
+    behind = base * depth if "raise" in legal else 0
     return Spot(hole=(dealt[0], dealt[1]), board=tuple(dealt[2:]), pot=base + bet, to_call=bet, stack=bet + behind)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -80,7 +81,7 @@ def build_image(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
         settings = Path(scratch, "sources.env")
-        settings.write_text("".join(f'{name}="{value}"\n' for name, value in sorted(sources.env.items())))
+        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(sources.env.items())))
         settings.chmod(0o600)
         files = BuildFiles(context=str(context), sources=str(settings), ca=site.ca_bundle)
         command = plan_build(plan, builder, files, digest, cache=cache, proxies=site.proxies)
@@ -97,9 +98,8 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
         ) as process,
     ):
-        assert process.stdout is not None
         try:
-            for raw in process.stdout:
+            for raw in process.stdout or ():
                 log.write(raw)
                 if step := follower.feed(raw.decode("utf-8", "replace")):
                     on_step(step)

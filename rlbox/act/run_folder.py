@@ -24,8 +24,8 @@ def new_run_id(job: str) -> str:
 def make_run_folder(data: Path, plan: RunPlan, programs: Path | None, extra: dict[str, str]) -> Path:
     """Write the run directory of `plan` and return it.
 
-    It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and the `extra` files (name to text), so that
-    what ran can be read later whatever has changed since.
+    It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and the `extra` files (name to text), so
+    that what ran can be read later whatever has changed since.
     """
     folder = data / RUNS / plan.run_id
     (folder / "stages").mkdir(parents=True)

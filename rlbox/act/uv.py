@@ -51,7 +51,8 @@ def sync_environment(folder: Path, plan: ImagePlan, python: str, sources: Source
     wanted = folder / "requirements.txt"
     wanted.write_text(text)
     env = {**sources.env, **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
-    local = [word for where in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", where)]
+    folders = sorted({wheel.rsplit("/", 1)[0] for wheel in sources.wheels})
+    local = [word for where in folders for word in ("--find-links", where)]
     venv = (find_uv(), "venv", "--quiet", "--allow-existing", "--python", python, str(folder))
     sync = (find_uv(), "pip", "sync", "--quiet", "--python", str(interpreter), "--require-hashes", *local, str(wanted))
     check_command(Command(argv=venv), f"uv cannot make an environment with Python {python}")

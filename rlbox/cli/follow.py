@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rlbox.act.ports import probe_port
 from rlbox.act.run_state import (
     RUN_FILE,
     RunState,
@@ -16,7 +17,6 @@ from rlbox.act.run_state import (
     utc_now,
     write_run_state,
 )
-from rlbox.act.ports import probe_port
 from rlbox.cli.app import App
 from rlbox.errors import Interrupted, NodeError, WorkFailed
 from rlbox.plan.causes import Cause, interrupted, taken_port

@@ -56,7 +56,7 @@ def plan_build(
         f"--tag={plan.tag}",
         f"--label={BUILD_LABEL}={digest}",
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
-        *(f"--build-arg={name}={value}" for name, value in sorted(proxies.items())),
+        *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if cache else ("--no-cache",)),
         files.context,

@@ -1,123 +1,14 @@
-"""Tests on a real engine: a small target of its own, built once, and the shipped `local` target."""
+"""Fixtures on a real engine: a small target of its own, built once, and the shipped `local` target."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-TINY = """
-title = "smallest target with Python"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "python3", "python3-venv"]
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0"]
-[run]
-shm_gib = 0.25
-memory_gib = 0.5
-pids = 200
-[disk]
-need_gib = 0.01
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What one rlbox command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> dict:
-        """The JSON object on stdout."""
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A project folder with a data disk, and the command line run in it."""
-
-    project: Path
-    data: Path
-
-    def __call__(self, *words: str, **env: str) -> Result:
-        done = subprocess.run(
-            self.argv(*words), cwd=self.project, env=self.env(**env), capture_output=True, text=True, timeout=900
-        )
-        return Result(code=done.returncode, out=done.stdout, err=done.stderr)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command in a session of its own, as a terminal would."""
-        return subprocess.Popen(
-            self.argv(*words),
-            cwd=self.project,
-            env=self.env(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "rlbox", *words]
-
-    def env(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "RLBOX_DATA": str(self.data), "PYTHONPATH": str(CHECKOUT), **more}
-
-    def job(self, name: str, text: str) -> None:
-        """Write a job file into the project."""
-        folder = self.project / "jobs"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.toml").write_text(text)
-
-    def runs(self) -> list[Path]:
-        """The run directories, the oldest first."""
-        return sorted((self.data / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-
-    def state(self) -> dict:
-        """`run.json` of the latest run."""
-        return json.loads((self.runs()[-1] / "run.json").read_text())
-
-
-def docker(*words: str) -> str:
-    """Run the docker client and return what it printed."""
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def containers(label: str = "rlbox.owner") -> list[str]:
-    """Names of all containers that carry one of rlbox's labels."""
-    return docker("ps", "--all", f"--filter=label={label}", "--format={{.Names}}").split()
-
-
-def wait_until(probe: Callable[[], object], what: str, timeout_s: float = 240) -> None:
-    """Wait until `probe` is true; says what it waited for."""
-    end = time.monotonic() + timeout_s
-    while not probe():
-        assert time.monotonic() < end, f"never came: {what}"
-        time.sleep(0.05)
-
-
-def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Press Ctrl-C and return exit code and stderr."""
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    return process.returncode, err
+from enginebox import TINY, Box, containers
 
 
 @pytest.fixture(scope="session", autouse=True)

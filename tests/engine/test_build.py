@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from conftest import TINY, Box, docker, interrupt, wait_until
+from enginebox import TINY, Box, docker, interrupt, wait_until
 
 
 def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
@@ -47,7 +47,9 @@ def test_the_image_explains_itself_and_holds_no_trace_of_the_builder(tiny: Box) 
     history = docker("history", "--no-trunc", "rlbox/tiny:latest")
     for trace in ("ca-certificates.crt", "sources.env=", str(Path.home()) + "/.cache/rlbox"):
         assert trace not in history
-    listing = tiny("shell", "tiny", "--", "sh", "-c", "ls -A /run /run/rlbox /var/log /var/lib/apt/lists 2>/dev/null").out
+    listing = tiny(
+        "shell", "tiny", "--", "sh", "-c", "ls -A /run /run/rlbox /var/log /var/lib/apt/lists 2>/dev/null"
+    ).out
     assert ".crt" not in listing
     assert "sources.env" not in listing
 
@@ -78,9 +80,7 @@ def test_a_stale_and_a_missing_lock_are_refused(tiny: Box) -> None:
     result = tiny("build", "tiny")
     assert result.code == 2
     assert result.err == (
-        "rlbox: error: the lock of target tiny is stale\n"
-        "  where: images/tiny/lock.json\n"
-        "  next:  rlbox lock tiny\n"
+        "rlbox: error: the lock of target tiny is stale\n  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
     )
     (tiny.project / "images/tiny/lock.json").unlink()
     assert "is missing" in tiny("build", "tiny").err

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Box, containers, docker, interrupt, wait_until
+from enginebox import Box, containers, docker, interrupt, wait_until
 
 JOB = """
 title = "two small stages"

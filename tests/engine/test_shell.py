@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from conftest import Box, docker
+from enginebox import Box, docker
 
 
 def test_the_exit_code_is_the_commands(tiny: Box) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
-from conftest import CHECKOUT, Box, wait_until
+from enginebox import CHECKOUT, Box, wait_until
 
 
 def own_job(box: Box) -> Path:
