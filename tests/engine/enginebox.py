@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -50,6 +50,7 @@ class Box:
 
     project: Path
     data: Path
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
         done = subprocess.run(
@@ -73,7 +74,7 @@ class Box:
         return [sys.executable, "-m", "rlbox", *words]
 
     def env(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "RLBOX_DATA": str(self.data), "PYTHONPATH": str(CHECKOUT), **more}
+        return {**os.environ, "RLBOX_DATA": str(self.data), "PYTHONPATH": str(CHECKOUT), **self.extra, **more}
 
     def job(self, name: str, text: str) -> None:
         """Write a job file into the project."""
