@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rlbox.act.bench import Bench, StageStopped
@@ -67,6 +67,8 @@ class _StageRun:
         started_at, kills = utc_now(), probe_memory().kills
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
+        if cause and cause.kind not in ("interrupted", "need"):
+            cause = self._lost_need(cause)
         if cause and cause.kind != "interrupted":
             cause, snapshot = self._bench.explain(cause, kills), self._look_around()
         stopped = self._attempt(self._stop)
@@ -109,6 +111,13 @@ class _StageRun:
                 self._gate.refuse("need", need.path, fact.problem)
                 raise StageStopped(needed_file(self._stage, need, fact))
             self._gate.hold("need", need.path, f"{fact.bytes} bytes")
+
+    def _lost_need(self, cause: Cause) -> Cause:
+        """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
+        lost = self._attempt(self._check_needs)
+        if lost is None or lost.kind != "need":
+            return cause
+        return replace(lost, what=f"{lost.what}; then {cause.what}")
 
     def _check_ports(self) -> None:
         for service in self._stage.services:

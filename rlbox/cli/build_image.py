@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlbox.cli.app import App
     from rlbox.plan.image import ImagePlan
     from rlbox.plan.sources import SiteFacts, SourcePlan
@@ -76,16 +76,8 @@ def _report(app: App, plan: ImagePlan, image: str, state: str, log: Path | None)
     app.say("next: rlbox run smoke" if plan.target == "local" else f"next: rlbox shell {plan.target}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A written build context and its digest."""
-
-    folder: Path
-    digest: str
-
-
-def prepare(plan: ImagePlan, folder: Path | None = None) -> Prepared:
-    """Write the build context of `plan`, bootstrapping its base when needed."""
+def prepare(plan: ImagePlan, folder: Path | None = None) -> tuple[Path, str]:
+    """Write the build context of `plan`, bootstrapping its base when needed; return its folder and digest."""
     from rlbox.act.bootstrap import make_rootfs
     from rlbox.act.context import build_digest, context_entries, write_context
     from rlbox.act.folders import cache_folder
@@ -99,7 +91,7 @@ def prepare(plan: ImagePlan, folder: Path | None = None) -> Prepared:
     digest = build_digest(entries, plan)
     folder = folder or cache_folder("contexts", plan.target)
     write_context(entries, folder)
-    return Prepared(folder=folder, digest=digest)
+    return folder, digest
 
 
 def _build(app: App, plan: ImagePlan, site: SiteFacts, sources: SourcePlan, *, cache: bool) -> None:
@@ -116,9 +108,9 @@ def _build(app: App, plan: ImagePlan, site: SiteFacts, sources: SourcePlan, *, c
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
         if plan.bootstrap and not rootfs_path(plan.bootstrap, plan.packages, plan.epoch).exists():
             app.say(f"making the base from apt: {plan.bootstrap}, {len(plan.packages)} packages")
-        ready = prepare(plan)
+        folder, digest = prepare(plan)
         with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
-            log = build_image(plan, ready.folder, ready.digest, sources, site, cache=cache, on_step=on_step)
+            log = build_image(plan, folder, digest, sources, site, cache=cache, on_step=on_step)
     app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
     image = find_image(plan.tag)
     if image is None:

@@ -124,6 +124,17 @@ def test_truncated_checkpoint_between_stages(bench: Bench, tmp_path: Path) -> No
     assert bench.states() == ["failed", "not started"]
 
 
+def test_a_checkpoint_truncated_under_the_stage_is_the_first_cause(bench: Bench, tmp_path: Path) -> None:
+    manifest = write_manifest(tmp_path / "checkpoint", b"x" * 100)
+    script = f"truncate -s 40 {tmp_path}/checkpoint/model.bin; exit 3"
+    bench.stage("rollout", ("sh", "-c", script), needs=(file_rule(manifest, manifest=True),))
+    assert bench.run() == 5
+    assert bench.cause().what == (
+        f"stage rollout needs {manifest}: model.bin is truncated: 40 of 100 bytes; "
+        "then stage rollout ended with exit code 3"
+    )
+
+
 def test_taken_port_names_its_holder(bench: Bench) -> None:
     port = free_port()
     with subprocess.Popen(python(SERVER, str(port)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
