@@ -14,7 +14,7 @@ smoke: .venv/rlbox.stamp
 
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest $(addprefix tests/,unit golden cli jobs supervisor engine) $(ARGS)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
