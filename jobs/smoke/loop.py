@@ -210,7 +210,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=8, help="decisions in a rollout")
     parser.add_argument("--generations", type=int, default=8, help="answers per decision")
     parser.add_argument("--eval-rows", type=int, default=16, help="eval decisions judged before and after; 0: none")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=8e-4)
     parser.add_argument("--rise", type=float, help="wanted gain of mean reward, last five rollouts over first five")
     parser.add_argument("--actors", type=int, default=2, help="Ray actors that collect")
     parser.add_argument("--seed", type=int, default=0)

@@ -87,7 +87,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder of train.jsonl; made when it is missing")
     parser.add_argument("--out", type=Path, required=True, help="folder that gets `checkpoint`")
     parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl to append to")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--margin", type=float, default=0.8, help="part of the first loss that must be gone")
