@@ -42,7 +42,7 @@ def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
     result = box("build", "tiny")
     assert result.code == 0, result.err
     yield box
-    assert containers() == []
+    assert containers(box.data) == []
 
 
 @pytest.fixture
@@ -54,4 +54,4 @@ def local(tmp_path: Path) -> Iterator[Box]:
     result = box("build", "local")
     assert result.code == 0, result.err
     yield box
-    assert containers() == []
+    assert containers(box.data) == []

@@ -98,9 +98,9 @@ def docker(*words: str) -> str:
     return done.stdout
 
 
-def containers(label: str = "rlbox.owner") -> list[str]:
-    """Names of all containers that carry one of rlbox's labels."""
-    return docker("ps", "--all", f"--filter=label={label}", "--format={{.Names}}").split()
+def containers(data: Path) -> list[str]:
+    """Names of all containers, running or not, that have the data disk `data`; those of others do not count."""
+    return docker("ps", "--all", f"--filter=volume={data}", "--format={{.Names}}").split()
 
 
 def wait_until(probe: Callable[[], object], what: str, timeout_s: float = 240) -> None:

@@ -157,7 +157,7 @@ def test_a_missing_and_a_stale_image_are_said(tiny: Box) -> None:
 def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     first = tiny.start("run", "two")
-    wait_until(lambda: containers("rlbox.run"), "the first run's container")
+    wait_until(lambda: containers(tiny.data), "the first run's container")
     second = tiny("run", "two")
     assert second.code == 8
     assert f"pid {first.pid}" in second.err
@@ -167,8 +167,8 @@ def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
 def test_the_container_carries_labels_limits_and_an_init(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     process = tiny.start("run", "two")
-    wait_until(lambda: containers("rlbox.run"), "the run's container")
-    (name,) = containers("rlbox.run")
+    wait_until(lambda: containers(tiny.data), "the run's container")
+    (name,) = containers(tiny.data)
     facts = json.loads(docker("inspect", name))[0]
     assert facts["Config"]["Labels"]["rlbox.run"] == tiny.runs()[-1].name
     host = facts["HostConfig"]
@@ -186,7 +186,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
         code, err = interrupt(process)
         assert code == 130, err
         assert "Traceback" not in err
-        assert containers() == []
+        assert containers(tiny.data) == []
         for run in tiny.runs() if (tiny.data / "runs").exists() else ():
             if (run / "run.json").exists():
                 assert json.loads((run / "run.json").read_text())["state"] in ("interrupted", "failed")
@@ -198,8 +198,8 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
 def test_a_killed_supervisor_is_a_failed_run(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     process = tiny.start("run", "two")
-    wait_until(lambda: containers("rlbox.run") and states_or_none(tiny) == ["passed", "running"], "stage second")
-    docker("kill", f"--signal={signal.SIGKILL.value}", containers("rlbox.run")[0])
+    wait_until(lambda: containers(tiny.data) and states_or_none(tiny) == ["passed", "running"], "stage second")
+    docker("kill", f"--signal={signal.SIGKILL.value}", containers(tiny.data)[0])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert states(tiny) == ["passed", "failed"]
