@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 
-from rlbox.act.command import check_command
 from rlbox.act.folders import cache_folder
 from rlbox.errors import NodeError, SpecError
 from rlbox.values import Command
@@ -59,6 +57,10 @@ def make_rootfs(bootstrap: str, packages: tuple[str, ...], epoch: int) -> Path:
     path = rootfs_path(bootstrap, packages, epoch)
     if path.exists():
         return path
+    import shutil
+
+    from rlbox.act.command import check_command
+
     if shutil.which("mmdebstrap") is None:
         raise NodeError(
             "mmdebstrap is not installed, and the target's base is bootstrapped from apt",

@@ -31,8 +31,8 @@ _PLUGIN_FOLDERS = (
 def find_builder() -> Builder:
     """Return the first docker client on PATH that can drive BuildKit.
 
-    A client with the buildx plugin is taken by the presence of the plugin's file; one without it only when it is
-    older than 23, the last that had BuildKit built in.
+    The buildx plugin is started by itself, because the client takes as long to start it as the engine to find that
+    nothing changed; a client without it is taken only when it is older than 23, the last that had BuildKit built in.
 
     Raises
     ------
@@ -43,13 +43,14 @@ def find_builder() -> Builder:
     if not clients:
         raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
-    if any(os.access(f"{folder}/docker-buildx", os.X_OK) for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS)):
-        return Builder(program=clients[0], integrated=False)
+    for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
+        if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
+            return Builder(words=(plugin,), integrated=False)
     for client in clients:
         outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
         major = outcome.stdout.strip().partition(".")[0]
         if major.isdigit() and 19 <= int(major) < 23:
-            return Builder(program=client, integrated=True)
+            return Builder(words=(client,), integrated=True)
     raise EngineError(
         "no docker client here can drive BuildKit: the buildx plugin is missing",
         where=", ".join(clients),
@@ -85,11 +86,11 @@ def build_image(
         settings.chmod(0o600)
         files = BuildFiles(context=str(context), sources=str(settings), ca=site.ca_bundle)
         command = plan_build(plan, builder, files, digest, cache=cache, proxies=site.proxies)
-        _follow(command, log_path, on_step)
+        _follow(command, plan.tag, log_path, on_step)
     return log_path
 
 
-def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -> None:
+def _follow(command: Command, tag: str, log_path: Path, on_step: Callable[[Step], None]) -> None:
     follower = BuildLog()
     env = {**os.environ, **command.env, "DOCKER_HOST": engine_address()}
     with (
@@ -109,12 +110,22 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
             process.wait()
             raise Interrupted("the build was stopped; its finished steps stay in the engine's cache") from None
     if code:
-        raise _build_error(log_path, follower, code)
+        failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
+        if failed and failed.name.startswith("exporting"):
+            _untag(tag)
+        raise _build_error(log_path, failed, code)
 
 
-def _build_error(log_path: Path, follower: BuildLog, code: int) -> WorkFailed | EngineError:
+def _untag(tag: str) -> None:
+    """Take the tag off an image whose export failed: it carries the label of a whole one, but may not run.
+
+    Source: moby/buildkit#6521, unpacking fails with "parent snapshot … does not exist" after the tag was set.
+    """
+    run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), timeout_s=60))
+
+
+def _build_error(log_path: Path, failed: Step | None, code: int) -> WorkFailed | EngineError:
     lines = log_path.read_text("utf-8", "replace").splitlines()
-    failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
     if failed is None:
         text = "\n".join(lines[-5:])
         if "Cannot connect to the Docker daemon" in text or "permission denied" in text:

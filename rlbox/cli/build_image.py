@@ -123,7 +123,7 @@ def _dry_run(app: App, plan: ImagePlan, site: SiteFacts, sources: SourcePlan) ->
 
     from rlbox.plan.build import Builder, BuildFiles, plan_build
 
-    builder = Builder(program="docker", integrated=False)
+    builder = Builder(words=("docker", "buildx"), integrated=False)
     files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)
     command = plan_build(plan, builder, files, "DIGEST", cache=True, proxies=site.proxies)
     app.result(

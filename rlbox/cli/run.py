@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_job, dry_run, shared
 from rlbox.errors import SpecError
-from rlbox.plan.params import Values, plan_values
-from rlbox.plan.run import Paths, RunPlan, plan_run
-from rlbox.spec.job import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlbox.plan.params import Values
+    from rlbox.plan.run import RunPlan
+    from rlbox.spec.job import Job
 
 STACK_PYTHON = "/opt/venv/bin/python"
 
@@ -37,6 +41,7 @@ def verb(
       rlbox run smoke --profile learn
       rlbox run smoke --set rollouts=4 --data /mnt/data
     """
+    from rlbox.plan.params import plan_values
     from rlbox.spec.load import load_job
 
     job = load_job(app.project, name)
@@ -61,6 +66,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 def container_plan(job: Job, values: Values, mount: str, run_id: str, target: str) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
+    from rlbox.plan.run import Paths, plan_run
+
     folder = f"{mount}/runs/{run_id}"
     paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=STACK_PYTHON)
     return plan_run(job, values, paths, run_id=run_id, place="docker", target=target)

@@ -18,9 +18,9 @@ _ZSTD = ("--output=type=image,compression=zstd,compression-level=1", "--provenan
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """A docker client that can drive BuildKit; `integrated` is the way of clients before 23 without buildx."""
+    """What can drive BuildKit, as the words before `build`; `integrated` is a client before 23 without buildx."""
 
-    program: str
+    words: tuple[str, ...]
     integrated: bool
 
 
@@ -47,7 +47,7 @@ def plan_build(
     cache
         False: every step is run again.
     """
-    program = (builder.program, "build") if builder.integrated else (builder.program, "buildx", "build", *_ZSTD)
+    program = (*builder.words, "build", *(() if builder.integrated else _ZSTD))
     secrets = [("sources", files.sources), ("ca", files.ca)]
     argv = [
         *program,

@@ -13,10 +13,10 @@ NOTHING = BuildFiles(context="/c", sources="", ca="")
 
 
 def test_buildx() -> None:
-    builder = Builder(program="/usr/bin/docker", integrated=False)
+    builder = Builder(words=("/p/docker-buildx",), integrated=False)
     assert plan_build(image_plan(epoch=7), builder, FILES, "d1g", cache=True, proxies={}) == Command(
         argv=(
-            "/usr/bin/docker", "buildx", "build", "--output=type=image,compression=zstd,compression-level=1",
+            "/p/docker-buildx", "build", "--output=type=image,compression=zstd,compression-level=1",
             "--provenance=false", "--progress=plain", "--network=host", "--tag=rlbox/mine:latest",
             "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7",
             "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt", "/c",
@@ -27,7 +27,7 @@ def test_buildx() -> None:
 
 def test_a_client_with_buildkit_inside() -> None:
     """Docker 20.10 knows no `--output` of an image and no `--provenance`."""
-    builder = Builder(program="docker", integrated=True)
+    builder = Builder(words=("docker",), integrated=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
     assert plan_build(image_plan(network="none"), builder, NOTHING, "d", cache=False, proxies=proxies) == Command(
         argv=(
