@@ -10,6 +10,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+TAGS = ("<action>", "</action>")  # one token each: an answer is four tokens, tag, action, tag, end
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>")
 LONGEST = 256  # tokens of prompt and answer; prompts take 60 to 80
 
@@ -34,12 +35,13 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(SPECIAL), initial_alphabet=sorted(alphabet), show_progress=False
+        vocab_size=vocabulary - len(TAGS), special_tokens=list(SPECIAL), initial_alphabet=sorted(alphabet), show_progress=False
     )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token="<|end|>", pad_token="<|pad|>", model_max_length=LONGEST
     )
+    tokenizer.add_tokens(list(TAGS))
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 

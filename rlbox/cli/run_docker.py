@@ -10,7 +10,7 @@ from types import FrameType
 
 from rlbox.act.disk import check_disk, data_folder
 from rlbox.act.docker_engine import DockerEngine
-from rlbox.act.engine_api import find_image
+from rlbox.act.engine_api import engine_address, find_image
 from rlbox.act.file_lock import hold
 from rlbox.act.run_folder import make_run_folder, new_run_id
 from rlbox.act.site import probe_site
@@ -49,7 +49,7 @@ def run_docker(app: App, job: Job, values: Values, target: str, data: str | None
     with hold(folder / ".rlbox-run.lock", f"run on data disk {folder}"):
         run_dir = make_run_folder(folder, plan, programs(app, job), run_files(app, job, target))
         app.say(f"run {plan.run_id}: {run_dir}")
-        if container.network == "host":
+        if container.network == "host" and engine_address().startswith("unix:"):  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
         with interruptible() as stopped:
             started = engine.start(container)
