@@ -35,7 +35,10 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(TAGS), special_tokens=list(SPECIAL), initial_alphabet=sorted(alphabet), show_progress=False
+        vocab_size=vocabulary - len(TAGS),
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(
