@@ -214,7 +214,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rise", type=float, help="wanted gain of mean reward, last five rollouts over first five")
     parser.add_argument("--actors", type=int, default=2, help="Ray actors that collect")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     if args.rollouts < 2:
         parser.error("--rollouts must be at least 2: the second one proves that the new weights arrived")

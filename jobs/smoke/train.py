@@ -96,7 +96,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--train-rows", type=int, default=256, help="rows of train.jsonl when it is made")
     parser.add_argument("--eval-rows", type=int, default=32, help="rows of eval.jsonl when it is made")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 
 
