@@ -211,3 +211,24 @@ def states_or_none(box: Box) -> list[str] | None:
         return states(box)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def test_the_same_stages_pass_in_place(tiny: Box) -> None:
+    write(tiny)
+    result = tiny("run", "two", "--place", "here")
+    assert result.code == 0, result.err
+    assert "no container: the stages of two run in place on this machine" in result.err
+    assert states(tiny) == ["passed", "passed"]
+    write(tiny, second="echo there; sleep 300")
+    process = tiny.start("run", "two", "--place", "here")
+    wait_until(lambda: states_or_none(tiny) == ["passed", "running"], "stage second")
+    assert interrupt(process)[0] == 130
+    mark = f"RLBOX_RUN={tiny.runs()[-1].name}".encode()
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process is gone
+        return b""
