@@ -33,7 +33,8 @@ help-text: .venv/rlbox.stamp
 	$(PY) scripts/make_help.py
 
 # Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
-relock: .venv/rlbox.stamp
+relock:
+	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
 

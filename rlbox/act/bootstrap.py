@@ -1,48 +1,34 @@
-"""Make the operating system layer from apt alone, with mmdebstrap: the same packages give the same bytes."""
+"""Make the operating system layer from locked apt packages, with mmdebstrap: the same packages give the same bytes."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlbox.act.folders import cache_folder
-from rlbox.errors import NodeError, SpecError
-from rlbox.values import Command
+from rlbox.errors import NodeError
 
-# What no container needs: three quarters of the files, a third of the bytes.
-_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
-# State that names a moment or a machine: without these the archive differs between two runs.
-_REMOVED = (
-    "var/log/apt",
-    "var/log/dpkg.log",
-    "var/log/alternatives.log",
-    "var/cache/ldconfig/aux-cache",
-    "etc/machine-id",
-    "etc/hostname",  # the host's; the engine gives a container its own
-    "etc/resolv.conf",
-)
+if TYPE_CHECKING:
+    from rlbox.act.store import Store
+    from rlbox.spec.lock import Deb, Lock
+
+_HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
-def rootfs_path(bootstrap: str, packages: tuple[str, ...], epoch: int) -> Path:
-    """Return where the archive of this package set lies, or will lie."""
-    made_from = json.dumps([bootstrap, packages, epoch, _LEFT_OUT, _REMOVED])
-    return cache_folder("bootstrap", hashlib.sha256(made_from.encode()).hexdigest()[:24] + ".tar")
+def rootfs_path(checksum: str) -> Path:
+    """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
+    from rlbox.plan.bootstrap import RECIPE
+
+    recipe = hashlib.sha256((checksum + RECIPE).encode()).hexdigest()
+    return cache_folder("bootstrap", recipe[:24] + ".tar")
 
 
-def plan_bootstrap(bootstrap: str, packages: tuple[str, ...], epoch: int, out: Path) -> Command:
-    """Return the mmdebstrap command; it names no mirror, so that the machine's or its own default is taken."""
-    _, _, suite = bootstrap.partition(":")
-    excludes = tuple(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)
-    removals = tuple(f'--customize-hook=rm -rf "$1/{path}"' for path in _REMOVED)
-    include = (f"--include={','.join(packages)}",) if packages else ()
-    argv = ("mmdebstrap", "--variant=minbase", "--quiet", *include, *excludes, *removals, suite, str(out))
-    return Command(argv=argv, env={"SOURCE_DATE_EPOCH": str(epoch)}, timeout_s=1800)
-
-
-def make_rootfs(bootstrap: str, packages: tuple[str, ...], epoch: int) -> Path:
-    """Return the archive of the package set, made now unless it is there already.
+def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
+    """Return the archive of the system, made now from the store's packages unless it is there already.
 
     Raises
     ------
@@ -51,17 +37,16 @@ def make_rootfs(bootstrap: str, packages: tuple[str, ...], epoch: int) -> Path:
     WorkFailed
         It failed; its last lines are quoted. Nothing is left half-written.
     """
-    distribution, _, suite = bootstrap.partition(":")
-    if (distribution, suite) != ("debian", "bookworm"):
-        raise SpecError(f"base.bootstrap: {bootstrap!r} cannot be bootstrapped", next_step="use debian:bookworm")
-    path = rootfs_path(bootstrap, packages, epoch)
-    if path.exists():
-        return path
     import shutil
 
+    from rlbox.act.apt import architecture_of
     from rlbox.act.command import check_command
+    from rlbox.plan.bootstrap import plan_bootstrap
 
-    if shutil.which("mmdebstrap") is None:
+    path = rootfs_path(checksum)
+    if path.exists():
+        return path
+    if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
         raise NodeError(
             "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
             where="base.bootstrap",
@@ -70,8 +55,36 @@ def make_rootfs(bootstrap: str, packages: tuple[str, ...], epoch: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.stem}.{os.getpid()}.tar")
     try:
-        check_command(plan_bootstrap(bootstrap, packages, epoch, draft), f"mmdebstrap failed for {bootstrap}")
+        with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
+            os.chmod(folder, 0o755)  # apt reads it as a user of its own
+            _write_archive(lock.debs, lock.base, architecture_of(lock.platform), store, Path(folder))
+            command = plan_bootstrap(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
+            check_command(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Store, folder: Path) -> None:
+    """Lay the packages into `folder` with an index of exactly these."""
+    from rlbox.plan.bootstrap import deb_file, plan_package_list, plan_release
+
+    controls = {}
+    for deb in debs:
+        path = folder / deb_file(deb)
+        store.link(deb.sha256, path)
+        controls[deb.sha256] = _control(path)
+    index = plan_package_list(debs, controls).encode()
+    (folder / "Packages").write_bytes(index)
+    release = plan_release(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
+    (folder / "Release").write_text(release)
+    for path in (folder / "Packages", folder / "Release"):
+        path.chmod(0o644)
+
+
+def _control(path: Path) -> str:
+    from rlbox.act.command import check_command
+    from rlbox.values import Command
+
+    return check_command(Command(argv=("dpkg-deb", "--field", str(path))), f"{path.name} is no Debian package").stdout

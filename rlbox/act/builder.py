@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.act.command import run_command
@@ -16,7 +18,7 @@ from rlbox.act.folders import cache_folder
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.plan.build import Builder, BuildFiles, BuildLog, Step, plan_build
 from rlbox.plan.image import ImagePlan
-from rlbox.plan.sources import SiteFacts, SourcePlan
+from rlbox.plan.sources import SiteFacts
 from rlbox.values import Command
 
 # Where docker clients look for plugins, besides the user's own configuration folder.
@@ -58,17 +60,23 @@ def find_builder() -> Builder:
     )
 
 
-def build_image(
-    plan: ImagePlan,
-    context: Path,
-    digest: str,
-    sources: SourcePlan,
-    site: SiteFacts,
-    *,
-    cache: bool,
-    on_step: Callable[[Step], None],
-) -> Path:
-    """Build and tag the image; return the path of the whole build log.
+@dataclass(frozen=True, kw_only=True)
+class BuildRun:
+    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are mirror settings for pip and uv."""
+
+    context: Path
+    digest: str
+    env: Mapping[str, str]
+    site: SiteFacts
+    cache: bool = True
+    tag: str = ""
+    network: str = ""
+
+
+def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None]) -> tuple[Path, str]:
+    """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
+
+    The digest is empty where the builder does not tell it (an integrated client).
 
     Raises
     ------
@@ -81,13 +89,30 @@ def build_image(
     log_path = cache_folder("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
-        settings = Path(scratch, "sources.env")
-        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(sources.env.items())))
+        settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
+        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
         settings.chmod(0o600)
-        files = BuildFiles(context=str(context), sources=str(settings), ca=site.ca_bundle)
-        command = plan_build(plan, builder, files, digest, cache=cache, proxies=site.proxies)
-        _follow(command, plan.tag, log_path, on_step)
-    return log_path
+        ca = run.site.ca_bundle
+        files = BuildFiles(context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata))
+        command = plan_build(
+            plan,
+            builder,
+            files,
+            run.digest,
+            tag=run.tag,
+            cache=run.cache,
+            network=run.network,
+            proxies=run.site.proxies,
+        )
+        _follow(command, run.tag or plan.tag, log_path, on_step)
+        return log_path, _built_digest(metadata)
+
+
+def _built_digest(metadata: Path) -> str:
+    try:
+        return str(json.loads(metadata.read_bytes()).get("containerimage.digest", ""))
+    except (OSError, ValueError):
+        return ""
 
 
 def _follow(command: Command, tag: str, log_path: Path, on_step: Callable[[Step], None]) -> None:

@@ -10,25 +10,46 @@ from pathlib import Path
 
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.plan_cache import file_key
+from rlbox.act.store import link_or_copy
 from rlbox.errors import SpecError
 from rlbox.plan.image import ImagePlan
 from rlbox.spec.project import PACKAGE
 
 _MARK = "wheels/README"
+_MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
+_LINKED = ("rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
+COMPLETE = "complete"
+"""File that says in a layer's folder of wheels that nothing else is needed."""
 
 
-def context_entries(plan: ImagePlan, rootfs: Path | None, wheels: tuple[str, ...]) -> dict[str, str | Path]:
-    """Return the context: path in it to its text, or to the file it is copied from.
+def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
+    """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
-    `rootfs` is the bootstrapped operating system, None for a base that is an image.
+    The bytes that the lock names are not among them, since their checksums are.
     """
-    entries: dict[str, str | Path] = dict(plan.context)
-    if rootfs:
-        entries["rootfs.tar"] = rootfs
-    entries[_MARK] = "Wheels that this machine has locally stand here; the folder may be empty.\n"
-    entries |= {f"wheels/{Path(wheel).name}": Path(wheel) for wheel in wheels}
-    return entries | {f"rlbox/{name}": path for name, path in _own_files().items()}
+    return {**plan.context, **{f"files/opt/rlbox/lib/rlbox/{name}": path for name, path in _own_files().items()}}
+
+
+def carried_entries(
+    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], *, complete: bool
+) -> dict[str, str | Path]:
+    """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
+
+    Parameters
+    ----------
+    rootfs
+        The bootstrapped operating system; None for a base that is an image.
+    wheels
+        `LAYER/FILE` to the file.
+    complete
+        Whether `wheels` are all that the image needs, so that no step looks elsewhere.
+    """
+    entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
+    for layer in ("uv", "runtime", *plan.layers):
+        entries[f"wheels/{layer}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
+    entries |= {f"wheels/{name}": path for name, path in wheels.items()}
+    return entries | ({"rootfs.tar": rootfs} if rootfs else {})
 
 
 def _own_files() -> dict[str, Path]:
@@ -101,7 +122,8 @@ def _memory() -> Path:
 def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
     """Make `folder` hold exactly `entries`; files that are right already keep their time stamps.
 
-    Large files are hard links where the file system allows it. Modes do not depend on the umask.
+    Files of `wheels/` and the operating system are hard links where the file system allows it; they are never written
+    to. Modes of the others do not depend on the umask.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _remove_others(folder, set(entries))
@@ -109,7 +131,7 @@ def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
         source, path = entries[name], folder / name
         _make_folders(folder, path.parent)
         if isinstance(source, Path):
-            _bring(source, path)
+            _bring(source, path, linked=name.startswith(_LINKED))
         elif not path.is_file() or path.read_bytes() != source.encode():
             write_atomic(path, source)
         else:
@@ -141,22 +163,19 @@ def _make_folders(folder: Path, path: Path) -> None:
         path.chmod(0o755)
 
 
-def _bring(source: Path, path: Path) -> None:
+def _bring(source: Path, path: Path, *, linked: bool) -> None:
     facts = source.stat()
     mode = 0o755 if facts.st_mode & 0o100 else 0o644
     if path.exists():
         there = path.stat()
         if (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
-            if there.st_ino != facts.st_ino:
+            if not linked and there.st_ino != facts.st_ino:
                 path.chmod(mode)
             return
         path.unlink()
-    if facts.st_size > 1 << 20 and facts.st_mode & 0o777 == mode:
-        try:
-            os.link(source, path)
-            return
-        except OSError:  # another file system
-            pass
+    if linked:
+        link_or_copy(source, path)
+        return
     import shutil
 
     shutil.copyfile(source, path)

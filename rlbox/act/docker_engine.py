@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -46,6 +47,18 @@ class DockerEngine:
             return self._client.images.get(tag).attrs
         except ImageNotFound:
             return None
+
+    def save(self, tag: str) -> Iterator[bytes]:
+        """Yield the archive of an image, as `docker save` writes it."""
+        try:
+            yield from self._client.api.get_image(tag)
+        except (APIError, ImageNotFound) as error:
+            raise EngineError(f"the engine does not hand out {tag}: {error.explanation or error}") from error
+
+    def remove_tag(self, tag: str) -> None:
+        """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache."""
+        with contextlib.suppress(APIError, ImageNotFound):
+            self._client.images.remove(tag, noprune=True)
 
     def start(self, plan: ContainerPlan) -> str:
         """Create and start the container and return its id; on failure none is left behind.

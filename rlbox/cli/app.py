@@ -66,7 +66,7 @@ class App:
         folders = self.project.template_folders()
         bytecode = make_folder(cache_folder("templates"))
         plan = plan_image(loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode)
-        inputs = [lock_file, *loaded.files, *_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
+        inputs = [lock_file, self.project.own_lock_file(name), *loaded.files, *_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
         inputs += _distribution_files()
         plan = dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
         remember_plan(self.project, plan)

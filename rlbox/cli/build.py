@@ -5,16 +5,21 @@ from __future__ import annotations
 import click
 
 from rlbox.cli.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.options import complete_target, dry_run, shared, sources_option
 
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--no-cache", is_flag=True, help="Run every step again.")
 @click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
+@click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
+@click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
+@sources_option
 @dry_run
 @shared
-def verb(app: App, name: str, no_cache: bool, rebuild: bool) -> None:
+def verb(
+    app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str
+) -> None:
     """Build the image of TARGET.
 
     Nothing is done when the image's label proves that specs, lock, context and base are what they were.
@@ -22,8 +27,10 @@ def verb(app: App, name: str, no_cache: bool, rebuild: bool) -> None:
     \b
     Examples:
       rlbox build local
-      rlbox build local --no-cache
+      rlbox build local --hermetic
+      rlbox build local --verify
     """
-    from rlbox.cli.build_image import build_target
+    from rlbox.cli.build_image import BuildWish, build_target
 
-    build_target(app, name, no_cache=no_cache, rebuild=rebuild)
+    wish = BuildWish(no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources)
+    build_target(app, name, wish)

@@ -1,51 +1,135 @@
-"""`rlbox lock`: pin every package of a target."""
+"""`rlbox lock`: pin everything that a target's image is made of."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.cli.app import App, own_requirements
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.errors import WorkFailed
+from rlbox.errors import SpecError, WorkFailed
+
+if TYPE_CHECKING:
+    from rlbox.plan.lock import Upgrade
+    from rlbox.spec.lock import Lock
 
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the lock does not fit the spec.")
+@click.argument("packages", metavar="[NAME]...", nargs=-1)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
+@click.option("--offline", is_flag=True, help="With --check: compare with the spec alone, ask no index.")
+@click.option("--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named.")
 @dry_run
 @shared
-def verb(app: App, name: str, check: bool) -> None:
-    """Resolve the packages of TARGET and write them with their sha256 into its lock.json.
+def verb(
+    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool
+) -> None:
+    """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
+
+    Versions of the lock before are kept unless the spec or --upgrade moves them.
 
     \b
     Examples:
       rlbox lock local
       rlbox lock local --check
+      rlbox lock local --upgrade transformers
     """
+    if (packages and not upgrade) or (check and upgrade) or (offline and not check):
+        raise click.UsageError("names go with --upgrade, --offline with --check, and --check without --upgrade")
     if check:
-        plan = app.image_plan(name)
-        if plan.lock != "current":
-            raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=f"rlbox lock {name}")
-        app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+        _check(app, name, offline)
         return
-    _lock(app, name)
+    from rlbox.plan.lock import Upgrade
+
+    before, lock = _resolve(app, name, Upgrade(everything=upgrade and not packages, names=frozenset(packages)))
+    _known(packages, before, lock)
+    _write(app, name, before, lock)
 
 
-def _lock(app: App, name: str) -> None:
-    from rlbox.act.folders import write_if_changed
-    from rlbox.act.site import probe_site
-    from rlbox.act.uv import resolve_lock
-    from rlbox.plan.image import torch_groups
-    from rlbox.plan.sources import plan_sources
+def _check(app: App, name: str, offline: bool) -> None:
+    from rlbox.plan.lock import Upgrade
+
+    plan = app.image_plan(name)
+    if plan.lock != "current":
+        raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=f"rlbox lock {name}")
+    if not offline:
+        before, lock = _resolve(app, name, Upgrade())
+        if before is None or before.text() != lock.text():
+            raise WorkFailed(
+                f"the lock of target {name} drifted: its sources no longer offer what it names\n"
+                + _diff(before.text() if before else "", lock.text()),
+                next_step=f"rlbox lock {name}",
+            )
+    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+
+
+def _resolve(app: App, name: str, upgrade: Upgrade) -> tuple[Lock | None, Lock]:
+    from rlbox.act.lock import resolve_lock
+    from rlbox.cli.places import lock_places
     from rlbox.spec.load import load_target
+    from rlbox.spec.lock import load_lock
 
     target = load_target(app.project, name).target
-    site = probe_site()
-    lock = resolve_lock(target, own_requirements(), plan_sources(torch_groups(target), site), site.ca_bundle)
     path = app.project.lock_file(name)
-    changed = False if app.dry_run else write_if_changed(path, lock.text())
-    counts = {group.name: len(group.packages) for group in (*lock.groups, lock.runtime)}
-    lines = [f"{group:<12} {count:>4} packages" for group, count in counts.items()]
+    try:
+        before = load_lock(path)
+    except SpecError as error:
+        app.say(f"{error.what}; it is made anew")
+        before = None
+    patches = app.project.target_file(name).with_name("patches")
+    return before, resolve_lock(target, own_requirements(), before, upgrade, lock_places(app, target), patches)
+
+
+def _known(packages: tuple[str, ...], before: Lock | None, lock: Lock) -> None:
+    found = {row.name for old in (before, lock) if old for row in (*old.packages(), *old.debs, *old.git, *old.http)}
+    if unknown := sorted(set(packages) - found):
+        import difflib
+
+        near = difflib.get_close_matches(unknown[0], found, n=1)
+        raise SpecError(
+            f"the lock has no package {unknown[0]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            next_step=f"rlbox show {lock.target}",
+        )
+
+
+def _write(app: App, name: str, before: Lock | None, lock: Lock) -> None:
+    from rlbox.act.folders import write_if_changed
+
+    path = app.project.own_lock_file(name)
+    changed = before is None or before.text() != lock.text()
+    if not app.dry_run:
+        changed = write_if_changed(path, lock.text()) or changed
+    if changed and before:
+        app.say(_diff(before.text(), lock.text()))
+    if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
+        app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
+    counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
+    counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
+    sizes = {"os": sum(deb.size for deb in lock.debs)}
+    sizes |= {group.name: sum(p.size for p in group.packages) for group in (lock.runtime, lock.build, *lock.groups)}
+    lines = [f"{group:<12} {count:>4} packages {sizes[group] / 1e6:>9.1f} MB" for group, count in counts.items()]
     state = "not written (--dry-run)" if app.dry_run else "written" if changed else "unchanged"
-    app.result({"target": name, "groups": counts, "changed": changed}, "\n".join([*lines, f"{path.name} {state}"]))
+    app.result(
+        {"target": name, "groups": counts, "bytes": sizes, "changed": changed},
+        "\n".join([*lines, f"{path.name} {state}"]),
+    )
     app.say(f"next: rlbox build {name}")
+
+
+def _diff(old: str, new: str) -> str:
+    """Return what changed, a line a file of the lock, its name and version alone."""
+    import difflib
+    import json
+
+    def short(text: str) -> list[str]:
+        lines = []
+        for line in text.splitlines():
+            row = line.strip().rstrip(",")
+            data = json.loads(row) if row.startswith('{"name"') and row.endswith("}") else None
+            lines.append(f"{data['name']} {data.get('version') or data['sha256'][:12]}" if data else row)
+        return lines
+
+    rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)
+    return "\n".join(line for line in rows if not line.startswith("@@"))

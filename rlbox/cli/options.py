@@ -53,3 +53,20 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the names of jobs, read from files alone."""
     return [name for name in project_of(ctx.params.get("project")).jobs() if name.startswith(incomplete)]
+
+
+def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--sources NAME` to a verb that gets files from outside; empty when the target's own profile is meant."""
+    return click.option(
+        "--sources",
+        metavar="NAME",
+        default="",
+        envvar="RLBOX_SOURCES",
+        shell_complete=complete_sources,
+        help="Where files come from: direct, cn, or a file of sources/ [RLBOX_SOURCES].",
+    )(function)
+
+
+def complete_sources(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of sources profiles, read from files alone."""
+    return [name for name in project_of(ctx.params.get("project")).source_profiles() if name.startswith(incomplete)]

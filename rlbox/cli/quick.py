@@ -5,6 +5,7 @@ Only the plainest form of a verb is known here; every other one is left to click
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,13 @@ def run_quickly(words: Sequence[str]) -> int | None:
 
 
 def _build(words: Sequence[str], name: str, flags: Sequence[str]) -> int | None:
-    from rlbox.cli.build_image import build_target
+    from rlbox.cli.build_image import BuildWish, build_target
     from rlbox.cli.failure import answer_failures
 
     app = _app()
     no_cache, rebuild = (flag in flags for flag in _BUILD_FLAGS)
-    return answer_failures(words, lambda: build_target(app, name, no_cache=no_cache, rebuild=rebuild)) if app else None
+    wish = BuildWish(no_cache=no_cache, rebuild=rebuild, sources=os.environ.get("RLBOX_SOURCES", ""))
+    return answer_failures(words, lambda: build_target(app, name, wish)) if app else None
 
 
 def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | None:

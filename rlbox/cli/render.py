@@ -35,7 +35,7 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> 
     if not (check or app.dry_run):
         _write(app, stale)
     if context and not app.dry_run:
-        _write_context(plans[0], Path(context))
+        _write_context(app, plans[0], Path(context))
     files = sorted({name for plan in plans for name in plan.rendered})
     app.result(
         {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)},
@@ -69,12 +69,13 @@ def _write(app: App, files: dict[str, str]) -> None:
             ) from error
 
 
-def _write_context(plan: ImagePlan, folder: Path) -> None:
+def _write_context(app: App, plan: ImagePlan, folder: Path) -> None:
     from rlbox.act.context import check_context_folder
-    from rlbox.cli.build_image import prepare
+    from rlbox.cli.build_image import BuildWish
+    from rlbox.cli.build_inputs import prepare
 
     check_context_folder(folder)
-    prepare(plan, folder)
+    prepare(app, plan, BuildWish(), folder)
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

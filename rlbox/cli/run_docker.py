@@ -13,7 +13,6 @@ from rlbox.act.docker_engine import DockerEngine
 from rlbox.act.engine_api import engine_address, find_image
 from rlbox.act.file_lock import hold
 from rlbox.act.run_folder import make_run_folder, new_run_id
-from rlbox.act.site import probe_site
 from rlbox.cli.app import App
 from rlbox.cli.build_image import is_current
 from rlbox.cli.follow import check_ports, finish, follow, run_files
@@ -22,7 +21,6 @@ from rlbox.errors import EngineError, Interrupted
 from rlbox.plan.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, plan_container
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.params import Values
-from rlbox.plan.sources import plan_sources
 from rlbox.spec.job import Job
 
 GRACE_S = 20  # the supervisor ends a stage and its services within 12 s
@@ -72,7 +70,7 @@ def _check_image(image: ImagePlan) -> None:
     found = find_image(image.tag)
     if found is None:
         raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
-    if not is_current(image, plan_sources(image.torch_groups, probe_site()), found):
+    if not is_current(image, found):
         raise EngineError(
             f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
         )

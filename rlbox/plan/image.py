@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rlbox.plan.sources import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
+    from rlbox.plan.layers import Layer
     from rlbox.spec.lock import Lock
     from rlbox.spec.target import Target
 
-SCRIPTS = ("entrypoint.sh", "install.sh")
+SCRIPTS = ("scripts/install.sh", "files/opt/rlbox/libexec/entrypoint.sh")  # paths in the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,9 @@ class ImagePlan:
     """Everything about an image that follows from its specs alone.
 
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
-    build context to their text. `groups` are the layers of the stack, each with a file `requirements/<group>.txt` in
-    the context; `lock` says how the lock stands to the spec: `current`, `stale` or `missing`.
+    build context to their text. `layers` are the Python layers, each with a file `requirements/<layer>.txt` in the
+    context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale. `rootfs` is the
+    checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
 
     target: str
@@ -47,11 +49,12 @@ class ImagePlan:
     rendered: Mapping[str, str]
     context: Mapping[str, str]
     lock: str
-    bootstrap: str
-    packages: tuple[str, ...]
-    groups: tuple[str, ...]
+    lock_checksum: str
+    rootfs: str
+    layers: tuple[str, ...]
     torch_groups: tuple[TorchGroup, ...]
     python: str
+    sources: str
     network: str
     epoch: int
     container: ContainerDefaults
@@ -65,7 +68,7 @@ class ImagePlan:
 
 def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
     """Return the plan that `ImagePlan.as_json` wrote."""
-    lists = {key: tuple(data[key]) for key in ("packages", "groups", "inputs")}
+    lists = {key: tuple(data[key]) for key in ("layers", "inputs")}
     groups = tuple(TorchGroup(packages=tuple(g["packages"]), channel=g["channel"]) for g in data["torch_groups"])
     container = ContainerDefaults(**data["container"])
     return ImagePlan(**{**data, **lists, "torch_groups": groups, "container": container})
@@ -85,29 +88,34 @@ def plan_image(
     bytecode
         Folder for compiled templates, or None.
     """
+    from rlbox.plan.layers import plan_layers
     from rlbox.plan.render import render
-    from rlbox.spec.lock import lock_checksum
+    from rlbox.spec.lock import lock_state
 
     def text(name: str, **values: Any) -> str:
         return render(templates, name, values, bytecode)
 
-    dockerfile = text("Dockerfile.j2", target=target, torch_wheels=TORCH_WHEELS, spec_checksum=spec_checksum(target))
-    base = "# Rendered by `rlbox render`: the first stage of every images/*/Dockerfile.\n\n" + text("base.j2")
-    scripts = {f"scripts/{name}": text(f"scripts/{name}") for name in SCRIPTS}
-    state = "missing" if lock is None else "current" if lock.spec == lock_checksum(target, runtime) else "stale"
+    layers = plan_layers(target, lock)
+    rows = [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers]
+    dockerfile = text(
+        "Dockerfile.j2", target=target, layers=rows, torch_wheels=TORCH_WHEELS, labels=image_labels(target, lock)
+    )
+    base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
+    scripts = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     run, disk = target.run, target.disk
     return ImagePlan(
         target=target.name,
         title=target.title,
         tag=f"rlbox/{target.name}:latest",
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
-        context={"Dockerfile": dockerfile, **scripts, **(_requirements(lock) if lock else {})},
-        lock=state,
-        bootstrap=target.base.bootstrap,
-        packages=tuple(sorted(target.base.packages)),
-        groups=tuple(group.name for group in target.stack),
+        context={"Dockerfile": dockerfile, **scripts, **(_locked_files(lock, layers) if lock else {})},
+        lock=lock_state(target, lock, runtime),
+        lock_checksum=lock.checksum() if lock else "",
+        rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
+        layers=tuple(layer.name for layer in layers),
         torch_groups=torch_groups(target),
         python=target.python.version,
+        sources=target.sources,
         network=target.build.network,
         epoch=target.build.epoch,
         env=dict(target.env),
@@ -121,16 +129,47 @@ def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)
 
 
+def image_labels(target: Target, lock: Lock | None) -> dict[str, str]:
+    """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
+    return {
+        "org.opencontainers.image.title": target.title,
+        "rlbox.fixes": " ".join(patch.file for patch in target.patches),
+        "rlbox.lock": lock.checksum() if lock else "",
+        "rlbox.spec": spec_checksum(target),
+        "rlbox.target": target.name,
+    }
+
+
 def spec_checksum(target: Target) -> str:
-    """Return the checksum of the completed spec."""
+    """Return the checksum of the completed spec; where its files come from is no part of it."""
+    return _checksum(target.model_dump(mode="json", exclude={"sources"}))
+
+
+def rootfs_checksum(lock: Lock, epoch: int) -> str:
+    """Return the checksum of what a bootstrapped operating system is made of."""
+    return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
+
+
+def _checksum(value: Any) -> str:
     import hashlib
     import json
 
-    return hashlib.sha256(json.dumps(target.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _requirements(lock: Lock) -> dict[str, str]:
-    files = {f"requirements/{group.name}.txt": group.requirements() for group in lock.groups}
+def _title(target: Target, layer: Layer) -> str:
+    if layer.name == layer.group:
+        roots = next(group.packages for group in target.stack if group.name == layer.group)
+        return f"{layer.group}: {', '.join(roots)}"
+    return f"{layer.group}: {', '.join(f'{package.name} {package.version}' for package in layer.packages)}"
+
+
+def _locked_files(lock: Lock, layers: Sequence[Layer]) -> dict[str, str]:
+    from rlbox.spec.lock import requirements
+
+    files = {f"requirements/{layer.name}.txt": requirements(layer.packages) for layer in layers}
     files["requirements/runtime.txt"] = lock.runtime.requirements()
-    files["requirements/uv.txt"] = "".join(p.requirement() for p in lock.runtime.packages if p.name == "uv")
+    files["requirements/build.txt"] = lock.build.requirements()
+    files["requirements/uv.txt"] = requirements(p for p in lock.runtime.packages if p.name == "uv")
+    files["files/opt/rlbox/share/lock.json"] = lock.text()
     return files

@@ -5,93 +5,236 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from rlbox.errors import WorkFailed
 from rlbox.plan.sources import SourcePlan
-from rlbox.spec.lock import Lock, LockedGroup, Package, lock_checksum
+from rlbox.plan.wheel_tags import best_wheel
+from rlbox.spec.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch, lock_checksum
 from rlbox.spec.target import Target
 from rlbox.values import Command
 
-_PIN = re.compile(
-    r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?\s*\\?$"
-)
-_MORE = " \\"
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?$")
 _VIA = re.compile(r"^\s+#\s+(?:via\s+)?(\S.*)$")
+PINS, PYLOCK = "pins.txt", "pylock.toml"
 
 
-def plan_inputs(target: Target, runtime: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the requirement files to resolve, stack and runtime apart: file name to text.
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """What may leave the version of the lock before: everything, or the packages named."""
 
-    Each group's roots are a file of their own, so that uv's notes say which group asked for a package.
+    everything: bool = False
+    names: frozenset[str] = frozenset()
+
+    def moves(self, name: str) -> bool:
+        """Return whether a package may get another version."""
+        return self.everything or name in self.names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """What uv printed: `pins` as a requirements file with notes of who asked, `files` as a parsed pylock.toml.
+
+    `sizes` maps the sha256 of a file to its bytes.
+    """
+
+    pins: str
+    files: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What is resolved together: the files uv reads, by name; `.in` files are roots, one for each group."""
+
+    name: str
+    files: Mapping[str, str]
+
+
+def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]) -> tuple[Inputs, ...]:
+    """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
+
+    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept` maps
+    the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in target.python.exclude)
-    return stack, {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
+    own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
+    tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
+    return tuple(
+        Inputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
+        for name, files in (("stack", stack), ("runtime", own), ("build", tools))
+    )
 
 
-def plan_compile(target: Target, files: Iterable[str], uv: str, sources: SourcePlan, cwd: str) -> Command:
-    """Return the uv command that resolves the `.in` files for the target's interpreter, with hashes."""
-    overrides = [word for name in files if name == "excluded.txt" for word in ("--override", name)]
-    roots = sorted(name for name in files if name.endswith(".in"))
+def _pins(versions: Mapping[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, str]]:
+    """Return the versions that a new lock keeps from the one before, by resolution (`stack`, `runtime`, `build`, `apt`)."""
+    if lock is None or upgrade.everything:
+        return {}
+    stack = [package for group in lock.groups for package in group.packages]
+    rows: dict[str, Iterable[Package | Deb]] = {
+        "stack": stack,
+        "runtime": lock.runtime.packages,
+        "build": lock.build.packages,
+        "apt": lock.debs,
+    }
+    return {
+        name: {row.name: row.version for row in found if not upgrade.moves(row.name)} for name, found in rows.items()
+    }
+
+
+def plan_compile(
+    target: Target, inputs: Inputs, uv: str, sources: SourcePlan, cwd: str, upgrade: Upgrade
+) -> tuple[Command, Command]:
+    """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
+    overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
+    roots = sorted(name for name in inputs.files if name.endswith(".in"))
     local = [
         word for folder in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", folder)
     ]
     python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
-    return Command(
-        argv=(uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-header", *python, *local, *overrides, *roots),
-        env=sources.env,
-        cwd=cwd,
-        timeout_s=600,
-    )
-
-
-def plan_lock(target: Target, runtime: tuple[str, ...], stack_text: str, runtime_text: str) -> Lock:
-    """Return the lock from what `plan_compile`'s two commands printed."""
-    order = [group.name for group in target.stack]
-    packages, parents = parse_compiled(stack_text)
-    owner = _first_group(order, parents)
-    own, _ = parse_compiled(runtime_text)
-    return Lock(
-        target=target.name,
-        spec=lock_checksum(target, runtime),
-        runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
-        groups=tuple(
-            LockedGroup(name=name, packages=_sorted(p for key, p in packages.items() if owner[key] == name))
-            for name in order
+    moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
+    moved += ["--upgrade"] if upgrade.everything else []
+    compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local)
+    return (
+        Command(argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=sources.env, cwd=cwd, timeout_s=600),
+        Command(
+            argv=(*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK),
+            env=sources.env,
+            cwd=cwd,
+            timeout_s=600,
         ),
     )
 
 
-def parse_compiled(text: str) -> tuple[dict[str, Package], dict[str, list[str]]]:
-    """Return the packages of `uv pip compile`'s output by name, and for each who asked for it.
+@dataclass(frozen=True, kw_only=True)
+class Further:
+    """What a lock holds besides Python packages."""
+
+    debs: tuple[Deb, ...] = ()
+    git: tuple[GitTree, ...] = ()
+    http: tuple[HttpFile, ...] = ()
+    patches: tuple[Patch, ...] = ()
+
+
+def plan_lock(
+    target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution], further: Further = Further()
+) -> Lock:
+    """Return the lock from what was resolved; `build` is left out when every package is a wheel."""
+    order = [group.name for group in target.stack]
+    _, parents = parse_pins(resolved["stack"].pins)
+    owner = _first_group(order, parents)
+    packages = locked_packages(target, resolved["stack"])
+    own = locked_packages(target, resolved["runtime"])
+    sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
+    tools = locked_packages(target, resolved["build"]) if sdists else {}
+    return Lock(
+        target=target.name,
+        spec=lock_checksum(target, runtime),
+        python=target.python.version,
+        platform=target.python.platform,
+        base=target.base.bootstrap or target.base.image,
+        debs=further.debs,
+        runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
+        build=LockedGroup(name="build", packages=_sorted(tools.values())),
+        groups=tuple(
+            LockedGroup(name=name, packages=_sorted(p for key, p in packages.items() if owner[key] == name))
+            for name in order
+        ),
+        git=further.git,
+        http=further.http,
+        patches=further.patches,
+    )
+
+
+def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package]:
+    """Return the packages of a resolution by name, each with the one file that is installed.
 
     Raises
     ------
     WorkFailed
-        There is none, one is not pinned by version (an address, a folder), or one has no sha256.
+        One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
     """
-    packages: dict[str, Package] = {}
+    versions, _ = parse_pins(resolution.pins)
+    channels = {_name(line): group.channel for group in target.stack if group.channel for line in group.packages}
+    found = {}
+    for row in resolution.files.get("packages", ()):
+        name, version = str(row["name"]), str(row["version"])
+        file = _chosen_file(row, target)
+        local = "+" in version and channels.get(name)
+        found[name] = Package(
+            name=name,
+            version=version,
+            file=file_name(file),
+            sha256=str(file["hashes"]["sha256"]),
+            size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
+            source=f"torch-wheels/{local}" if local else "python",
+        )
+    if missing := sorted(set(versions) - set(found)):
+        raise WorkFailed(f"uv found no file for {', '.join(missing)}")
+    return found
+
+
+def chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
+    """Return the address of every file that the lock will name, by sha256."""
+    chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
+    return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
+
+
+def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
+    wheels = {file_name(wheel): wheel for wheel in row.get("wheels", ())}
+    best = best_wheel(wheels, target.python.version, target.python.platform)
+    file = wheels[best] if best else row.get("sdist") or row.get("archive")
+    what = f"{row['name']} {row.get('version', '')}".strip()
+    if file is None:
+        raise WorkFailed(
+            f"{what} has no file for Python {target.python.version} on {target.python.platform}",
+            where="python.version and python.platform",
+            next_step="pin a version that has one",
+        )
+    if "version" not in row or "sha256" not in file.get("hashes", {}):
+        raise WorkFailed(f"{what} is not pinned by version and sha256: {file}")
+    return dict(file)
+
+
+def file_name(file: Mapping[str, Any]) -> str:
+    """Return the name of a file of a pylock.toml."""
+    place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
+    return unquote(place.rpartition("/")[2])
+
+
+def _name(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[=<>!~;\s]", requirement, maxsplit=1)[0]).lower()
+
+
+def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
+
+    Raises
+    ------
+    WorkFailed
+        There is none, or one is not pinned by version (an address, a folder).
+    """
+    versions: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
         if pin := _PIN.match(line):
             name = pin["name"]
-            packages[name] = Package(name=name, version=pin["version"], sha256=(), marker=pin["marker"] or "")
-            parents[name] = []
-        elif digests := _HASH.findall(line):
-            package = packages[name]
-            known = tuple(sorted({*package.sha256, *digests}))
-            packages[name] = Package(name=name, version=package.version, sha256=known, marker=package.marker)
+            versions[name], parents[name] = pin["version"], []
         elif (via := _VIA.match(line)) and via[1] != "via":
             parents[name].append(via[1])
         elif line and line[0] not in " #":
-            raise WorkFailed(f"uv resolved a package that is not pinned by version: {line.removesuffix(_MORE)}")
-    if not packages:
+            raise WorkFailed(f"uv resolved a package that is not pinned by version: {line}")
+    if not versions:
         raise WorkFailed("uv resolved no package", next_step="name packages in the groups of the target's stack")
-    if bare := [name for name, package in packages.items() if not package.sha256]:
-        raise WorkFailed(f"uv gave no sha256 for {', '.join(bare)}", next_step="use an index or folder that has hashes")
-    return packages, parents
+    return versions, parents
 
 
 def _first_group(order: list[str], parents: Mapping[str, list[str]]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.job import Job
 from rlbox.spec.merge import merge
+from rlbox.spec.profile import Profile
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.spec.target import Target
 
@@ -49,6 +50,30 @@ def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
     path = project.job_file(name)
     return check_spec(Job, {**_unnamed(path, project), "name": name}, _shown(path, project))
+
+
+def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Profile:
+    """Return the sources profile `name`; the rules of a profile that it includes are tried after its own.
+
+    Its errors are those of `load_target`; `above` are the profiles that include this one.
+    """
+    if name in above:
+        raise SpecError(f"profiles include each other: {' -> '.join((*above, name))}", next_step="break the circle")
+    path = project.source_file(name)
+    data = _unnamed(path, project)
+    include = data.pop("include", None)
+    profile = check_spec(Profile, {**data, "name": name}, _shown(path, project), known=("include",))
+    if include is None:
+        return profile
+    known = list(project.source_profiles())
+    if include not in known:
+        near = suggest(str(include), known)
+        raise SpecError(
+            f"{_shown(path, project)}: include: unknown sources profile {include!r}{near}",
+            next_step=f"choose one of: {', '.join(known)}",
+        )
+    under = load_profile(project, include, (*above, name))
+    return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:

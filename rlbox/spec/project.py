@@ -17,7 +17,7 @@ def _shipped() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A folder whose `images/`, `jobs/` and `templates/` extend or override the shipped ones."""
+    """A folder whose `images/`, `jobs/`, `sources/` and `templates/` extend or override the shipped ones."""
 
     folder: Path
 
@@ -41,6 +41,16 @@ class Project:
         """Return the file of a job; `SpecError` when there is none."""
         return self._find("job", name, self.jobs())
 
+    def source_file(self, name: str) -> Path:
+        """Return the file of a sources profile; `SpecError` when there is none."""
+        return self._find("sources profile", name, self.source_profiles())
+
+    def source_profiles(self) -> dict[str, Path]:
+        """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
+        folders = (PACKAGE / "data" / "sources", self.folder / "sources")
+        found = {path.stem: path for folder in folders for path in folder.glob("*.toml")}
+        return dict(sorted(found.items()))
+
     def targets(self) -> dict[str, Path]:
         """Return the spec file of every target, by name."""
         found: dict[str, Path] = {}
@@ -56,8 +66,14 @@ class Project:
         return dict(sorted(found.items()))
 
     def lock_file(self, name: str) -> Path:
-        """Return where a target's lock is: beside its spec."""
-        return self.target_file(name).with_name("lock.json")
+        """Return where a target's lock is read: the project's own, else beside the spec."""
+        spec = self.target_file(name)
+        own = self.own_lock_file(name)
+        return own if own.is_file() else spec.with_name("lock.json")
+
+    def own_lock_file(self, name: str) -> Path:
+        """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
+        return self.folder / "images" / name / "lock.json"
 
     def template_folders(self) -> list[Path]:
         """Return the folders that templates are loaded from, in order."""
@@ -71,6 +87,11 @@ class Project:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise SpecError(
             f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
-            where=" and ".join(str(root / ("images" if kind == "target" else "jobs")) for root in self.roots),
+            where=" and ".join(str(folder) for folder in self._folders(kind)),
             next_step=f"choose one of: {', '.join(known) or 'none'}",
         )
+
+    def _folders(self, kind: str) -> tuple[Path, ...]:
+        if kind == "sources profile":
+            return (self.folder / "sources", PACKAGE / "data" / "sources")
+        return tuple(root / ("images" if kind == "target" else "jobs") for root in self.roots)

@@ -18,12 +18,13 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
+Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
 AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Line = Annotated[str, AfterValidator(_one_line)]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
-_OWN_GROUPS = {"runtime", "uv"}  # their requirement files lie beside those of the groups
+_OWN_GROUPS = {"build", "files", "os", "patches", "runtime", "tools", "uv", "venv"}  # build stages of every image
 
 
 class Frozen(BaseModel):
@@ -36,6 +37,7 @@ class Base(Frozen):
     """What the first layer is made of: an image by digest, or a distribution bootstrapped from apt alone."""
 
     bootstrap: Literal["", "debian:bookworm"] = Field(description="distribution:suite to bootstrap from apt")
+    suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
     image: str = Field(description="NAME@sha256:DIGEST to build on")
     packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
 
@@ -55,6 +57,7 @@ class Python(Frozen):
     interpreter: AbsolutePath
     platform: Line = Field(description="uv's name of the platform to lock for")
     exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
+    build: tuple[Requirement, ...] = Field(description="what source archives are built with, where there is no wheel")
 
 
 class Group(Frozen):
@@ -72,11 +75,39 @@ class Group(Frozen):
         return self
 
 
+class GitSource(Frozen):
+    """A repository whose tree at one commit is put into the image."""
+
+    name: Name
+    url: Line
+    ref: Line = Field(description="branch, tag or commit; the lock holds the commit")
+    into: AbsolutePath = Field(description="folder of the image that gets the tree")
+
+
+class HttpSource(Frozen):
+    """A file behind an address that is put into the image."""
+
+    name: Name
+    url: Line
+    into: AbsolutePath = Field(description="path of the file in the image")
+    executable: bool = False
+
+
+class PatchSource(Frozen):
+    """A unified diff in the target's folder `patches/`, applied to files of the image."""
+
+    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    into: AbsolutePath = Field(description="folder of the image that the diff's paths start in")
+    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
+
+
 class Build(Frozen):
     """How the image is built."""
 
     network: Literal["host", "default", "none"]
     epoch: Annotated[int, Field(ge=0)] = Field(description="SOURCE_DATE_EPOCH, seconds")
+    own_layer_mib: Annotated[int, Field(ge=1)] = Field(description="a wheel of this size or more is a layer of its own")
+    bake_ca: bool = Field(description="keep the CA bundle of the building machine in the image")
 
 
 class Run(Frozen):
@@ -107,6 +138,10 @@ class Target(Frozen):
     base: Base
     python: Python
     stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")
+    git: tuple[GitSource, ...] = Field(description="repositories put into the image")
+    http: tuple[HttpSource, ...] = Field(description="files put into the image")
+    patches: tuple[PatchSource, ...] = Field(description="diffs applied to the image, in order")
+    sources: Name = Field(description="where files come from: direct, cn, or a profile of yours; no part of the image")
     env: dict[EnvName, Line] = Field(description="environment baked into the image")
     build: Build
     run: Run

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Install Python packages inside a build step: `install.sh runtime`, or `install.sh group NAME`.
+# Install Python packages inside a build step: `install.sh uv | runtime | venv PYTHON | layer PYTHON NAME | settle`.
+# What is to be a layer of the image ends up below /out, every time stamp SOURCE_DATE_EPOCH.
 # Settings of the building machine (mirror, CA bundle) come as secrets, so that no layer and no history holds them.
 set -eu
+umask 022
 
-requirements=/opt/rlbox/requirements
+tools=/opt/tools wheels=/run/rlbox/wheels uv=/opt/tools/uv
 if [ -s /run/rlbox/sources.env ]; then
     set -a
     . /run/rlbox/sources.env
@@ -12,41 +14,78 @@ fi
 if [ -s /run/rlbox/ca.crt ]; then
     export SSL_CERT_FILE=/run/rlbox/ca.crt PIP_CERT=/run/rlbox/ca.crt
 fi
-export UV_LINK_MODE=copy UV_NO_PROGRESS=1 PYTHONDONTWRITEBYTECODE=1
+export UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
+
+# Wheels that the building machine holds lie in $wheels; the file `complete` says that nothing else is needed.
+offline() { [ -e "$wheels/complete" ]; }
 
 install_locked() { # PYTHON FILE [OPTION...]
     python=$1 file=$2
     shift 2
-    "$uv" pip install --python "$python" --no-deps --require-hashes --compile-bytecode "$@" -r "$file"
+    if offline; then
+        unset UV_DEFAULT_INDEX UV_INDEX UV_FIND_LINKS
+        set -- "$@" --offline --no-index
+    elif [ -n "${TORCH_WHEELS:-}" ] && [ -z "${UV_INDEX:-}${UV_FIND_LINKS:-}" ] && ! has_wheels; then
+        export UV_INDEX="$TORCH_WHEELS" UV_INDEX_STRATEGY=unsafe-best-match
+    fi
+    if [ -s "$tools/build.txt" ]; then
+        set -- "$@" --build-constraint "$tools/build.txt"
+    fi
+    if has_wheels; then
+        set -- "$@" --find-links "$wheels"
+    fi
+    "$uv" pip install --python "$python" --no-deps --require-hashes "$@" -r "$file"
+}
+
+has_wheels() { [ -n "$(find "$wheels" -name '*.whl' -o -name '*.tar.gz' -o -name '*.zip' 2>/dev/null | head -n 1)" ]; }
+
+settle() { # give everything below /out its time stamp
+    find /out -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
 case $1 in
-runtime)
-    # uv comes by pip, hash-checked, into a throw-away environment; uv then does the rest.
+uv)
+    # uv comes by pip, hash-checked, into a throw-away environment.
     python3 -m venv /tmp/first
-    /tmp/first/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --require-hashes -r "$requirements/uv.txt"
-    uv=/tmp/first/bin/uv
-    "$uv" venv --quiet --allow-existing --python python3 /opt/rlbox
-    install_locked /opt/rlbox/bin/python "$requirements/runtime.txt"
+    set -- --quiet --disable-pip-version-check --no-cache-dir --no-compile --require-hashes
+    if offline; then
+        set -- "$@" --no-index --find-links "$wheels"
+    fi
+    /tmp/first/bin/pip install "$@" -r "$tools/uv.txt"
+    mv /tmp/first/bin/uv "$uv"
+    rm -rf /tmp/first
+    ;;
+runtime)
+    "$uv" venv --quiet --python python3 /opt/rlbox
+    install_locked /opt/rlbox/bin/python "$tools/runtime.txt" --compile-bytecode
     echo /opt/rlbox/lib >"$(/opt/rlbox/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rlbox.pth"
     printf '#!/bin/sh\nexec /opt/rlbox/bin/python -m rlbox "$@"\n' >/opt/rlbox/bin/rlbox
     chmod 755 /opt/rlbox/bin/rlbox
-    rm -rf /tmp/first
+    mkdir -p /out/opt
+    mv /opt/rlbox /out/opt/rlbox
+    settle
     ;;
-group)
-    uv=/opt/rlbox/bin/uv
-    wheels=$(find /run/rlbox/wheels -name '*.whl' 2>/dev/null | head -n 1)
-    if [ -n "${TORCH_WHEELS:-}" ] && [ -z "$wheels" ] && [ -z "${UV_INDEX:-}" ]; then
-        export UV_INDEX="$TORCH_WHEELS" UV_INDEX_STRATEGY=unsafe-best-match
-    fi
-    if [ -n "$wheels" ]; then
-        install_locked /opt/venv/bin/python "$requirements/$2.txt" --find-links /run/rlbox/wheels
-    else
-        install_locked /opt/venv/bin/python "$requirements/$2.txt"
-    fi
+venv)
+    mkdir -p /out/opt
+    "$uv" venv --quiet --python "$2" /opt/venv
+    mv /opt/venv /out/opt/venv
+    settle
+    ;;
+layer)
+    # The environment itself is a layer of its own: what it is made of is taken out again.
+    "$uv" venv --quiet --python "$2" /opt/venv
+    find /opt/venv ! -type d >/tmp/environment
+    install_locked /opt/venv/bin/python "$tools/$3.txt"
+    xargs rm -f </tmp/environment
+    mkdir -p /out/opt
+    mv /opt/venv /out/opt/venv
+    settle
+    ;;
+settle)
+    settle
     ;;
 *)
-    echo "install.sh: runtime, or group NAME" >&2
+    echo "install.sh: uv, runtime, venv PYTHON, layer PYTHON NAME, or settle" >&2
     exit 2
     ;;
 esac

@@ -1,0 +1,112 @@
+"""Ask apt: which archives this machine uses, and which packages a bootstrapped base is made of."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlbox.act.command import check_command, run_command
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.plan.apt import AptSuite, parse_uris, plan_apt_commands, plan_apt_root, suites_of
+from rlbox.spec.lock import Deb
+from rlbox.spec.target import Base
+from rlbox.values import Command
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def architecture_of(platform: str) -> str:
+    """Return Debian's name of the processor in uv's platform name (`x86_64-unknown-linux-gnu`: amd64)."""
+    processor = platform.partition("-")[0]
+    return _ARCHITECTURES.get(processor, processor)
+
+
+def machine_archives() -> dict[str, str]:
+    """Return the archives of this machine's apt sources: the last part of their address to the address.
+
+    A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
+    its own default. Empty when nobody knows.
+    """
+    found = _own_archives()
+    return found if "debian" in found else {**_mmdebstrap_archives(), **found}
+
+
+def _own_archives() -> dict[str, str]:
+    if shutil.which("apt-get") is None:
+        return {}
+    told = run_command(Command(argv=("apt-get", "indextargets", "--format", "$(REPO_URI)"), timeout_s=60))
+    urls = [line.strip().rstrip("/") for line in told.stdout.splitlines() if line.strip()]
+    return {url.rpartition("/")[2]: url for url in reversed(urls)}
+
+
+def _mmdebstrap_archives() -> dict[str, str]:
+    """Return the archives of the source list that mmdebstrap would write; its first hook ends it after that."""
+    if shutil.which("mmdebstrap") is None:
+        return {}
+    show = '--setup-hook=cat "$1/etc/apt/sources.list"; exit 1'
+    asked = Command(argv=("mmdebstrap", "--quiet", "--variant=custom", show, "bookworm", "/dev/null"), timeout_s=60)
+    urls = re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", run_command(asked).stdout, re.MULTILINE)
+    return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
+
+
+def resolve_debs(
+    base: Base, platform: str, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+) -> tuple[Deb, ...]:
+    """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
+
+    Parameters
+    ----------
+    archives
+        Archive (`debian`, `debian-security`) to address.
+    pins
+        Package to the version that is kept while an archive still offers it.
+
+    Raises
+    ------
+    NodeError
+        This machine has no apt, not the archives' keyring, or no archive for a suite.
+    WorkFailed
+        apt finds no solution, or an archive does not answer; its last lines are quoted.
+    """
+    suites = [_suite(archive, suite, archives) for suite, archive in suites_of(base).items()]
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
+        root = Path(folder)
+        for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
+            (root / name).mkdir(parents=True)
+        for name, text in plan_apt_root(suites, pins, architecture_of(platform), folder).items():
+            (root / name).write_text(text)
+        update, install = plan_apt_commands(base, folder)
+        trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+        where = ", ".join(sorted({suite.url for suite in suites}))
+        _apt(update, trust, f"apt cannot read its archives ({where})")
+        told = _apt(install, trust, "apt finds no set of packages for the base")
+    return parse_uris(told, suites)
+
+
+def _apt(command: Command, env: Mapping[str, str], what: str) -> str:
+    command = Command(argv=command.argv, env={**command.env, **env}, timeout_s=command.timeout_s)
+    outcome = check_command(command, what, next_step="look at base.packages and at `rlbox mirrors probe`")
+    if "W: " in outcome.stderr and not outcome.stdout and "update" not in command.argv:
+        raise WorkFailed(f"{what}\n  | {outcome.stderr.strip()}")
+    return outcome.stdout
+
+
+def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
+    keyring = Path(f"/usr/share/keyrings/{archive.partition('-')[0]}-archive-keyring.gpg")
+    if shutil.which("apt-get") is None or not keyring.is_file():
+        missing = "apt-get" if shutil.which("apt-get") is None else str(keyring)
+        raise NodeError(
+            f"{missing} is missing, and the target's base is bootstrapped from apt",
+            where="base.bootstrap",
+            next_step="lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)",
+        )
+    if archive not in archives:
+        raise NodeError(
+            f"no address of the archive {archive!r} is known here",
+            where="base.suites",
+            next_step="name one with an apt rule in a sources profile (docs/sources.md)",
+        )
+    return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))

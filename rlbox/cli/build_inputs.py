@@ -1,0 +1,108 @@
+"""What a build starts from: the locked files that it carries, its context folder, its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlbox.act.bootstrap import make_rootfs, rootfs_path
+from rlbox.act.builder import BuildRun
+from rlbox.act.context import build_digest, carried_entries, context_entries, write_context
+from rlbox.act.folders import cache_folder
+from rlbox.act.store import Store, store_folder
+from rlbox.cli.build_image import BuildWish, require_lock
+from rlbox.cli.places import build_env, locator
+from rlbox.errors import SpecError
+from rlbox.plan.image import ImagePlan
+from rlbox.plan.layers import plan_layers
+from rlbox.plan.sources import SiteFacts
+from rlbox.spec.artifact import artifacts
+from rlbox.spec.load import load_target
+from rlbox.spec.lock import Lock, Package, load_lock
+
+if TYPE_CHECKING:
+    from rlbox.cli.app import App
+
+
+def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = None) -> BuildRun:
+    """Write the build context of `plan`, fetching and bootstrapping what it carries; return how the build is run.
+
+    A hermetic build carries every locked file, any other only those that a step cannot verify by itself or that this
+    machine holds anyway.
+    """
+    from rlbox.act.site import probe_site
+
+    require_lock(plan)
+    site = probe_site()
+    lock = _lock(app, plan)
+    store = Store(store_folder(None))
+    profile = wish.sources or plan.sources
+    _fetch(app, plan, lock, store, profile, everything=wish.hermetic)
+    if plan.rootfs and not rootfs_path(plan.rootfs).exists():
+        app.say(f"making the base from its {len(lock.debs)} apt packages")
+    rootfs = make_rootfs(lock, plan.rootfs, plan.epoch, store) if plan.rootfs else None
+    wheels = _wheels(app, plan, lock, store, site, everything=wish.hermetic)
+    entries = context_entries(plan)
+    folder = folder or cache_folder("contexts", plan.target)
+    write_context({**entries, **carried_entries(plan, rootfs, wheels, complete=wish.hermetic)}, folder)
+    return BuildRun(
+        context=folder,
+        digest=build_digest(entries, plan),
+        env={} if wish.hermetic else build_env(app, plan, profile, site),
+        site=site,
+        cache=not (wish.no_cache or wish.verify),
+        network="none" if wish.hermetic else "",
+    )
+
+
+def _lock(app: App, plan: ImagePlan) -> Lock:
+    lock = load_lock(app.project.lock_file(plan.target))
+    if lock is None or lock.checksum() != plan.lock_checksum:
+        raise SpecError(
+            f"the lock of target {plan.target} changed while it was read", next_step=f"rlbox build {plan.target}"
+        )
+    return lock
+
+
+def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *, everything: bool) -> None:
+    """Bring into the store what the build carries: all, or what no step of a Dockerfile verifies by itself."""
+    from rlbox.act.fetch import ensure
+
+    carried = [artifact for artifact in artifacts(lock) if everything or artifact.kind in ("apt", "git", "http")]
+    if plan.rootfs and rootfs_path(plan.rootfs).exists():
+        carried = [artifact for artifact in carried if artifact.kind != "apt"]
+    missing = [artifact for artifact in carried if not store.has(artifact.sha256)]
+    if missing:
+        app.say(f"fetching {len(missing)} files, {sum(artifact.size for artifact in missing) / 1e6:.1f} MB")
+        ensure(carried, locator(app, profile), store, target=plan.target)
+
+
+def _wheels(
+    app: App, plan: ImagePlan, lock: Lock, store: Store, site: SiteFacts, *, everything: bool
+) -> Mapping[str, Path]:
+    """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
+    layers = plan_layers(load_target(app.project, plan.target).target, lock)
+    rows = [("runtime", package) for package in lock.runtime.packages]
+    rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
+    rows += [(layer.name, package) for layer in layers for package in layer.packages]
+    found: dict[str, Path] = {}
+    for layer, package in rows:
+        path = store.path(package.sha256) if everything else _local_wheel(package, site)
+        if path:
+            found[f"{layer}/{package.file}"] = path
+            if everything and not package.is_wheel:
+                found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
+    return found
+
+
+def _local_wheel(package: Package, site: SiteFacts) -> Path | None:
+    """Return the package's file in one of pip's `find-links` folders, when it has the locked bytes."""
+    from rlbox.act.store import sum_file
+
+    for folder, names in site.find_links.items():
+        for name in names:
+            if name.replace("%2B", "+") == package.file and sum_file(Path(folder, name)) == package.sha256:
+                return Path(folder, name)
+    return None
+

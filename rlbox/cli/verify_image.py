@@ -1,0 +1,55 @@
+"""The second half of `rlbox build --verify`: build again, compare, name what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from rlbox.act.builder import BuildRun, build_image
+from rlbox.act.docker_engine import DockerEngine
+from rlbox.act.engine_api import find_image
+from rlbox.act.image_diff import differences
+from rlbox.errors import WorkFailed
+from rlbox.plan.image import ImagePlan
+from rlbox.report.build_view import build_view
+
+if TYPE_CHECKING:
+    from rlbox.cli.app import App
+
+_SHOWN = 40
+
+
+def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
+    """Build the image once more without cache and compare it with the one whose manifest has `digest`.
+
+    Raises
+    ------
+    WorkFailed
+        They differ; every differing file is named with its layer and the first difference.
+    """
+    engine = DockerEngine.connect()
+    again = f"rlbox/{plan.target}:verify"
+    app.say("building once more, without cache, to compare")
+    try:
+        with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
+            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step)
+        if digest and digest == second:
+            app.say(f"verified: both builds have the digest {digest}")
+            return
+        if not digest and _layers(plan.tag) == _layers(again):
+            app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
+            return
+        found = list(differences(engine.save(plan.tag), engine.save(again)))
+        rows = [str(difference) for difference in found[:_SHOWN]]
+        more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise WorkFailed(
+            f"two builds of {plan.target} differ: {digest or 'first'} and {second or 'second'}\n"
+            + "\n".join(f"  {row}" for row in [*rows, *more]),
+            next_step=f"whole log: {log}",
+        )
+    finally:
+        engine.remove_tag(again)
+
+
+def _layers(tag: str) -> object:
+    return ((find_image(tag) or {}).get("RootFS") or {}).get("Layers")

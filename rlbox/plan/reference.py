@@ -1,0 +1,120 @@
+"""Names of images in registries: `HOST[:PORT]/PATH[:TAG][@DIGEST]`, as docker reads them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+from rlbox.errors import SpecError
+
+DOCKER_HUB = "docker.io"
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
+_PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """An image in a registry; `tag` and `digest` are empty when they are not named."""
+
+    host: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        """The repository with its host, without tag and digest."""
+        return f"{self.host}/{self.repository}"
+
+    def pinned(self, digest: str) -> str:
+        """Return `name@digest`, the form that always means the same bytes."""
+        return f"{self.name}@{digest}"
+
+    def __str__(self) -> str:
+        return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+def parse_reference(text: str) -> Reference:
+    """Return the parts of an image's name; without a registry it is Docker Hub's, as docker has it.
+
+    Raises
+    ------
+    SpecError
+        It is no name of an image; says which part is wrong.
+    """
+    rest, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise _refused(text, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
+    before, colon, tag = rest.rpartition(":")
+    if not colon or "/" in tag:
+        before, colon, tag = rest, "", ""
+    if colon and not _TAG.fullmatch(tag):
+        raise _refused(text, f"the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'")
+    host, path = _split_host(before)
+    if not _HOST.fullmatch(host):
+        raise _refused(text, f"the registry {host!r} is no HOST or HOST:PORT")
+    for part in path.split("/"):
+        if not _PART.fullmatch(part):
+            raise _refused(text, _wrong_part(part))
+    if len(path) > _LONGEST:
+        raise _refused(text, f"the name is longer than {_LONGEST} characters")
+    return Reference(host=host, repository=path, tag=tag, digest=digest)
+
+
+def push_reference(text: str, target: str) -> Reference:
+    """Return where `rlbox push --to` puts the image of `target`: the tag `latest` unless one is named.
+
+    A name that ends in '/' is a namespace: the target's name is appended.
+
+    Raises
+    ------
+    SpecError
+        It is no name of an image, or names a digest, which nobody can choose.
+    """
+    reference = parse_reference(text + target if text.endswith("/") else text)
+    if reference.digest:
+        raise SpecError(f"{text!r} names a digest; a push chooses a tag", next_step="--to REGISTRY/NAMESPACE/NAME:TAG")
+    return replace(reference, tag=reference.tag or "latest")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
+    name = host_name(host)
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(host: str) -> str:
+    """Return `HOST[:PORT]` without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def familiar_name(reference: str) -> str:
+    """Return how docker shows a full name: without `docker.io/` and `library/`."""
+    return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
+
+
+def _split_host(name: str) -> tuple[str, str]:
+    first, slash, rest = name.partition("/")
+    if slash and (any(sign in first for sign in ".:[") or first == "localhost"):
+        host = DOCKER_HUB if first == f"index.{DOCKER_HUB}" else first
+        return host, f"library/{rest}" if host == DOCKER_HUB and "/" not in rest else rest
+    return DOCKER_HUB, name if slash else f"library/{name}"
+
+
+def _wrong_part(part: str) -> str:
+    if part != part.lower() and _PART.fullmatch(part.lower()):
+        return f"{part!r} has capital letters, which registries do not take"
+    return f"{part!r} must be lower-case letters and digits, parted by '.', '_', '__' or '-'"
+
+
+def _refused(text: str, why: str) -> SpecError:
+    return SpecError(f"{text!r} is no name of an image: {why}", next_step="write it as HOST/NAMESPACE/NAME:TAG")

@@ -1,0 +1,80 @@
+"""Progress of what is sent or written: layers with their bytes, moving on a terminal, one line each elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rlbox.plan.push import Layer
+
+_MARKS = {"pushed": "✓", "present": "="}
+_WORDS = {"waiting": "waiting", "pushing": "pushing", "pushed": "pushed", "present": "already there"}
+
+
+@contextmanager
+def push_view(*, live: bool, quiet: bool) -> Iterator[Callable[[Layer], None]]:
+    """Yield a function to be told of every change of a layer."""
+    if quiet:
+        yield lambda layer: None
+    elif live:
+        with _live_layers() as on_layer:
+            yield on_layer
+    else:
+        yield _printer()
+
+
+def size_text(size: float) -> str:
+    """Return bytes as people read them: 512 B, 10.5 MB, 5.32 GB."""
+    for unit, scale, digits in (("GB", 1e9, 2), ("MB", 1e6, 1), ("kB", 1e3, 1)):
+        if size >= scale:
+            return f"{size / scale:.{digits}f} {unit}"
+    return f"{size:.0f} B"
+
+
+def _printer() -> Callable[[Layer], None]:
+    told: set[str] = set()
+
+    def on_layer(layer: Layer) -> None:
+        if layer.state in _MARKS and layer.key not in told:
+            told.add(layer.key)
+            size = f"  {size_text(layer.total)}" if layer.total else ""
+            sys.stderr.write(f"{_MARKS[layer.state]} {layer.key}  {_WORDS[layer.state]}{size}\n")
+            sys.stderr.flush()
+
+    return on_layer
+
+
+@contextmanager
+def _live_layers() -> Iterator[Callable[[Layer], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+    tasks: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+
+        def on_layer(layer: Layer) -> None:
+            if layer.key not in tasks:
+                tasks[layer.key] = progress.add_task(layer.key)
+            total = max(layer.total, layer.done) or (1 if layer.state in _MARKS else None)
+            done = total if layer.state in _MARKS else layer.done
+            text = f"{layer.key}  {_WORDS[layer.state]:<13}"
+            progress.update(tasks[layer.key], description=text, completed=done or 0, total=total)
+
+        yield on_layer
+
+
+@contextmanager
+def bytes_view(what: str, total: int, *, live: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
+    if not live:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)
