@@ -6,6 +6,7 @@ rest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
@@ -109,7 +110,8 @@ def _over_socket(
     try:
         chunked = not isinstance(body, bytes)
         more = {"Transfer-Encoding": "chunked"} if chunked else {}
-        connection.request(method, path, body=body, headers=headers | more, encode_chunked=chunked)
+        with contextlib.suppress(BrokenPipeError):  # an engine that refuses early says why in its answer
+            connection.request(method, path, body=body, headers=headers | more, encode_chunked=chunked)
         response = connection.getresponse()
         yield response.status, response
     finally:

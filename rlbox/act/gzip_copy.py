@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from rlbox.act.layers import Hashed, gzipped, unpacked
+from rlbox.act.layers import Chunks, Hashed, gzipped, unpacked
 from rlbox.act.registry import Registry
 from rlbox.errors import RegistryError
 from rlbox.plan.oci import LAYER, MANIFEST, Descriptor, Manifest, image_manifest, sha256_of
@@ -80,22 +79,8 @@ def _repack(registry: Registry, repository: str, layer: Descriptor, file: IO[byt
     file.truncate()
     plain, packed = Hashed(), Hashed()
     with registry.open_blob(repository, layer.digest) as (_, chunks):
-        contents = (plain.take(chunk) for chunk in unpacked(_Chunks(chunks), layer.media_type))
+        contents = (plain.take(chunk) for chunk in unpacked(Chunks(chunks), layer.media_type))
         for chunk in gzipped(contents):
             file.write(packed.take(chunk))
     file.flush()
     return plain, packed
-
-
-class _Chunks:
-    """A file over chunks as they come."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def read(self, amount: int) -> bytes:
-        if not self._rest:
-            self._rest = next(self._chunks, b"")
-        head, self._rest = self._rest[:amount], self._rest[amount:]
-        return head

@@ -44,6 +44,21 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
         raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
 
 
+class Chunks:
+    """A file over chunks as they come."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def read(self, amount: int) -> bytes:
+        """Return up to `amount` bytes; none at the end."""
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        head, self._rest = self._rest[:amount], self._rest[amount:]
+        return head
+
+
 class Hashed:
     """Passes chunks on and knows their digest and size so far."""
 

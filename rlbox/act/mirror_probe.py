@@ -144,7 +144,7 @@ def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
     from rlbox.plan.reference import parse_reference
 
     place = oci_places(artifact.origin, profile, choice)[0]
-    if place.base != next(iter(choice.rules["oci"])).base:
+    if place.by != "profile" and blank.place != "direct":
         raise Unusable(f"has no {artifact.origin.partition('@')[0]} (allow-list)")
     reference = parse_reference(place.url)
     try:

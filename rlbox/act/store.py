@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rlbox.act.folders import cache_folder
 from rlbox.errors import NodeError, WorkFailed
 
 _BLOCK = 1 << 20
+_NAME = re.compile(r"[0-9a-f]{64}")
 _SEAL_NS = 315_532_800 * 10**9
 """Time stamp of an object that was verified (1980-01-01): whoever writes to it changes the stamp, and is found out."""
 
@@ -96,6 +98,20 @@ class Draft:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
+    def keep_link(self, source: Path) -> bool:
+        """Put a link of `source`, whose sum is known to be right, under the object's name; False when it cannot be."""
+        link = self._path.with_name(f".{self._path.name}")
+        self._final.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        try:
+            os.link(source, link)
+            _seal(link)
+        except OSError:
+            link.unlink(missing_ok=True)
+            return False
+        os.replace(link, self._final)
+        return True
+
 
 class Store:
     """A store at `root`, which is made when the first object is written."""
@@ -131,7 +147,8 @@ class Store:
     def digests(self) -> Iterator[str]:
         """Yield the name of every object, sorted."""
         for path in sorted((self.root / "objects/sha256").glob("??/*")):
-            yield path.name
+            if _NAME.fullmatch(path.name):
+                yield path.name
 
     def partials(self) -> Iterator[Path]:
         """Yield every file that is half written, sorted."""
@@ -154,13 +171,7 @@ class Store:
             partial.parent.mkdir(parents=True, exist_ok=True)
             handle = lock_file(partial, create=True)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise
-            raise NodeError(
-                f"the store cannot be written: {error.strerror}",
-                where=str(self.root),
-                next_step="name another with --store DIR or RLBOX_STORE",
-            ) from error
+            raise not_writable(self.root, error) from error
         return None if handle is None else Draft(handle, partial, self.path(digest))
 
     @contextmanager
@@ -170,6 +181,26 @@ class Store:
             time.sleep(0.1)
         with draft:
             yield draft
+
+    def adopt(self, path: Path, digest: str) -> str:
+        """Take a file in when it has the bytes of `digest`: a link, or a copy from another disk; return its sha256."""
+        with self.draft(digest) as draft:
+            if self.intact(digest):
+                return digest
+            draft.restart()
+            if path.stat().st_dev == self.root.stat().st_dev:
+                got = sum_file(path)
+                if got != digest or draft.keep_link(path):
+                    return got
+            with open(path, "rb", buffering=0) as file:
+                while block := file.read(_BLOCK):
+                    draft.write(block)
+            got = draft.digest
+            if got == digest:
+                draft.keep()
+            else:
+                draft.restart()
+            return got
 
     def link(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
@@ -191,6 +222,15 @@ class Store:
     def remove(self, digest: str) -> None:
         """Forget an object."""
         self.path(digest).unlink(missing_ok=True)
+
+
+def not_writable(root: Path, error: OSError) -> NodeError:
+    """Return the error for a store that nothing can be put into."""
+    return NodeError(
+        f"the store cannot be written: {error.strerror}",
+        where=str(root),
+        next_step="name another with --store DIR or RLBOX_STORE",
+    )
 
 
 def lock_file(path: Path, *, create: bool) -> int | None:

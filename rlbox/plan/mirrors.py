@@ -37,13 +37,14 @@ class Place:
     """One place to look for a file.
 
     `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
-    but the file itself (empty). `mirror` is what people call the place, `base` what its ranking is known by.
+    but the file itself (empty). `mirror` is what people call the place; `by` is who named it: a rule of the `profile`,
+    a setting of the `machine`, the `target`, or a client's own `default`.
     """
 
     mirror: str
     url: str
     page: Literal["", "flat", "index"] = ""
-    base: str = ""
+    by: Literal["default", "machine", "profile", "target"] = "profile"
 
 
 def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[Place]:
@@ -60,11 +61,15 @@ def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choic
             for rule in ordered("apt", profile, choice):
                 base = archive_url(rule, artifact.origin, machine)
                 if base:
-                    yield Place(mirror=rule.title, url=f"{base}/{quote(artifact.file)}", base=rule.base)
+                    yield Place(mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine"))
         case "http":
             yield from http_places(artifact.origin, profile, choice)
         case "oci" | "git":
             return
+
+
+def _apt_title(rule: Rule) -> str:
+    return "this machine's apt sources" if rule.protocol == "direct" else rule.title
 
 
 def ordered(kind: str, profile: Profile, choice: Choice) -> tuple[Rule, ...]:
@@ -91,31 +96,38 @@ def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[Place]:
     for folder, names in sorted(site.find_links.items()):
         for name in names:
             if same_file(name, artifact.file):
-                yield Place(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}")
+                yield Place(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
 
 
 def _package_places(artifact: Artifact, rule: Rule, machine: Machine) -> Iterator[Place]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
-        for title, base in _machine_indexes(artifact, machine):
-            yield Place(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index")
+        yield from (
+            Place(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
+            for title, base, by in _machine_indexes(artifact, machine)
+        )
         return
     base = f"{rule.base}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base
     if rule.protocol == "flat":
-        yield Place(mirror=rule.title, url=f"{base}/", page="flat", base=rule.base)
+        yield Place(mirror=rule.title, url=f"{base}/", page="flat")
     else:
-        yield Place(mirror=rule.title, url=f"{base}/{name}/", page="index", base=rule.base)
+        yield Place(mirror=rule.title, url=f"{base}/{name}/", page="index")
 
 
-def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str, str]]:
+def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
     site = machine.site
     if artifact.kind == "torch-wheels":
-        yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}"
+        yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}", "default"
     elif site.index_url:
-        yield "this machine's index", site.index_url
+        yield "this machine's index", site.index_url, "machine"
     elif machine.default_index:
-        yield "uv's default index", machine.default_index
-    yield from (("an extra index of this machine", url) for url in site.extra_index_urls)
+        yield "uv's default index", machine.default_index, "default"
+    for url in site.extra_index_urls:
+        yield "an extra index of this machine", url, "machine"
+
+
+def _by(rule: Rule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:
+    return direct if rule.protocol == "direct" else "profile"
 
 
 def http_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[Place, ...]:
@@ -131,11 +143,11 @@ def git_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[
 def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: Choice) -> tuple[Place, ...]:
     written = [rule for kind in kinds for rule in ordered(kind, profile, choice) if rule in profile.rule]
     found = [
-        Place(mirror=rule.title, url=rewritten(rule, url), base=rule.base)
+        Place(mirror=rule.title, url=rewritten(rule, url), by=_by(rule, "target"))
         for rule in written
         if url.startswith(rule.match)
     ]
-    return tuple(found) or (Place(mirror="direct", url=url),)
+    return tuple(found) or (Place(mirror="direct", url=url, by="target"),)
 
 
 def rewritten(rule: Rule, url: str) -> str:
@@ -158,13 +170,13 @@ def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tupl
     for rule in ordered("oci", profile, choice):
         base = rule.base.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(Place(mirror="direct", url=image))
+            found.append(Place(mirror="direct", url=image, by="target"))
         elif rule.match not in ("", wanted.host) or (rule.allow and not is_allowed(wanted.name, rule.allow)):
             continue
         else:
             name = wanted.repository if rule.protocol == "host" else wanted.name
-            found.append(Place(mirror=rule.title, url=f"{base}/{name}{tail}", base=rule.base))
-    return tuple(found) or (Place(mirror="direct", url=image),)
+            found.append(Place(mirror=rule.title, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (Place(mirror="direct", url=image, by="target"),)
 
 
 def is_allowed(image: str, patterns: Iterable[str]) -> bool:

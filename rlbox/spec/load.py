@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
+from rlbox.spec.egress import HiddenHost, HiddenHosts
 from rlbox.spec.job import Job
 from rlbox.spec.merge import merge
 from rlbox.spec.profile import Profile
@@ -21,6 +22,7 @@ else:
     import tomli as tomllib  # the same parser, for Python 3.10
 
 DEFAULTS = PACKAGE / "data" / "defaults.toml"
+HIDDEN_HOSTS = PACKAGE / "data" / "egress.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,11 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
         )
     under = load_profile(project, include, (*above, name))
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
+
+
+def load_hidden_hosts() -> tuple[HiddenHost, ...]:
+    """Return the shipped table of hosts that software contacts by itself."""
+    return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:

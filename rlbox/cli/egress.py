@@ -1,0 +1,73 @@
+"""`rlbox egress`: every host that a target contacts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.cli.app import App
+from rlbox.cli.options import complete_target, shared, sources_option
+
+if TYPE_CHECKING:
+    from rlbox.plan.egress import Contact
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--closed", is_flag=True, help="List the hosts that a setting of the target closes as well.")
+@sources_option
+@shared
+def verb(app: App, name: str, closed: bool, sources: str) -> None:
+    """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
+
+    Hosts that software contacts by itself (usage statistics, kernels, vocabularies) are among them. What the clients'
+    own defaults lead to is asked now; hosts that cannot be asked are marked.
+
+    \b
+    Examples:
+      rlbox egress local
+      rlbox egress local --sources cn --json
+    """
+    from rlbox.plan.egress import contacted
+
+    found = find_contacts(app, name, sources)
+    shown = [one for one in found if closed or not one.closed_by]
+    rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
+    app.result({"target": name, "hosts": contacted(found), "contacts": rows}, _table(shown))
+    if hidden := len(found) - len(shown):
+        app.say(f"{hidden} more are closed by settings of the target: rlbox egress {name} --closed")
+
+
+def find_contacts(app: App, name: str, sources: str) -> tuple[Contact, ...]:
+    """Return the contacts of a target by a sources profile, its own when `sources` is empty."""
+    from rlbox.act.egress import probe_egress
+    from rlbox.act.mirrors import probe_machine
+    from rlbox.act.site import probe_site
+    from rlbox.plan.egress import plan_egress
+    from rlbox.spec.artifact import artifacts
+    from rlbox.spec.load import load_hidden_hosts, load_profile, load_target
+    from rlbox.spec.lock import load_lock
+
+    target = load_target(app.project, name).target
+    profile = load_profile(app.project, sources or target.sources)
+    lock = load_lock(app.project.lock_file(name))
+    files = artifacts(lock) if lock else ()
+    facts = probe_egress(target, files, profile, probe_machine(probe_site()))
+    return plan_egress(target, files, profile, load_hidden_hosts(), facts)
+
+
+def _table(found: list[Contact]) -> str:
+    from rlbox.plan.egress import PHASES
+
+    lines = []
+    for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
+        mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
+        lines.append((one.host or "?", one.kind, "+".join(one.phases), one.declared, one.why + mark, one.rule))
+    widths = [max(map(len, column), default=0) for column in list(zip(*lines, strict=True))[:4]]
+    text = []
+    for *cells, why, rule in lines:
+        head = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        text.append(f"{head}  {why}" + (f"\n{'':{widths[0]}}    -> {rule}" if rule and cells[3] == "hidden" else ""))
+    return "\n".join(text) or "no host is contacted"

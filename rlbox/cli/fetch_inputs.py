@@ -1,0 +1,174 @@
+"""What `rlbox fetch` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlbox.act.base_image import base_files, fetch_base
+from rlbox.act.fetch import FetchReport, ensure
+from rlbox.act.inputs_folder import Imported, export_folder, import_folder
+from rlbox.act.site import probe_site
+from rlbox.act.store import Store, store_folder
+from rlbox.act.store_names import remember
+from rlbox.cli.app import App
+from rlbox.cli.build_image import require_lock
+from rlbox.cli.places import locator
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.plan.fetch import group_rows, size_text, table_text, total_row
+from rlbox.plan.image import ImagePlan
+from rlbox.plan.inputs import InputsPlan, is_folder, plan_inputs_artifact
+from rlbox.plan.mirrors import oci_places
+from rlbox.plan.reference import Reference, parse_reference
+from rlbox.report.fetch_view import fetch_view
+from rlbox.spec.artifact import Artifact, artifacts
+from rlbox.spec.load import load_profile
+from rlbox.spec.lock import Lock, load_lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchWish:
+    """What the command line asked for."""
+
+    sources: str = ""
+    store: str | None = None
+    jobs: int = 8
+    export_to: str | None = None
+    import_from: str | None = None
+
+
+def fetch_target(app: App, name: str, wish: FetchWish) -> None:
+    """Bring the files of a target's lock into the store, and export them if that was asked for."""
+    plan = app.image_plan(name)
+    require_lock(plan)
+    lock = load_lock(app.project.lock_file(name))
+    if lock is None:
+        raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
+    store = Store(store_folder(wish.store))
+    place = _place(wish.export_to or wish.import_from)
+    if app.dry_run:
+        _dry_run(app, lock, store)
+    elif wish.import_from:
+        _import(app, lock, store, place)
+    else:
+        files, report = _fetch(app, plan, lock, store, wish)
+        if wish.export_to:
+            _export(app, lock, files, store, place)
+        _tell(app, name, store, report, wish.export_to)
+
+
+def _place(text: str | None) -> Path | Reference | None:
+    """Return the folder or the registry's name that an export or import is about."""
+    if not text:
+        return None
+    if is_folder(text) or Path(text).exists():
+        return Path(text).expanduser().absolute()
+    host = text.partition("/")[0]
+    if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
+        raise SpecError(
+            f"{text!r} is neither a folder that is there nor a name in a registry",
+            next_step=f"./{text} for a folder, HOST/NAME:TAG for a registry",
+        )
+    return parse_reference(text)
+
+
+def _dry_run(app: App, lock: Lock, store: Store) -> None:
+    base = base_files(store, lock.base, lock.platform)
+    rows = group_rows(lock, base, store.intact)
+    if "@" in lock.base and not base:
+        app.say(f"without the base image {lock.base}: its sizes are known once its manifest is in the store")
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
+    app.result(
+        {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}, table_text(rows)
+    )
+
+
+def _fetch(
+    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
+) -> tuple[tuple[Artifact, ...], FetchReport]:
+    profile = wish.sources or plan.sources
+    files = artifacts(lock)
+    base = _fetch_base(app, lock, store, profile)
+    remember(store, plan.target, app.project.lock_file(plan.target), (*base, *files))
+    missing = {file.sha256: file.size for file in files if not store.intact(file.sha256, file.size)}
+    if not missing:
+        sizes = {file.sha256: file.size for file in files}
+        return (*base, *files), FetchReport(present=len(sizes), present_bytes=sum(sizes.values()), by_mirror={})
+    app.say(f"fetching {len(missing)} files, {size_text(sum(missing.values()))}")
+    with fetch_view(sum(missing.values()), live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+        report = ensure(files, locator(app, profile), store, on_progress, target=plan.target, jobs=wish.jobs)
+    return (*base, *files), report
+
+
+def _fetch_base(app: App, lock: Lock, store: Store, profile: str) -> tuple[Artifact, ...]:
+    if "@" not in lock.base:
+        return ()
+    places = oci_places(lock.base, load_profile(app.project, profile))
+    return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)
+
+
+def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
+    plan = plan_inputs_artifact(lock.target, lock.text(), files)
+    app.say(f"exporting {len(files)} files to {place}")
+    if isinstance(place, Path):
+        export_folder(plan, files, store, place)
+    elif place:
+        _push(plan, files, store, place)
+
+
+def _push(plan: InputsPlan, files: Sequence[Artifact], store: Store, place: Reference) -> None:
+    from rlbox.act.inputs_registry import export_registry
+
+    export_registry(plan, files, store, place, probe_site().ca_bundle)
+
+
+def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) -> None:
+    done = _imported(app, store, place)
+    if done.lock != lock.text().encode():
+        app.say(f"the export was made from another lock of {lock.target}")
+    if done.bad:
+        raise WorkFailed(
+            f"{len(done.bad)} of the export's files are damaged; the other {done.taken + done.present} are in the store\n"
+            + "\n".join(f"  {line}" for line in done.bad),
+            where=str(place),
+            next_step="export again and repeat the import, which takes only what is missing",
+        )
+    base = base_files(store, lock.base, lock.platform)
+    files = (*base, *artifacts(lock))
+    remember(store, lock.target, app.project.lock_file(lock.target), files)
+    missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
+    if missing or ("@" in lock.base and not base):
+        raise WorkFailed(
+            "the export does not hold: " + (", ".join(missing) or lock.base),
+            where=str(place),
+            next_step=f"make it from the same lock: rlbox fetch {lock.target} --export",
+        )
+    data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
+    app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
+    app.say(f"next: rlbox build {lock.target} --hermetic")
+
+
+def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:
+    def on_file(title: str) -> None:
+        if app.verbosity > 0:
+            app.say(title)
+
+    if isinstance(place, Reference):
+        from rlbox.act.inputs_registry import import_registry
+
+        return import_registry(place, store, probe_site().ca_bundle, on_file)
+    return import_folder(place or Path(), store, on_file)
+
+
+def _tell(app: App, name: str, store: Store, report: FetchReport, exported: str | None) -> None:
+    whole = size_text(report.present_bytes + report.fetched_bytes)
+    lines = [
+        f"{name}  {report.present + report.fetched} files, {whole}: "
+        f"{report.present} present, {report.fetched} fetched ({size_text(report.fetched_bytes)})"
+    ]
+    lines += [f"  {size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
+    lines += [f"exported to {exported}"] if exported else []
+    data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
+    app.result(data, "\n".join(lines))
+    app.say(f"next: rlbox build {name} --hermetic")
