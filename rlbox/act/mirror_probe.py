@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.mirrors import Link, Locator
@@ -40,15 +41,16 @@ def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifa
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
     pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
-    bare = replace(machine, site=replace(machine.site, find_links={}, extra_index_urls=()))
     with new_client(machine.site) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
-        jobs = [pool.submit(_probe, rule, artifact, profile, bare, client) for rule, artifact in pairs if artifact]
+        jobs = [pool.submit(_probe, rule, artifact, profile, machine, client) for rule, artifact in pairs if artifact]
         return rank(job.result() for job in jobs)
 
 
 def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, client: httpx.Client) -> Probed:
     blank = Probed(kind=rule.kind, mirror=rule.title, place=place_of(rule), file=artifact.file.rpartition("/")[2])
     choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
+    if rule.protocol != "direct":  # files of this machine say nothing about a mirror
+        machine = replace(machine, site=replace(machine.site, find_links={}, extra_index_urls=()))
     began = time.monotonic()
     try:
         match artifact.kind:
@@ -69,10 +71,25 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, client: htt
     locator.on_skip = lambda mirror, reason: reasons.append(reason)
     for link in locator.links(artifact):
         try:
+            if link.url.startswith("file:"):
+                return _on_this_machine(blank, artifact, link)
             return _measure(blank, artifact, link, client)
         except Unusable as error:
             reasons.append(str(error))
     raise Unusable("; ".join(reasons) or "no address is known")
+
+
+def _on_this_machine(blank: Probed, artifact: Artifact, link: Link) -> Probed:
+    from rlbox.act.store import sum_file
+
+    path = Path(unquote(urlsplit(link.url).path))
+    try:
+        digest = sum_file(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}") from error
+    if digest != artifact.sha256:
+        raise Unusable(f"{path} has other bytes than the lock")
+    return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
 def _measure(blank: Probed, artifact: Artifact, link: Link, client: httpx.Client) -> Probed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,4 +98,4 @@ def explain(error: Exception) -> str:
         case httpx.RemoteProtocolError():
             return "breaks the connection off"
         case _:
-            return str(error).replace("[Errno ", "[errno ") or type(error).__name__
+            return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__

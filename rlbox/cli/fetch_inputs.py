@@ -88,17 +88,22 @@ def _fetch(
     app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
 ) -> tuple[tuple[Artifact, ...], FetchReport]:
     profile = wish.sources or plan.sources
-    files = artifacts(lock)
+    files = _each_once(artifacts(lock))
     base = _fetch_base(app, lock, store, profile)
     remember(store, plan.target, app.project.lock_file(plan.target), (*base, *files))
-    missing = {file.sha256: file.size for file in files if not store.intact(file.sha256, file.size)}
+    missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
-        sizes = {file.sha256: file.size for file in files}
-        return (*base, *files), FetchReport(present=len(sizes), present_bytes=sum(sizes.values()), by_mirror={})
-    app.say(f"fetching {len(missing)} files, {size_text(sum(missing.values()))}")
-    with fetch_view(sum(missing.values()), live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+        whole = sum(file.size for file in files)
+        return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
+    app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
+    with fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0) as on_progress:
         report = ensure(files, locator(app, profile), store, on_progress, target=plan.target, jobs=wish.jobs)
     return (*base, *files), report
+
+
+def _each_once(files: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Return `files` without those that have the bytes of an earlier one."""
+    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
 def _fetch_base(app: App, lock: Lock, store: Store, profile: str) -> tuple[Artifact, ...]:
@@ -129,13 +134,13 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) 
         app.say(f"the export was made from another lock of {lock.target}")
     if done.bad:
         raise WorkFailed(
-            f"{len(done.bad)} of the export's files are damaged; the other {done.taken + done.present} are in the store\n"
-            + "\n".join(f"  {line}" for line in done.bad),
+            f"{len(done.bad)} files of the export are damaged; {done.taken + done.present} others are in the store"
+            + "".join(f"\n  {line}" for line in done.bad),
             where=str(place),
             next_step="export again and repeat the import, which takes only what is missing",
         )
     base = base_files(store, lock.base, lock.platform)
-    files = (*base, *artifacts(lock))
+    files = (*base, *_each_once(artifacts(lock)))
     remember(store, lock.target, app.project.lock_file(lock.target), files)
     missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
     if missing or ("@" in lock.base and not base):

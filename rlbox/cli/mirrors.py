@@ -108,7 +108,7 @@ def _probe(app: App, profile: Profile, target: Target) -> None:
     if dead:
         raise WorkFailed(
             f"no place of profile {profile.name} gives {', '.join(dead)}",
-            where=", ".join(one.mirror for one in found if one.kind in dead),
+            where=", ".join(dict.fromkeys(one.mirror for one in found if one.kind in dead)),
             next_step="check the network, or choose another profile with --sources NAME",
         )
 

@@ -11,8 +11,8 @@ from rlbox.act.fetch import Progress
 from rlbox.plan.fetch import size_text
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
     from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 _MARKS = {"done": "✓", "failed": "✗"}
 

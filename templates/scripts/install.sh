@@ -39,7 +39,11 @@ install_locked() { # PYTHON FILE [OPTION...]
 
 has_wheels() { [ -n "$(find "$wheels" -name '*.whl' -o -name '*.tar.gz' -o -name '*.zip' 2>/dev/null | head -n 1)" ]; }
 
-settle() { # give everything below /out its time stamp
+settle() { # take out what tells where a file came from, and give everything below /out its time stamp
+    find /out -path '*.dist-info/uv_cache.json' | while read -r told; do
+        sed -i '/\/uv_cache\.json,/d' "${told%/*}/RECORD"
+        rm "$told"
+    done
     find /out -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 

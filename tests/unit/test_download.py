@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from rlbox.spec.artifact import Artifact
 pytestmark = pytest.mark.allow("sockets")
 
 DATA = bytes(range(256)) * 4096
+LIE = b"x" * len(DATA)
 FILE = artifact_of(DATA, "six-1.16.0.whl")
 
 
@@ -92,8 +93,8 @@ def test_a_good_mirror(store: Store, mirror: Mirror) -> None:
 
 BAD: dict[str, tuple[Answer, str]] = {
     "wrong bytes": (
-        other_bytes(b"x" * len(DATA)),
-        "wrong bytes: sha256 8c93594b1b2a…, locked is " + FILE.sha256[:12] + "…",
+        other_bytes(LIE),
+        f"wrong bytes: sha256 {artifact_of(LIE).sha256[:12]}…, locked is {FILE.sha256[:12]}…",
     ),
     "another size": (other_bytes(b"x"), f"offers 1 bytes, the lock says {len(DATA)}"),
     "a page": (Request.page, "answered with a web page instead of the file"),
@@ -132,15 +133,13 @@ def test_a_bad_mirror_alone(store: Store, mirror: Mirror, case: str) -> None:
 
 def test_what_a_bad_mirror_left_does_not_spoil_the_rest(store: Store, mirror: Mirror, other: Mirror) -> None:
     """A liar that is cut midway: its bytes are taken for good until the sum is wrong, then all comes anew."""
-    liar = other_bytes(b"x" * len(DATA))
 
     def half(request: Request) -> None:
-        request.server.files["other"] = b"x" * len(DATA)
+        request.server.files["other"] = LIE
         request.path = "/other"
         request.send(upto=len(DATA) // 2)
         request.close_connection = True
 
-    del liar
     mirror.answers[FILE.file] = half
     fetch(store, bad=mirror.url, good=other.url)
     assert holds(store)
