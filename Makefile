@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: every check.
-.PHONY: smoke test lint bench render help-text relock
+.PHONY: smoke test lint chaos-fetch bench render help-text relock
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -20,6 +20,10 @@ lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# `rlbox fetch` killed without warning ten times over, alone and two at once; minutes.
+chaos-fetch: .venv/rlbox.stamp
+	$(PY) -m pytest tests/chaos/test_fetch_killed.py -s $(ARGS)
 
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh

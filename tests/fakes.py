@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
@@ -17,8 +17,9 @@ import pytest
 from rlbox.cli.app import own_requirements
 from rlbox.plan.image import ContainerDefaults, ImagePlan
 from rlbox.spec.load import load_target
-from rlbox.spec.lock import Lock, LockedGroup, Package, lock_checksum
+from rlbox.spec.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.spec.project import Project
+from rlbox.spec.target import Target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CASES = Path(__file__).resolve().parent / "cases"
@@ -48,7 +49,16 @@ create = true
 need_gib = 0
 """
 
-PACKAGE = Package(name="six", version="1.16.0", sha256=("a" * 64,))
+PACKAGE = Package(name="six", version="1.16.0", file="six-1.16.0-py2.py3-none-any.whl", sha256="a" * 64, size=11053)
+UV = Package(name="uv", version="0.9.1", file="uv-0.9.1-py3-none-manylinux_2_28_x86_64.whl", sha256="b" * 64, size=2048)
+DEB = Deb(
+    name="python3",
+    version="3.11.2-1+b1",
+    archive="debian",
+    path="pool/main/p/python3-defaults/python3_3.11.2-1+b1_amd64.deb",
+    sha256="d" * 64,
+    size=26296,
+)
 
 JOB = """
 title = "smallest job"
@@ -97,13 +107,13 @@ class Folder:
         """Write the file of a job."""
         return self.write(f"jobs/{name}.toml", text)
 
-    def lock(self, name: str) -> Path:
-        """Write a lock that fits the target: one package a group."""
-        target = load_target(self.project, name).target
-        group = tuple(LockedGroup(name=group.name, packages=(PACKAGE,)) for group in target.stack)
-        runtime = LockedGroup(name="runtime", packages=(PACKAGE,))
-        lock = Lock(target=name, spec=lock_checksum(target, own_requirements()), runtime=runtime, groups=group)
-        return self.write(f"images/{name}/lock.json", lock.text())
+    def lock(self, name: str, **changes: Any) -> Path:
+        """Write a lock that fits the target, but for `changes`."""
+        return self.write(f"images/{name}/lock.json", replace(self.fitting_lock(name), **changes).text())
+
+    def fitting_lock(self, name: str) -> Lock:
+        """Return a lock that fits the target: one package a group."""
+        return fitting_lock(load_target(self.project, name).target, own_requirements())
 
     def files(self) -> list[str]:
         """Every file in the folder, sorted."""
@@ -185,6 +195,20 @@ class Rlbox:
         return Said(code=code, out=out, err=err)
 
 
+def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
+    """Return a current lock of `target`: one apt package where the base is bootstrapped, one package a group."""
+    return Lock(
+        target=target.name,
+        spec=lock_checksum(target, runtime),
+        python=target.python.version,
+        platform=target.python.platform,
+        base=target.base.bootstrap or target.base.image,
+        debs=(DEB,) if target.base.bootstrap else (),
+        runtime=LockedGroup(name="runtime", packages=(UV,)),
+        groups=tuple(LockedGroup(name=group.name, packages=(PACKAGE,)) for group in target.stack),
+    )
+
+
 LIMITS = ContainerDefaults(
     network="host",
     shm_gib=1.0,
@@ -208,11 +232,12 @@ def image_plan(**changes: Any) -> ImagePlan:
         "rendered": {"images/mine/Dockerfile": "FROM scratch\n"},
         "context": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},
         "lock": "current",
-        "bootstrap": "debian:bookworm",
-        "packages": ("python3",),
-        "groups": ("tools",),
+        "lock_checksum": "1" * 64,
+        "rootfs": "2" * 64,
+        "layers": ("tools",),
         "torch_groups": (),
         "python": "3.11",
+        "sources": "direct",
         "network": "host",
         "epoch": 0,
         "container": LIMITS,

@@ -18,7 +18,7 @@ JSON_INDEX = "application/vnd.pypi.simple.v1+json"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a path is answered with; `stalls` sends the head and no byte, `trickles` a byte at a time."""
+    """What a path is answered with; one that `stalls` sends the head and not a byte more."""
 
     status: int = 200
     body: bytes = b""
@@ -54,9 +54,7 @@ class MirrorServer:
 
     def index(self, path: str, links: dict[str, str], digests: dict[str, str] | None = None) -> None:
         """Offer a PEP 503 page: file names to addresses, absolute or relative."""
-        rows = [
-            f'<a href="{url}{_fragment(digests, name)}">{name}</a><br/>' for name, url in links.items()
-        ]
+        rows = [f'<a href="{url}{_fragment(digests, name)}">{name}</a><br/>' for name, url in links.items()]
         page = f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>"
         self.answers[path] = Answer(body=page.encode(), kind="text/html")
 
@@ -95,7 +93,8 @@ class MirrorServer:
                 elif self.command == "GET":
                     self.wfile.write(body)
 
-            do_HEAD = do_GET
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -119,7 +118,9 @@ def mirrors(count: int) -> Iterator[list[MirrorServer]]:
                 server.close()
 
 
-def artifact(body: bytes, file: str = "six-1.16.0-py2.py3-none-any.whl", kind: Kind = "python", **more: str) -> Artifact:
+def artifact(
+    body: bytes, file: str = "six-1.16.0-py2.py3-none-any.whl", kind: Kind = "python", **more: str
+) -> Artifact:
     """Return what a lock says of a file with these bytes."""
     values = {"name": "six", "group": "tools", "origin": "", **more}
     return Artifact(kind=kind, file=file, sha256=sha256(body), size=len(body), **values)

@@ -56,7 +56,7 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
     draft = path.with_name(f"{path.stem}.{os.getpid()}.tar")
     try:
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
-            os.chmod(folder, 0o755)  # apt reads it as a user of its own
+            Path(folder).chmod(0o755)  # apt reads it as a user of its own
             _write_archive(lock.debs, lock.base, architecture_of(lock.platform), store, Path(folder))
             command = plan_bootstrap(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
             check_command(command, f"mmdebstrap failed for {lock.base}")

@@ -62,7 +62,7 @@ def find_builder() -> Builder:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRun:
-    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are mirror settings for pip and uv."""
+    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv."""
 
     context: Path
     digest: str

@@ -17,7 +17,7 @@ from rlbox.spec.project import PACKAGE
 
 _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
-_LINKED = ("rootfs.tar", "wheels/")
+_LINKED = ("git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
 COMPLETE = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
@@ -32,7 +32,7 @@ def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
 
 
 def carried_entries(
-    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], *, complete: bool
+    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], parts: Mapping[str, Path], *, complete: bool
 ) -> dict[str, str | Path]:
     """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
 
@@ -42,6 +42,8 @@ def carried_entries(
         The bootstrapped operating system; None for a base that is an image.
     wheels
         `LAYER/FILE` to the file.
+    parts
+        Git trees and single files: path in the context to the file.
     complete
         Whether `wheels` are all that the image needs, so that no step looks elsewhere.
     """
@@ -49,7 +51,7 @@ def carried_entries(
     for layer in ("uv", "runtime", *plan.layers):
         entries[f"wheels/{layer}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
     entries |= {f"wheels/{name}": path for name, path in wheels.items()}
-    return entries | ({"rootfs.tar": rootfs} if rootfs else {})
+    return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
 
 
 def _own_files() -> dict[str, Path]:

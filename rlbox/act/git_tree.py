@@ -6,31 +6,30 @@ import hashlib
 import os
 import re
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Protocol
 
 from rlbox.act.command import run_command
 from rlbox.act.download import Link, Try, Unfetched, mask_urls
 from rlbox.act.store import Draft
 from rlbox.errors import RlboxError, WorkFailed
+from rlbox.plan.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
 from rlbox.spec.artifact import Artifact
 from rlbox.values import Command
-
-EPOCH = 315_532_800
-"""Time stamp of every file, 1980-01-01: the first that a zip, and so a wheel built from the tree, can hold."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FETCH_S = 3600.0
 _STALL_S = 30
+_BLOCK = 1 << 20
 
 
 class _Sink(Protocol):
-    def write(self, data: bytes, /) -> object: ...
+    def write(self, data: bytes, /) -> object:
+        """Take `data`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ def fill_from_git(artifact: Artifact, places: Iterable[Link], draft: Draft, ca_b
         draft.restart()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
-                write_tree(repository, commit, cast("_Sink", draft))
+                write_tree(repository, commit, draft)
             if draft.digest == artifact.sha256:
                 draft.keep()
                 return place.mirror
@@ -99,34 +98,36 @@ def fill_from_git(artifact: Artifact, places: Iterable[Link], draft: Draft, ca_b
 def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
     """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
 
-    `WorkFailed` when the tree has a submodule.
+    `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
     """
     rows = [_row(line) for line in _git(repository, "ls-tree", "-rtz", "--full-tree", commit).split("\0") if line]
+    if strange := [name for _, _, name in rows if "\ufffd" in name]:
+        raise WorkFailed(f"the repository has a file whose name is not UTF-8: {strange[0]}")
     if modules := [name for mode, _, name in rows if mode == "160000"]:
         raise WorkFailed(
             f"the repository has the submodule {modules[0]}, which an archive of its tree cannot hold",
             next_step="name the submodule's own repository as a further [[git]] of the target",
         )
-    with (
-        _blobs(repository, [sha for mode, sha, _ in rows if mode != "040000"]) as blobs,
-        tarfile.open(fileobj=cast("IO[bytes]", sink), mode="w|", format=tarfile.PAX_FORMAT) as tar,
-    ):
+    with _blobs(repository, [sha for mode, sha, _ in rows if mode != "040000"]) as blobs:
         for mode, _, name in rows:
-            entry = tarfile.TarInfo(name)
-            entry.mtime = EPOCH
             if mode == "040000":
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(entry)
+                sink.write(tar_header(name, FOLDER, 0o755))
                 continue
             size = int(blobs.readline().split()[2])
             if mode == "120000":
-                entry.type, entry.mode = tarfile.SYMTYPE, 0o777
-                entry.linkname = blobs.read(size).decode("utf-8", "surrogateescape")
-                tar.addfile(entry)
+                sink.write(tar_header(name, SYMLINK, 0o777, link=blobs.read(size).decode()))
             else:
-                entry.size, entry.mode = size, 0o755 if mode == "100755" else 0o644
-                tar.addfile(entry, blobs)
+                sink.write(tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
+                _copy(blobs, sink, size)
+                sink.write(padding(size))
             blobs.read(1)  # the line end behind each blob
+    sink.write(END)
+
+
+def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
+    while size and (block := source.read(min(size, _BLOCK))):
+        sink.write(block)
+        size -= len(block)
 
 
 def _row(line: str) -> tuple[str, str, str]:

@@ -152,7 +152,7 @@ def _members(layer: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarFile, t
 def _open(layer: Path) -> IO[bytes]:
     with open(layer, "rb") as file:
         packed = file.read(4) == zstandard.FRAME_HEADER
-    return zstandard.open(layer, "rb") if packed else open(layer, "rb")
+    return zstandard.open(layer, "rb") if packed else layer.open("rb")
 
 
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:

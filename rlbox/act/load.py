@@ -46,7 +46,7 @@ def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Lo
         )
     tag, manifest = archive.tags[0], archive.manifests[0]
     whole = _keeps_manifests()
-    _send(_file_chunks(archive.path, on_bytes) if whole else _docker_archive(archive, manifest, tag, on_bytes))
+    _send(_file_chunks(archive.path, on_bytes) if whole else docker_archive(archive, manifest, tag, on_bytes))
     config = manifest.config.digest if manifest.config else ""
     wanted = archive.index.manifests[0].digest if whole else config
     image = find_image(tag)
@@ -81,8 +81,11 @@ def _file_chunks(path: Path, on_bytes: OnBytes) -> Iterator[bytes]:
             yield chunk
 
 
-def _docker_archive(archive: Archive, manifest: Manifest, tag: str, on_bytes: OnBytes) -> Iterator[bytes]:
-    """Yield a tar that every engine loads: the configuration as it is, and each layer's plain contents."""
+def docker_archive(archive: Archive, manifest: Manifest, tag: str, on_bytes: OnBytes) -> Iterator[bytes]:
+    """Return a tar that every engine loads: the configuration as it is, and each layer's plain contents.
+
+    All layers are proven before the first byte; `WorkFailed` names the one whose contents are wrong.
+    """
     contents = contents_of(archive, manifest)
     sizes = [_plain_size(archive, manifest, number, content) for number, content in enumerate(contents)]
     return _docker_tar(archive, manifest, tag, contents, sizes, on_bytes)

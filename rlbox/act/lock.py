@@ -4,65 +4,114 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from rlbox.act.apt import resolve_debs
+from rlbox.act.git_tree import lock_git
+from rlbox.act.mirrors import Locator
+from rlbox.act.pages import explain, new_client
 from rlbox.act.uv import resolve
-from rlbox.errors import SpecError
+from rlbox.errors import WorkFailed
 from rlbox.plan.lock import Further, Upgrade, kept_versions, plan_inputs, plan_lock
-from rlbox.plan.sources import SourcePlan
-from rlbox.spec.lock import Deb, Lock, Patch
-from rlbox.spec.target import Target
+from rlbox.plan.sources import SiteFacts, SourcePlan
+from rlbox.spec.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
+from rlbox.spec.target import GitSource, HttpSource, Target
+
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a lock is resolved from: settings for uv, apt archives by name, CA bundle (empty: the system's own)."""
+    """Where a lock is resolved from: settings for uv, apt archives by name, who knows the mirrors of other files."""
 
     sources: SourcePlan
     archives: Mapping[str, str]
-    ca_bundle: str
+    locator: Locator
+    site: SiteFacts
 
 
 def resolve_lock(
-    target: Target, runtime: tuple[str, ...], before: Lock | None, upgrade: Upgrade, places: Places, patches: Path
+    target: Target,
+    runtime: tuple[str, ...],
+    before: Lock | None,
+    upgrade: Upgrade,
+    places: Places,
+    patches: Mapping[str, str],
 ) -> Lock:
-    """Return the target's lock; what `before` holds is kept where the spec still allows it and `upgrade` does not move it.
+    """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
 
     Parameters
     ----------
     patches
-        The target's folder of patches.
+        The target's patches, file name to text.
 
     Raises
     ------
     WorkFailed
         uv or apt finds no solution, or a source does not answer; what they said is quoted.
-    SpecError
-        A patch is missing.
     """
     kept = kept_versions(before, upgrade)
     sizes = {package.sha256: package.size for package in before.packages()} if before else {}
     resolved = {
-        inputs.name: resolve(target, inputs, places.sources, places.ca_bundle, upgrade, sizes)
+        inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
         for inputs in plan_inputs(target, runtime, kept)
     }
-    further = Further(debs=_debs(target, kept.get("apt", {}), places), patches=_patches(target, patches))
+    further = Further(
+        debs=_debs(target, kept.get("apt", {}), places),
+        git=tuple(_git(source, before, upgrade, places) for source in target.git),
+        http=tuple(_http(source, before, upgrade, places) for source in target.http),
+        patches=tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches),
+    )
     return plan_lock(target, runtime, resolved, further)
+
+
+def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
+    """Return the lock with its patches as they are now, or None when the spec wants more than that."""
+    made_for = (lock.target, lock.python, lock.platform, lock.spec)
+    if made_for != (target.name, target.python.version, target.python.platform, lock_checksum(target, runtime)):
+        return None
+    return replace(lock, patches=tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches))
 
 
 def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb, ...]:
     if not target.base.bootstrap:
         return ()
-    return resolve_debs(target.base, target.python.platform, places.archives, pins, places.ca_bundle)
+    return resolve_debs(target.base, target.python.platform, places.archives, pins, places.site.ca_bundle)
 
 
-def _patches(target: Target, folder: Path) -> tuple[Patch, ...]:
-    found = []
-    for patch in target.patches:
+def _git(source: GitSource, before: Lock | None, upgrade: Upgrade, places: Places) -> GitTree:
+    for known in before.git if before else ():
+        same = (known.name, known.url, known.ref) == (source.name, source.url, source.ref)
+        if same and not upgrade.moves(source.name):
+            return known
+    facts = lock_git(source.url, source.ref, places.locator.git_urls(source.url), places.site.ca_bundle)
+    return GitTree(
+        name=source.name,
+        url=source.url,
+        ref=source.ref,
+        commit=facts.commit,
+        tree=facts.tree,
+        sha256=facts.sha256,
+        size=facts.size,
+    )
+
+
+def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Places) -> HttpFile:
+    for known in before.http if before else ():
+        if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
+            return known
+    import httpx
+
+    tries = []
+    for link in places.locator.http_urls(source.url):
+        digest, size = hashlib.sha256(), 0
         try:
-            found.append(Patch(name=patch.file, sha256=hashlib.sha256((folder / patch.file).read_bytes()).hexdigest()))
-        except OSError as error:
-            raise SpecError(f"patches: {patch.file} cannot be read: {error.strerror}", where=str(folder)) from error
-    return tuple(found)
+            with new_client(places.site) as client, client.stream("GET", link.url) as answer:
+                answer.raise_for_status()
+                for block in answer.iter_bytes(_BLOCK):
+                    digest.update(block)
+                    size += len(block)
+            return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
+        except httpx.HTTPError as error:
+            tries.append(f"\n  {link.mirror}: {explain(error)}")
+    raise WorkFailed(f"{source.url}: no place has the file" + "".join(tries), where=f"http.{source.name}")

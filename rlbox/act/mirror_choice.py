@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlbox.act.mirror_probe import remembered_ranking
+from rlbox.act.mirror_probe import remember_ranking, remembered_ranking
 from rlbox.act.mirrors import Locator
 from rlbox.act.pages import explain, new_client
 from rlbox.plan.mirror_ranking import Probed, choice_of, place_of, probe_object
 from rlbox.plan.mirrors import Machine, refusal
-from rlbox.plan.sources import Choice
+from rlbox.plan.sources import Choice, SiteFacts
 
 if TYPE_CHECKING:
     import httpx
@@ -23,12 +23,12 @@ QUICK_S = 3.0
 _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
 
-def choose_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifact] = ()) -> Choice:
+def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifact] = ()) -> Choice:
     """Return the rules of a profile in the order in which they are to be tried now.
 
     A ranking by `rlbox mirrors probe` decides for six hours. Without one, the rules of the kinds that can have one
-    address only are asked in turn, 3 s each, until one answers; those that do not are in `skipped`. A profile without
-    rules costs nothing.
+    address only are asked in turn, 3 s each, until one answers; those that do not are in `skipped`, and are left alone
+    for two minutes. A profile without rules costs nothing.
 
     Parameters
     ----------
@@ -40,17 +40,18 @@ def choose_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artif
     if (known := remembered_ranking(profile)) is not None:
         return choice_of(profile, known)
     found: list[Probed] = []
-    with new_client(machine.site, silent_s=QUICK_S) as client:
+    with new_client(site, silent_s=QUICK_S) as client:
         for kind in _ONE_ADDRESS:
             for rule in profile.rules(kind):
-                reason = _look(rule, probe_object(rule, artifacts), profile, machine, client)
+                reason = _look(rule, probe_object(rule, artifacts), profile, client)
                 if not reason:
                     break
                 found.append(Probed(kind=kind, mirror=rule.title, place=place_of(rule), reason=reason))
+    remember_ranking(profile, found, quick=True)
     return choice_of(profile, found)
 
 
-def _look(rule: Rule, artifact: Artifact | None, profile: Profile, machine: Machine, client: httpx.Client) -> str:
+def _look(rule: Rule, artifact: Artifact | None, profile: Profile, client: httpx.Client) -> str:
     """Return why a rule is of no use now, or nothing; only the head of a file is read."""
     if rule.protocol == "direct":
         return ""
@@ -58,8 +59,7 @@ def _look(rule: Rule, artifact: Artifact | None, profile: Profile, machine: Mach
         return _head(client, f"{rule.base}/", None)
     reasons: list[str] = []
     choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
-    bare = Machine(archives=machine.archives)
-    locator = Locator(profile, bare, client, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason))
+    locator = Locator(profile, Machine(), client, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason))
     for link in locator.links(artifact):
         if not (reason := _head(client, link.url, artifact)):
             return ""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlbox.spec.profile import Profile, Rule
 
 _AT_ONCE = 8
+_SILENT_S = 10.0
 _WHOLE_BYTES = 8 << 20  # a larger file is not downloaded whole
 _PART_BYTES = 1 << 20
 _TELLING_BYTES = 64 << 10  # less says nothing about throughput
@@ -41,7 +42,7 @@ def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifa
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
     pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
-    with new_client(machine.site) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with new_client(machine.site, silent_s=_SILENT_S) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, client) for rule, artifact in pairs if artifact]
         return rank(job.result() for job in jobs)
 
@@ -172,10 +173,10 @@ def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
     return replace(blank, verified="sha256 of the manifest")
 
 
-def remember_ranking(profile: Profile, found: Sequence[Probed]) -> None:
+def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool = False) -> None:
     """Remember a ranking for the verbs that follow; a full or read-only cache folder is no error."""
     try:
-        write_atomic(_memory(profile), json.dumps(ranking_json(profile, found, time.time())))
+        write_atomic(_memory(profile), json.dumps(ranking_json(profile, found, time.time(), quick=quick)))
     except OSError:
         return
 

@@ -97,5 +97,12 @@ def explain(error: Exception) -> str:
             return "stalls: nothing came for too long"
         case httpx.RemoteProtocolError():
             return "breaks the connection off"
+        case httpx.ConnectError() if error.request.url.host:
+            return f"cannot reach {error.request.url.host}: {_plain(error)}"
         case _:
-            return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+            return _plain(error)
+
+
+def _plain(error: Exception) -> str:
+    """Return the error's text without the number that only C programs read."""
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__

@@ -140,7 +140,7 @@ class Registry:
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
         with self._wire.once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield _starts_at(response), response.iter_raw(CHUNK)
+            yield _starts_at(response), response.iter_raw()
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""

@@ -68,7 +68,8 @@ def _parse_toml(text: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(text)
+    found: dict[str, Any] = tomllib.loads(text)
+    return found
 
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:

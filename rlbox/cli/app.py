@@ -65,8 +65,11 @@ class App:
         lock_file = self.project.lock_file(name)
         folders = self.project.template_folders()
         bytecode = make_folder(cache_folder("templates"))
-        plan = plan_image(loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode)
-        inputs = [lock_file, self.project.own_lock_file(name), *loaded.files, *_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
+        patches = self.project.patches(name, [patch.file for patch in loaded.target.patches])
+        texts = {path.name: path.read_text("utf-8") for path in patches}
+        plan = plan_image(loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode, texts)
+        inputs = [*patches, lock_file, self.project.own_lock_file(name), *loaded.files]
+        inputs += [*_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
         inputs += _distribution_files()
         plan = dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
         remember_plan(self.project, plan)

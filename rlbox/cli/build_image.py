@@ -10,7 +10,6 @@ from rlbox.errors import SpecError, WorkFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlbox.act.builder import BuildRun
     from rlbox.cli.app import App
     from rlbox.plan.image import ImagePlan
 
@@ -76,14 +75,16 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     from rlbox.act.file_lock import hold
     from rlbox.act.folders import cache_folder
     from rlbox.cli.build_inputs import prepare
+    from rlbox.cli.places import unreached_explained
     from rlbox.cli.verify_image import verify_image
     from rlbox.report.build_view import build_view
 
     began = time.monotonic()
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
-        run = prepare(app, plan, wish)
-        with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
-            log, digest = build_image(plan, run, on_step)
+        with unreached_explained(wish.sources or plan.sources):
+            run = prepare(app, plan, wish)
+            with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
+                log, digest = build_image(plan, run, on_step)
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
         if wish.verify:
             verify_image(app, plan, run, digest)

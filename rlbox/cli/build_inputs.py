@@ -43,13 +43,15 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
         app.say(f"making the base from its {len(lock.debs)} apt packages")
     rootfs = make_rootfs(lock, plan.rootfs, plan.epoch, store) if plan.rootfs else None
     wheels = _wheels(app, plan, lock, store, site, everything=wish.hermetic)
+    parts = {f"git/{tree.name}.tar": store.path(tree.sha256) for tree in lock.git}
+    parts |= {f"http/{file.name}": store.path(file.sha256) for file in lock.http}
     entries = context_entries(plan)
     folder = folder or cache_folder("contexts", plan.target)
-    write_context({**entries, **carried_entries(plan, rootfs, wheels, complete=wish.hermetic)}, folder)
+    write_context({**entries, **carried_entries(plan, rootfs, wheels, parts, complete=wish.hermetic)}, folder)
     return BuildRun(
         context=folder,
         digest=build_digest(entries, plan),
-        env={} if wish.hermetic else build_env(app, plan, profile, site),
+        env={} if wish.hermetic else build_env(app, plan, profile, site, artifacts(lock)),
         site=site,
         cache=not (wish.no_cache or wish.verify),
         network="none" if wish.hermetic else "",
@@ -75,7 +77,7 @@ def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *,
     missing = [artifact for artifact in carried if not store.has(artifact.sha256)]
     if missing:
         app.say(f"fetching {len(missing)} files, {sum(artifact.size for artifact in missing) / 1e6:.1f} MB")
-        ensure(carried, locator(app, profile), store, target=plan.target)
+        ensure(carried, locator(app, profile, artifacts(lock)), store, target=plan.target)
 
 
 def _wheels(
@@ -105,4 +107,3 @@ def _local_wheel(package: Package, site: SiteFacts) -> Path | None:
             if name.replace("%2B", "+") == package.file and sum_file(Path(folder, name)) == package.sha256:
                 return Path(folder, name)
     return None
-

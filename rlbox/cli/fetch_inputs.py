@@ -14,7 +14,7 @@ from rlbox.act.store import Store, store_folder
 from rlbox.act.store_names import remember
 from rlbox.cli.app import App
 from rlbox.cli.build_image import require_lock
-from rlbox.cli.places import locator
+from rlbox.cli.places import locator, unreached_explained
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.plan.fetch import group_rows, size_text, table_text, total_row
 from rlbox.plan.image import ImagePlan
@@ -96,8 +96,9 @@ def _fetch(
         whole = sum(file.size for file in files)
         return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    with fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0) as on_progress:
-        report = ensure(files, locator(app, profile), store, on_progress, target=plan.target, jobs=wish.jobs)
+    view = fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0)
+    with unreached_explained(profile), view as on_progress:
+        report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
     return (*base, *files), report
 
 
@@ -134,7 +135,7 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) 
         app.say(f"the export was made from another lock of {lock.target}")
     if done.bad:
         raise WorkFailed(
-            f"{len(done.bad)} files of the export are damaged; {done.taken + done.present} others are in the store"
+            f"the export has damaged files: {len(done.bad)}; whole and in the store: {done.taken + done.present}"
             + "".join(f"\n  {line}" for line in done.bad),
             where=str(place),
             next_step="export again and repeat the import, which takes only what is missing",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.cli.app import App, own_requirements
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.options import complete_target, dry_run, shared, sources_option
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
 @click.option("--offline", is_flag=True, help="With --check: compare with the spec alone, ask no index.")
-@click.option("--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named.")
+@click.option(
+    "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
+)
+@sources_option
 @dry_run
 @shared
 def verb(
-    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool
+    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
 ) -> None:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
-    Versions of the lock before are kept unless the spec or --upgrade moves them.
+    Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays as it is.
 
     \b
     Examples:
@@ -39,23 +42,24 @@ def verb(
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError("names go with --upgrade, --offline with --check, and --check without --upgrade")
     if check:
-        _check(app, name, offline)
+        _check(app, name, offline, sources)
         return
     from rlbox.plan.lock import Upgrade
 
-    before, lock = _resolve(app, name, Upgrade(everything=upgrade and not packages, names=frozenset(packages)))
+    moved = Upgrade(everything=upgrade and not packages, names=frozenset(packages))
+    before, lock = _resolve(app, name, moved, sources)
     _known(packages, before, lock)
     _write(app, name, before, lock)
 
 
-def _check(app: App, name: str, offline: bool) -> None:
+def _check(app: App, name: str, offline: bool, sources: str) -> None:
     from rlbox.plan.lock import Upgrade
 
     plan = app.image_plan(name)
     if plan.lock != "current":
         raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=f"rlbox lock {name}")
     if not offline:
-        before, lock = _resolve(app, name, Upgrade())
+        before, lock = _resolve(app, name, Upgrade(), sources, again=True)
         if before is None or before.text() != lock.text():
             raise WorkFailed(
                 f"the lock of target {name} drifted: its sources no longer offer what it names\n"
@@ -65,25 +69,37 @@ def _check(app: App, name: str, offline: bool) -> None:
     app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
 
 
-def _resolve(app: App, name: str, upgrade: Upgrade) -> tuple[Lock | None, Lock]:
-    from rlbox.act.lock import resolve_lock
-    from rlbox.cli.places import lock_places
+def _resolve(app: App, name: str, upgrade: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
+    """Return the lock before and the lock now; `again` asks the sources even when the spec did not change."""
+    from rlbox.act.lock import refresh_lock, resolve_lock
+    from rlbox.cli.places import lock_places, unreached_explained
     from rlbox.spec.load import load_target
-    from rlbox.spec.lock import load_lock
 
     target = load_target(app.project, name).target
-    path = app.project.lock_file(name)
+    before = _before(app, name)
+    files = app.project.patches(name, [patch.file for patch in target.patches])
+    patches = {path.name: path.read_text("utf-8") for path in files}
+    if before and not again and not (upgrade.everything or upgrade.names):
+        refreshed = refresh_lock(target, own_requirements(), before, patches)
+        if refreshed:
+            return before, refreshed
+    places = lock_places(app, target, sources)
+    with unreached_explained(sources or target.sources):
+        return before, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
+
+
+def _before(app: App, name: str) -> Lock | None:
+    from rlbox.spec.lock import load_lock
+
     try:
-        before = load_lock(path)
+        return load_lock(app.project.lock_file(name))
     except SpecError as error:
         app.say(f"{error.what}; it is made anew")
-        before = None
-    patches = app.project.target_file(name).with_name("patches")
-    return before, resolve_lock(target, own_requirements(), before, upgrade, lock_places(app, target), patches)
+        return None
 
 
 def _known(packages: tuple[str, ...], before: Lock | None, lock: Lock) -> None:
-    found = {row.name for old in (before, lock) if old for row in (*old.packages(), *old.debs, *old.git, *old.http)}
+    found = {name for known in (before, lock) if known for name in known.names()}
     if unknown := sorted(set(packages) - found):
         import difflib
 

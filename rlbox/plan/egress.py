@@ -85,7 +85,7 @@ def plan_addresses(
 def _samples(target: Target, artifacts: Sequence[Artifact]) -> Iterator[Artifact]:
     """Yield the smallest file of every kind and origin; torch wheels all of them, for some may lie on this machine."""
     smallest: dict[tuple[str, str], Artifact] = {}
-    for artifact in sorted(artifacts or _assumed(target), key=lambda one: (one.size, one.file)):
+    for artifact in sorted(artifacts or _assumed(target), key=lambda one: (one.kind, one.size, one.file)):
         if artifact.kind == "torch-wheels":
             yield artifact
         elif artifact.kind in ("apt", "python"):

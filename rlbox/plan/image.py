@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.spec.lock import Lock
     from rlbox.spec.target import Target
 
-SCRIPTS = ("scripts/install.sh", "files/opt/rlbox/libexec/entrypoint.sh")  # paths in the context
+# Paths in the build context.
+SCRIPTS = ("scripts/apply_patches.py", "scripts/install.sh", "files/opt/rlbox/libexec/entrypoint.sh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,12 @@ def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
 
 
 def plan_image(
-    target: Target, lock: Lock | None, runtime: tuple[str, ...], templates: Sequence[Path], bytecode: Path | None
+    target: Target,
+    lock: Lock | None,
+    runtime: tuple[str, ...],
+    templates: Sequence[Path],
+    bytecode: Path | None,
+    patches: Mapping[str, str] | None = None,
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
@@ -87,6 +93,8 @@ def plan_image(
         Folders of templates, the first wins.
     bytecode
         Folder for compiled templates, or None.
+    patches
+        The target's patches, file name to text.
     """
     from rlbox.plan.layers import plan_layers
     from rlbox.plan.render import render
@@ -97,19 +105,27 @@ def plan_image(
 
     layers = plan_layers(target, lock)
     rows = [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers]
+    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
     dockerfile = text(
-        "Dockerfile.j2", target=target, layers=rows, torch_wheels=TORCH_WHEELS, labels=image_labels(target, lock)
+        "Dockerfile.j2",
+        target=target,
+        layers=rows,
+        patched=[*(layer.name for layer in layers), *parts],
+        further=[*parts, *(["patches"] if target.patches else [])],
+        torch_wheels=TORCH_WHEELS,
+        labels=image_labels(target, lock),
     )
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
-    scripts = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
+    files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
+    files |= {f"patches/{name}": diff for name, diff in (patches or {}).items()}
     run, disk = target.run, target.disk
     return ImagePlan(
         target=target.name,
         title=target.title,
         tag=f"rlbox/{target.name}:latest",
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
-        context={"Dockerfile": dockerfile, **scripts, **(_locked_files(lock, layers) if lock else {})},
-        lock=lock_state(target, lock, runtime),
+        context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
+        lock=lock_state(target, lock, runtime, patches or {}),
         lock_checksum=lock.checksum() if lock else "",
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for layer in layers),

@@ -19,7 +19,7 @@ MOST_LAYERS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One Python layer; `packages` is empty while the target has no lock, `channel` is that of the torch wheel index."""
+    """One Python layer; `packages` is empty without a lock, `channel` is that of the torch wheel index."""
 
     name: str
     group: str

@@ -74,7 +74,7 @@ def _pins(versions: Mapping[str, str]) -> str:
 
 
 def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, str]]:
-    """Return the versions that a new lock keeps from the one before, by resolution (`stack`, `runtime`, `build`, `apt`)."""
+    """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.everything:
         return {}
     stack = [package for group in lock.groups for package in group.packages]

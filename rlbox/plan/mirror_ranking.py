@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from rlbox.spec.profile import Profile, Rule
 
 FRESH_S = 6 * 3600
-"""Seconds for which a ranking decides the order of mirrors."""
+"""Seconds for which a probe decides the order of mirrors."""
+
+QUICK_FRESH_S = 120
+"""Seconds for which a quick look does."""
 
 _OF_HTTP = ("http", "huggingface", "cuda-apt", "conda")  # their rules stand for addresses of `http` files
 
@@ -64,15 +67,16 @@ def rules_digest(profile: Profile) -> str:
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
 
 
-def ranking_json(profile: Profile, found: Sequence[Probed], at: float) -> dict[str, Any]:
-    """Return a ranking as it is remembered; `at` is the time of the probe, seconds since 1970."""
-    return {"profile": rules_digest(profile), "at": at, "found": [asdict(probed) for probed in found]}
+def ranking_json(profile: Profile, found: Sequence[Probed], at: float, *, quick: bool = False) -> dict[str, Any]:
+    """Return a ranking as it is remembered; `at` is the time of the probe, or of a quick look, seconds since 1970."""
+    return {"profile": rules_digest(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in found]}
 
 
 def read_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[Probed, ...] | None:
     """Return a remembered ranking, or None when it is old, of other rules, or none at all."""
     try:
-        fresh = 0 <= now - float(data["at"]) < FRESH_S and data["profile"] == rules_digest(profile)
+        lasts = QUICK_FRESH_S if data["quick"] else FRESH_S
+        fresh = 0 <= now - float(data["at"]) < lasts and data["profile"] == rules_digest(profile)
         return tuple(Probed(**row) for row in data["found"]) if fresh else None
     except (KeyError, TypeError, ValueError):
         return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)"
-# Messages that name the host themselves. Sources: curl, git, apt, wget, pip and urllib3, ssh, Go's net, Node's dns.
+# Messages that name the host themselves. Sources: curl, git, apt, wget, pip and urllib3, ssh, Go's net, Node's dns, rlbox.
 _NAMING = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -17,6 +17,7 @@ _NAMING = tuple(
         rf"could not connect to {_HOST}:\d+",
         rf"connecting to {_HOST}(?:\|[^|]*\|)?:\d+\.\.\. failed",
         rf"lookup {_HOST}(?: on \S+)?: (?:no such host|server misbehaving|i/o timeout|Temporary failure)",
+        rf"cannot reach {_HOST}: ",
         rf"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) {_HOST}",
     )
 )

@@ -17,6 +17,7 @@ _SHOWN = 60  # characters of a wrong value that a message repeats
 # What a value must be, in the words of TOML.
 _MUST_BE = {
     "bool_type": "true or false",
+    "date_type": "a date without quotes",
     "dict_type": "a table",
     "finite_number": "a finite number",
     "float_type": "a number",

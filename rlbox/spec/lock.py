@@ -144,6 +144,11 @@ class Lock:
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of everything that the lock pins."""
+        rows = (self.packages(), self.debs, self.git, self.http, self.patches)
+        return tuple(row.name for part in rows for row in part)
+
 
 def _block(rows: Iterable[Any], indent: int) -> str:
     lines = [" " * (indent + 2) + json.dumps(asdict(row), ensure_ascii=False) for row in rows]
@@ -164,8 +169,11 @@ def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
-def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...]) -> str:
-    """Return how a lock stands to its spec: `current`, `missing`, or `stale` with the reason."""
+def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
+    """Return how a lock stands to its spec: `current`, `missing`, or `stale` with the reason.
+
+    `patches` maps the target's patches to their text.
+    """
     if lock is None:
         return "missing"
     made_for, wanted = (lock.python, lock.platform), (target.python.version, target.python.platform)
@@ -173,7 +181,15 @@ def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...]) -> s
         return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
     if lock.target != target.name:
         return f"stale: made for the target {lock.target!r}"
-    return "current" if lock.spec == lock_checksum(target, runtime) else "stale: the spec changed since"
+    if lock.spec != lock_checksum(target, runtime):
+        return "stale: the spec changed since"
+    changed = [patch.name for patch in lock.patches if patch != lock_patch(patch.name, patches.get(patch.name, ""))]
+    return f"stale: {', '.join(changed)} changed since" if changed else "current"
+
+
+def lock_patch(name: str, text: str) -> Patch:
+    """Return what a lock says of a patch."""
+    return Patch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def load_lock(path: Path) -> Lock | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,13 @@ class Project:
     def own_lock_file(self, name: str) -> Path:
         """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
         return self.folder / "images" / name / "lock.json"
+
+    def patches(self, name: str, files: Sequence[str]) -> list[Path]:
+        """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""
+        folder = self.target_file(name).with_name("patches")
+        if missing := [file for file in files if not (folder / file).is_file()]:
+            raise SpecError(f"patches: there is no file {', '.join(missing)}", where=str(folder))
+        return [folder / file for file in files]
 
     def template_folders(self) -> list[Path]:
         """Return the folders that templates are loaded from, in order."""

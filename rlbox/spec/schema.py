@@ -9,20 +9,23 @@ from pydantic import BaseModel
 
 from rlbox.spec.job import Job
 from rlbox.spec.load import DEFAULTS, load_toml
+from rlbox.spec.profile import Profile
 from rlbox.spec.target import Target
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of `target.toml` ("target") or of a job file ("job").
+    """Return the JSON Schema of `target.toml` ("target"), a job file ("job") or a sources profile ("profile").
 
     Keys that the shipped defaults fill, and `name`, which is the file's own, are not required; a target that
     includes another need not repeat any key.
     """
-    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job}
+    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile}
     schema = models[kind].model_json_schema()
     _optional(schema, "name")
     schema["properties"].pop("name")
     schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
+    if kind == "profile":
+        schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}
     if kind == "target":
         schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
         _fill_defaults(schema, schema, load_toml(DEFAULTS))

@@ -24,7 +24,7 @@ Line = Annotated[str, AfterValidator(_one_line)]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
-_OWN_GROUPS = {"build", "files", "os", "patches", "runtime", "tools", "uv", "venv"}  # build stages of every image
+_OWN = {"build", "files", "os", "patches", "runtime", "tools", "uv", "venv"}  # build stages of every image
 
 
 class Frozen(BaseModel):
@@ -148,10 +148,12 @@ class Target(Frozen):
     disk: Disk
 
     @model_validator(mode="after")
-    def _group_names_differ(self) -> Target:
+    def _names_differ(self) -> Target:
         names = [group.name for group in self.stack]
-        problems = [f"stack: two groups have the name {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
-        problems += [f"stack: the name {name!r} is rlbox's own" for name in sorted(_OWN_GROUPS & set(names))]
+        names += [tree.name for tree in self.git] + [file.name for file in self.http]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems = [f"two parts of the image have the name {name!r}" for name in twice]
+        problems += [f"the name {name!r} of a part of the image is rlbox's own" for name in sorted(_OWN & set(names))]
         if problems:
             raise ValueError("\n".join(problems))
         return self

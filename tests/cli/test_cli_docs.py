@@ -17,10 +17,12 @@ GUIDES = (
     "CHANGELOG.md",
     "docs/targets.md",
     "docs/jobs.md",
+    "docs/registry.md",
+    "docs/store.md",
 )
 pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
-NEED_RUNS = ("logs",)  # there is no run yet: they must say so, in their own words
-CHANGING = ("build", "render", "run", "shell", "lock")
+NEED_RUNS = ("logs", "load")  # there is no run, no archive yet: they must say so, in their own words
+CHANGING = ("build", "fetch", "render", "run", "shell", "lock", "push", "save")
 
 
 def blocks(language: str, name: str) -> list[str]:

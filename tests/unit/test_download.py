@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.act.download import Unfetched, Try, mask_urls
+from rlbox.act.download import Try, Unfetched, mask_urls
 from rlbox.act.fetch import FetchReport, Progress, ensure
 from rlbox.act.store import Store
 from rlbox.errors import WorkFailed

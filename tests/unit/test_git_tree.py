@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mirror import FakeLink, FakeLocator
 
 from rlbox.act.fetch import ensure
 from rlbox.act.git_tree import TreeFacts, lock_git
 from rlbox.act.store import Store
 from rlbox.errors import WorkFailed
+from rlbox.plan.plain_tar import END, FILE, SYMLINK, padding, tar_header
 from rlbox.spec.artifact import Artifact
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 # sha256 of the archive of `project`, so that a lock made years ago still fits.
-EXPECTED = "be filled in"
+EXPECTED = "07bcedded5a468547c64eb41701a26705fd77b8e95e09ad174857926eed30bb1"
 WHO = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
 
 
@@ -100,9 +104,7 @@ def test_every_way_to_name_a_commit(project: Path, ref: str) -> None:
     assert lock(project, {"COMMIT": head, "SHORT": head[:9]}.get(ref, ref)).commit == head
 
 
-def test_two_clones_give_the_same_bytes(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_clones_give_the_same_bytes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = lock(project)
     git(tmp_path, "clone", "--quiet", "--bare", str(project), "copy.git")
     Path(os.environ["HOME"], ".gitconfig").write_text("[core]\n\tautocrlf = true\n\teol = crlf\n")
@@ -139,6 +141,27 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
 def test_no_such_ref(project: Path) -> None:
     with pytest.raises(WorkFailed, match=r"project: no place has nowhere\n  direct: "):
         lock(project, "nowhere")
+
+
+@given(
+    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=300),
+    st.text(max_size=0) | st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=300),
+    st.binary(max_size=2000),
+)
+def test_any_name_is_read_back(name: str, link: str, data: bytes) -> None:
+    header = tar_header(name, SYMLINK, 0o777, link=link) if link else tar_header(name, FILE, 0o644, len(data))
+    body = header + (b"" if link else data + padding(len(data))) + END
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        (entry,) = tar.getmembers()
+        assert (entry.name.rstrip("/"), entry.linkname) == (name.rstrip("/"), link)
+        assert link or tar.extractfile(entry).read() == data  # type: ignore[union-attr]
+
+
+def test_a_name_that_is_not_utf_8_is_refused(project: Path) -> None:
+    (project / os.fsdecode(b"\xff")).write_text("")
+    commit(project, "strange")
+    with pytest.raises(WorkFailed, match="whose name is not UTF-8"):
+        lock(project)
 
 
 def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:

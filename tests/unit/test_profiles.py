@@ -37,7 +37,9 @@ def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
     assert {rule.kind for rule in profile.rule} == set(PROTOCOLS)
     for kind in ("apt", "python", "torch-wheels", "git", "http", "oci"):
         assert len(profile.rules(kind)) > 1, kind
-    assert [rule.title for rule in profile.rule if rule.protocol != "direct" and not (rule.checked and rule.expires)] == []
+    assert [
+        rule.title for rule in profile.rule if rule.protocol != "direct" and not (rule.checked and rule.expires)
+    ] == []
     assert [rule.title for rule in profile.rule if rule.checked and rule.expires and rule.checked >= rule.expires] == []
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlbox.act.site import probe_site
-from rlbox.plan.sources import SiteFacts, SourcePlan, TorchGroup, local_wheels, plan_sources
+from rlbox.plan.sources import Choice, SiteFacts, SourcePlan, TorchGroup, local_wheels, plan_sources
+from rlbox.spec.profile import Rule
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
@@ -62,6 +63,49 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 )  # fmt: skip
 def test_plan_sources(groups: list[TorchGroup], site: SiteFacts, plan: SourcePlan) -> None:
     assert plan_sources(groups, site) == plan
+
+
+def mirror(kind: str, protocol: str, url: str) -> Rule:
+    return Rule.model_validate({"kind": kind, "protocol": protocol, "url": url})
+
+
+@pytest.mark.parametrize(
+    ("rule", "site", "env"),
+    [
+        (
+            mirror("python", "index", "https://m/simple/"),
+            SiteFacts(index_url="https://mine/simple"),
+            {
+                "UV_DEFAULT_INDEX": "https://m/simple",
+                "PIP_INDEX_URL": "https://m/simple",
+                "UV_INDEX": INDEX,
+                **BEST,
+            },
+        ),
+        (
+            mirror("python", "flat", "https://m/w/"),
+            SiteFacts(),
+            {"UV_FIND_LINKS": "https://m/w/", "UV_INDEX": INDEX, **BEST},
+        ),
+        (mirror("torch-wheels", "index", "https://m/whl"), SiteFacts(), {"UV_INDEX": "https://m/whl/cpu", **BEST}),
+        (mirror("torch-wheels", "flat", "https://m/whl"), SiteFacts(), {"UV_FIND_LINKS": "https://m/whl/cpu/"}),
+        (mirror("torch-wheels", "flat", "https://m/whl"), SiteFacts(find_links={"/w": (WHEEL,)}), {}),
+        (mirror("torch-wheels", "direct", ""), SiteFacts(), {"UV_INDEX": INDEX, **BEST}),
+    ],
+)
+def test_a_chosen_mirror(rule: Rule, site: SiteFacts, env: dict[str, str]) -> None:
+    plan = plan_sources([CPU], site, choice=Choice(profile="mine", rules={rule.kind: (rule,)}))
+    assert plan.env == env
+    assert plan.profile == "mine"
+
+
+def test_flat_pages_are_parted_by_commas() -> None:
+    """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
+    choice = Choice(rules={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
+    other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
+    assert plan_sources([CPU, other], SiteFacts(), choice).env == {
+        "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
+    }
 
 
 def test_local_wheels_by_name() -> None:

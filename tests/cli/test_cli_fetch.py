@@ -1,0 +1,388 @@
+"""`rlbox fetch`: what is fetched, exported and imported; what is said when it cannot be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fakes import Folder, Rlbox, Said
+from mirror import Mirror, serving
+from registry_server import Fault, RegistryServer
+from registry_server import running as running_registry
+
+from rlbox.act.folders import cache_folder
+from rlbox.act.store import Store
+from rlbox.cli.app import own_requirements
+from rlbox.plan import oci
+from rlbox.spec.load import load_target
+from rlbox.spec.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum
+
+pytestmark = pytest.mark.allow("sockets")
+
+FILES = {"one.bin": b"1" * 1000, "two.bin": b"22" * 1000, "three.bin": b"333" * 1000}
+SPEC = """
+title = "files from one mirror"
+[base]
+{base}
+[python]
+platform = "{platform}"
+[[stack]]
+name = "engine"
+packages = ["six==1.16.0"]
+"""
+X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+BOOTSTRAP = 'bootstrap = "debian:bookworm"'
+NEXT = "next: rlbox build mine --hermetic\n"
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def mirror() -> Iterator[Mirror]:
+    with serving(FILES) as made:
+        yield made
+
+
+@pytest.fixture
+def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
+    """Write target and lock; this machine has no sources of its own."""
+    monkeypatch.setattr("rlbox.act.mirrors.machine_archives", dict, raising=False)
+    monkeypatch.setattr("rlbox.act.apt.machine_archives", dict)
+    monkeypatch.setattr("rlbox.act.mirrors.default_index", lambda: "", raising=False)
+
+    def write(
+        base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
+    ) -> Lock:
+        folder.target("mine", SPEC.format(base=base, platform=platform))
+        target = load_target(folder.project, "mine").target
+        lock = Lock(
+            target="mine",
+            spec=lock_checksum(target, own_requirements()),
+            python="3.11",
+            platform=platform,
+            base=target.base.bootstrap or target.base.image,
+            runtime=LockedGroup(name="runtime", packages=()),
+            groups=(LockedGroup(name="engine", packages=packages),),
+            http=tuple(
+                HttpFile(name=name.partition(".")[0], url=f"{mirror.url}/{name}", sha256=sha(data), size=len(data))
+                for name, data in FILES.items()
+            ),
+        )
+        folder.write("images/mine/lock.json", lock.text())
+        return lock
+
+    return write
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(cache_folder("store"))
+
+
+def whole(store: Store) -> bool:
+    return {store.path(digest).read_bytes() for digest in store.digests()} == set(FILES.values())
+
+
+def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: Store, mirror: Mirror) -> None:
+    write()
+    said = rlbox("fetch", "mine")
+    assert said.code == 0, said.err
+    assert said.out == "mine  3 files, 6.0 kB: 0 present, 3 fetched (6.0 kB)\n     6.0 kB from direct\n"
+    lines = said.err.splitlines()
+    assert (lines[0], lines[-1]) == ("fetching 3 files, 6.0 kB", NEXT.strip())
+    assert sorted(lines[1:-1]) == [
+        f"✓ {name}  {size}  direct"
+        for name, size in [("one.bin", "1.0 kB"), ("three.bin", "3.0 kB"), ("two.bin", "2.0 kB")]
+    ]
+    assert whole(store)
+    again = rlbox("fetch", "mine")
+    assert again == Said(code=0, out="mine  3 files, 6.0 kB: 3 present, 0 fetched (0 B)\n", err=NEXT)
+    assert len(mirror.asked) == 3
+    data = rlbox("fetch", "mine", "--json").data
+    assert {key: data[key] for key in ("target", "present", "present_bytes", "fetched", "by_mirror")} == {
+        "target": "mine",
+        "present": 3,
+        "present_bytes": 6000,
+        "fetched": 0,
+        "by_mirror": {},
+    }
+
+
+def test_quiet(rlbox: Rlbox, write: Callable[..., Lock]) -> None:
+    write()
+    assert rlbox("fetch", "mine", "-q").err == ""
+
+
+def test_the_store_is_chosen(
+    rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    assert rlbox("fetch", "mine", "--store", str(tmp_path / "a")).code == 0
+    assert whole(Store(tmp_path / "a"))
+    monkeypatch.setenv("RLBOX_STORE", str(tmp_path / "b"))
+    assert rlbox("fetch", "mine").code == 0
+    assert whole(Store(tmp_path / "b"))
+
+
+def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: Store) -> None:
+    """A lock for another platform needs nothing of this machine."""
+    wheel = Package(
+        name="torch",
+        version="2.9.0",
+        file="torch-2.9.0+cu128.whl",
+        sha256="b" * 64,
+        size=899_755_786,
+        source="torch-wheels/cu128",
+    )
+    write(packages=(wheel,), platform=ARM)
+    with store.draft(sha(FILES["one.bin"])) as draft:
+        draft.write(FILES["one.bin"])
+        draft.keep()
+    assert rlbox("fetch", "mine", "--dry-run") == Said(
+        code=0,
+        out="group             files       size    present    missing\n"
+        "runtime               0        0 B        0 B        0 B\n"
+        "engine                1   899.8 MB        0 B   899.8 MB\n"
+        "http                  3     6.0 kB     1.0 kB     5.0 kB\n"
+        "total                 4   899.8 MB     1.0 kB   899.8 MB\n",
+        err="",
+    )
+    data = rlbox("fetch", "mine", "--dry-run", "--json").data
+    assert data["groups"][2] == {
+        "group": "http",
+        "files": 3,
+        "bytes": 6000,
+        "present_files": 1,
+        "present_bytes": 1000,
+        "missing_bytes": 5000,
+    }
+    assert data["total"]["missing_bytes"] == 899_755_786 + 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--export", "./a", "--import", "./b"], "--export and --import exclude each other."),
+        (["--jobs", "0"], "Invalid value for '--jobs': 0 is not in the range 1<=x<=64."),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_line(rlbox: Rlbox, write: Callable[..., Lock], words: list[str], message: str) -> None:
+    write()
+    said = rlbox("fetch", "mine", *words)
+    assert (said.code, said.err.splitlines()[-1]) == (2, f"Error: {message}")
+
+
+def test_bad_locks(rlbox: Rlbox, write: Callable[..., Lock], folder: Folder) -> None:
+    text = "rlbox: error: the lock of target mine is {}\n  where: images/mine/lock.json\n  next:  rlbox lock mine\n"
+    folder.target("mine", SPEC.format(base=BOOTSTRAP, platform=X86))
+    assert rlbox("fetch", "mine") == Said(code=2, out="", err=text.format("missing"))
+    lock = write()
+    folder.write("images/mine/lock.json", lock.text().replace(lock.spec, "0" * 64))
+    assert rlbox("fetch", "mine") == Said(code=2, out="", err=text.format("stale: the spec changed since"))
+    folder.write("images/mine/lock.json", lock.text()[:200])
+    said = rlbox("fetch", "mine")
+    assert (said.code, "not a lock file" in said.err) == (2, True)
+
+
+def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: Store) -> None:
+    write()
+    del mirror.files["two.bin"]
+    said = rlbox("fetch", "mine", "-q")
+    assert said == Said(
+        code=1,
+        out="",
+        err="rlbox: error: 1 file cannot be fetched\n"
+        "  no source offers two.bin any more (yanked or superseded)\n    direct: answered 404\n"
+        "  next:  rlbox lock mine --upgrade two\n",
+    )
+    assert len(list(store.digests())) == 2
+    mirror.files["two.bin"] = FILES["two.bin"]
+    assert rlbox("fetch", "mine").out.startswith("mine  3 files, 6.0 kB: 2 present, 1 fetched (2.0 kB)\n")
+
+
+def test_export_and_import(
+    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: Store, tmp_path: Path
+) -> None:
+    lock = write()
+    out, other = tmp_path / "out", tmp_path / "other"
+    said = rlbox("fetch", "mine", "--export", str(out))
+    assert said.out.endswith(f"exported to {out}\n")
+    index = json.loads((out / "index.json").read_bytes())
+    manifest = json.loads((out / "blobs/sha256" / index["manifests"][0]["digest"][7:]).read_bytes())
+    assert manifest["artifactType"] == "application/vnd.rlbox.inputs.v1"
+    assert (out / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text() == lock.text()
+    assert manifest["layers"][0] == {
+        "mediaType": "application/octet-stream",
+        "digest": f"sha256:{sha(FILES['one.bin'])}",
+        "size": 1000,
+        "annotations": {"org.opencontainers.image.title": "one.bin", "rlbox.kind": "http", "rlbox.group": "http"},
+    }
+    for data in FILES.values():
+        assert os.path.samefile(out / "blobs/sha256" / sha(data), store.path(sha(data)))
+    asked = len(mirror.asked)
+    mirror.files.clear()
+    done = rlbox("fetch", "mine", "--store", str(other), "--import", str(out))
+    assert done == Said(code=0, out="mine  3 files: 0 present, 3 imported\n", err=NEXT)
+    assert whole(Store(other))
+    assert len(mirror.asked) == asked
+    again = rlbox("fetch", "mine", "--store", str(other), "--import", str(out), "--json").data
+    assert (again["imported"], again["present"]) == (0, 3)
+
+
+def test_an_export_is_whole_or_not_there(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+    """Stopped halfway it has no index; the next one goes on, and makes good what was damaged."""
+    write()
+    out = tmp_path / "out"
+    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
+    first = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / "index.json").unlink()
+    said = rlbox("fetch", "mine", "--import", str(out))
+    assert said == Said(
+        code=1,
+        out="",
+        err=f"rlbox: error: there is no finished export: index.json is missing\n  where: {out}\n"
+        "  next:  repeat rlbox fetch TARGET --export on the machine that has network\n",
+    )
+    blobs = out / "blobs/sha256"
+    (blobs / ".half").write_bytes(b"x")
+    (blobs / sha(FILES["one.bin"])).unlink()
+    (blobs / sha(FILES["two.bin"])).unlink()
+    (blobs / sha(FILES["two.bin"])).write_bytes(b"x" * 2000)
+    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
+    assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == first
+
+
+def test_a_damaged_export(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    out, other = tmp_path / "out", tmp_path / "other"
+    rlbox("fetch", "mine", "--export", str(out))
+    damage = {"one.bin": b"1" * 999 + b"x", "two.bin": b"22"}
+    for name, data in damage.items():
+        path = out / "blobs/sha256" / sha(FILES[name])
+        path.unlink()
+        path.write_bytes(data)
+    said = rlbox("fetch", "mine", "--store", str(other), "--import", str(out))
+    found, wanted = sha(damage["one.bin"])[:12], sha(FILES["one.bin"])[:12]
+    assert said == Said(
+        code=1,
+        out="",
+        err="rlbox: error: the export has damaged files: 2; whole and in the store: 1\n"
+        f"  one.bin: damaged: its sha256 is {found}…, not {wanted}…\n"
+        "  two.bin: torn: 2 of 2000 bytes\n"
+        f"  where: {out}\n"
+        "  next:  export again and repeat the import, which takes only what is missing\n",
+    )
+    assert list(Store(other).digests()) == [sha(FILES["three.bin"])]
+    manifest = out / "blobs/sha256" / json.loads((out / "index.json").read_bytes())["manifests"][0]["digest"][7:]
+    manifest.write_bytes(b"{}")
+    said = rlbox("fetch", "mine", "--store", str(other), "--import", str(out))
+    assert (said.code, "the export is damaged: blob sha256:" in said.err) == (1, True)
+
+
+def test_an_export_of_another_lock(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    out = tmp_path / "out"
+    rlbox("fetch", "mine", "--export", str(out))
+    wheel = Package(name="six", version="1", file="six-1.whl", sha256="b" * 64, size=5)
+    write(packages=(wheel,))
+    said = rlbox("fetch", "mine", "--store", str(tmp_path / "other"), "--import", str(out))
+    assert said == Said(
+        code=1,
+        out="",
+        err="the export was made from another lock of mine\n"
+        f"rlbox: error: the export does not hold: six-1.whl\n  where: {out}\n"
+        "  next:  make it from the same lock: rlbox fetch mine --export\n",
+    )
+
+
+@pytest.mark.parametrize("place", ["out", "namespace/out"])
+def test_a_place_that_is_neither(rlbox: Rlbox, write: Callable[..., Lock], place: str) -> None:
+    write()
+    assert rlbox("fetch", "mine", "--export", place) == Said(
+        code=2,
+        out="",
+        err=f"rlbox: error: '{place}' is neither a folder that is there nor a name in a registry\n"
+        f"  next:  ./{place} for a folder, HOST/NAME:TAG for a registry\n",
+    )
+
+
+def test_a_folder_with_other_things(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("")
+    said = rlbox("fetch", "mine", "--export", str(tmp_path / "out"))
+    assert (said.code, "the folder of the export holds other things" in said.err) == (1, True)
+    assert os.listdir(tmp_path / "out") == ["mine.txt"]
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    with running_registry() as made:
+        yield made
+
+
+def test_through_a_registry(
+    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, registry: RegistryServer, tmp_path: Path
+) -> None:
+    write()
+    place = f"{registry.host}/team/inputs:v1"
+    assert rlbox("fetch", "mine", "--export", place).code == 0
+    assert set(FILES.values()) < set(registry.blobs.values())
+    mirror.files.clear()
+    other = str(tmp_path / "other")
+    broken = f"sha256:{sha(FILES['one.bin'])}"
+    registry.faults = [Fault("GET", broken, body=b"x" * 1000, times=2)]
+    said = rlbox("fetch", "mine", "--store", other, "--import", place)
+    assert said.code == 1
+    assert (
+        "the export has damaged files: 1; whole and in the store: 2\n  one.bin: the registry gave other" in said.err
+    )
+    registry.faults = []
+    said = rlbox("fetch", "mine", "--store", other, "--import", place)
+    assert said == Said(code=0, out="mine  3 files: 2 present, 1 imported\n", err=NEXT)
+    assert whole(Store(Path(other)))
+
+
+def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: Store) -> None:
+    """Its manifest and blobs are objects like others, and are known as what they are."""
+    config, layer = b'{"os": "linux"}', b"layer" * 500
+    blobs = [oci.describe(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
+    body = oci.image_manifest(blobs[0], blobs[1:], {})
+    rows = [
+        {**oci.describe(body, oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "amd64"}},
+        {**oci.describe(b"other", oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "arm64"}},
+    ]
+    index = oci.document({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
+    for data in (config, layer):
+        registry.add_blob(data)
+    registry.add_manifest("amd64", body, oci.MANIFEST)
+    digest = registry.add_manifest("latest", index, oci.INDEX)
+    image = f"{registry.host}/team/base@{digest}"
+    write(base=f'image = "{image}"')
+    dry = rlbox("fetch", "mine", "--dry-run")
+    assert dry.err == f"without the base image {image}: its sizes are known once its manifest is in the store\n"
+    assert rlbox("fetch", "mine").code == 0
+    held = {store.path(name).read_bytes() for name in store.digests()}
+    assert held == {*FILES.values(), config, layer, body, index}
+    row = rlbox("fetch", "mine", "--dry-run", "--json").data["groups"][0]
+    assert (row["group"], row["files"], row["missing_bytes"]) == ("base", 4, 0)
+    asked = len(registry.seen)
+    assert rlbox("fetch", "mine").code == 0
+    assert len(registry.seen) == asked
+    assert "base layer 1 (oci, base; mine)" in rlbox("store", "ls").out
+    assert rlbox("store", "prune").out == "0 B are free again\n"
+
+
+def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer) -> None:
+    image = f"{registry.host}/team/base@sha256:{'0' * 64}"
+    write(base=f'image = "{image}"')
+    said = rlbox("fetch", "mine")
+    assert said.code == 6
+    assert said.err.startswith(f"rlbox: error: the base image {image} cannot be fetched\n  direct: ")

@@ -1,0 +1,200 @@
+"""`rlbox push`, `rlbox save` and `rlbox load`: what they say before anything is sent, written or loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import EngineSocket, Folder, Rlbox, Said
+from registry_server import RegistryServer, running
+
+from rlbox.act.folders import cache_folder
+from rlbox.plan.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
+
+TAG = "rlbox/mine:latest"
+TARGET = """
+title = "smallest target"
+[base]
+bootstrap = "debian:bookworm"
+[[stack]]
+name = "libs"
+packages = ["six==1.16.0"]
+[disk]
+host = "~/disk"
+create = true
+"""
+pytestmark = pytest.mark.allow("sockets", "processes")
+
+
+@pytest.fixture
+def mine(folder: Folder) -> Folder:
+    """A project with a target; nothing here needs its lock."""
+    folder.target("mine", TARGET)
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with running() as server:
+        yield server
+
+
+def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> str:
+    """Put the same image into the registry, as team/mine:1, and into the engine; return its digest."""
+    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+{kind}")], {})
+    digest = server.add_manifest("1", body, MANIFEST)
+    layers = {"Layers": [sha256_of(b"plain")]}
+    engine.images[TAG] = {"Id": digest, "RepoDigests": [f"rlbox/mine@{digest}"], "RootFS": layers}
+    return digest
+
+
+def test_a_name_must_be_given(rlbox: Rlbox, mine: Folder) -> None:
+    said = rlbox("push", "mine")
+    assert (said.code, said.out) == (2, "")
+    assert "Missing option '--to'" in said.err
+
+
+def test_an_unknown_target(rlbox: Rlbox, mine: Folder) -> None:
+    said = rlbox("push", "nine", "--to", "registry.example/x")
+    assert (said.code, said.out) == (2, "")
+    assert "'mine'" in said.err
+
+
+def test_a_name_that_is_none(rlbox: Rlbox, mine: Folder) -> None:
+    assert rlbox("push", "mine", "--to", "registry.example/Team/x") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: 'registry.example/Team/x' is no name of an image: "
+        "'Team' has capital letters, which registries do not take\n  next:  write it as HOST/NAMESPACE/NAME:TAG\n",
+    )
+
+
+def test_dry_run_needs_neither_engine_nor_registry(rlbox: Rlbox, mine: Folder) -> None:
+    assert rlbox("push", "mine", "--to", "registry.example/team/", "--dry-run") == Said(
+        code=0, out=f"push {TAG} to registry.example/team/mine:latest\n", err=""
+    )
+    assert rlbox("push", "mine", "--to", "registry.example/x:1", "--gzip", "--dry-run", "--json").data == {
+        "schema": 1,
+        "target": "mine",
+        "image": TAG,
+        "reference": "registry.example/x:1",
+        "places": ["registry.example/x:1", "registry.example/x:1-gzip"],
+    }
+    assert rlbox("save", "mine", "x.tar", "--dry-run") == Said(
+        code=0, out=f"write {TAG} to {mine.path}/x.tar\n", err=""
+    )
+    assert mine.files() == ["images/mine/target.toml"]
+
+
+@pytest.mark.parametrize("words", [["push", "mine", "--to", "127.0.0.1:1/x"], ["save", "mine", "x.tar"]], ids=str)
+def test_no_image_yet(rlbox: Rlbox, mine: Folder, engine: EngineSocket, words: list[str]) -> None:
+    assert rlbox(*words) == Said(
+        code=4, out="", err=f"rlbox: error: the engine has no image {TAG}\n  next:  rlbox build mine\n"
+    )
+    assert mine.files() == ["images/mine/target.toml"]
+
+
+@pytest.mark.parametrize("words", [["push", "mine", "--to", "127.0.0.1:1/x"], ["save", "mine", "x.tar"]], ids=str)
+def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/no.sock")
+    said = rlbox(*words)
+    assert (said.code, said.out) == (4, "")
+    assert said.err.startswith("rlbox: error: no Docker engine answers\n")
+
+
+def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer) -> None:
+    digest = stored(server, engine)
+    name = f"{server.host}/team/mine"
+    assert rlbox("push", "mine", "--to", f"{name}:1") == Said(
+        code=0,
+        out=f"{name}@{digest}\n",
+        err="note: its layers are zstd; engines before Docker 23 need `--gzip`, or `rlbox save` and `rlbox load`\n"
+        f"next: docker pull {name}@{digest}\n",
+    )
+    assert [seen.method for seen in server.seen] == ["GET"]
+    assert rlbox("push", "mine", "--to", f"{name}:1", "-q") == Said(code=0, out=f"{name}@{digest}\n", err="")
+    assert rlbox("push", "mine", "--to", f"{name}:1", "--json").data == {
+        "schema": 1,
+        "target": "mine",
+        "reference": f"{name}:1",
+        "digest": digest,
+        "layers": {"total": 1, "pushed": 0, "present": 1},
+        "bytes": 0,
+        "exact": True,
+        "attached": [],
+        "gzip": None,
+    }
+
+
+def test_what_explains_the_image_is_attached(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
+) -> None:
+    stored(server, engine, "gzip")
+    cache_folder("images", "mine").mkdir(parents=True)
+    (cache_folder("images", "mine") / "sbom.spdx.json").write_text("{}")
+    data = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--gzip", "--json").data
+    (attached,) = data["attached"]
+    assert json.loads(server.manifests[attached][1])["artifactType"] == "application/spdx+json"
+    assert data["gzip"] is None  # no layer is zstd
+
+
+def test_an_address_that_means_two_machines(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.act.push.engine_address", lambda: "ssh://gpu001")
+    engine.images[TAG] = {"Id": "sha256:1"}
+    assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(
+        code=6,
+        out="",
+        err="rlbox: error: 127.0.0.1:5000 is another machine for the engine than for rlbox\n  where: ssh://gpu001\n"
+        "  next:  name the registry by an address that means the same on both\n",
+    )
+
+
+def test_the_engine_insists_on_tls(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
+    for module in ("act.push", "act.registry_wire", "act.registry_peek", "plan.push"):
+        monkeypatch.setattr(f"rlbox.{module}.is_loopback", lambda host: False)
+    engine.images[TAG] = {"Id": "sha256:1"}
+    engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
+    said = rlbox("push", "mine", "--to", f"{server.host}/x")
+    assert (said.code, said.out) == (6, "")
+    assert said.err.startswith(f"rlbox: error: {server.host} does not speak TLS\n")
+    assert rlbox("push", "mine", "--to", f"{server.host}/x", "--plain-http") == Said(
+        code=4,
+        out="",
+        err=f"rlbox: error: the engine insists on TLS for {server.host}\n"
+        f"  next:  add {server.host} to insecure-registries in the engine's /etc/docker/daemon.json\n",
+    )
+
+
+@pytest.mark.parametrize("words", [["save", "mine", "."], ["load", "none.tar"], ["load", "images"]], ids=str)
+def test_a_file_that_is_none(rlbox: Rlbox, mine: Folder, words: list[str]) -> None:
+    said = rlbox(*words)
+    assert (said.code, said.out) == (2, "")
+    assert "FILE" in said.err
+
+
+@pytest.mark.parametrize("words", [["load", "x.tar"], ["load", "x.tar", "--dry-run"]], ids=str)
+def test_what_is_no_archive(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
+    folder.write("x.tar", "<html>log in</html>")
+    said = rlbox(*words)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.splitlines()[1:] == ["  where: x.tar", "  next:  rlbox save TARGET FILE"]
+
+
+def test_a_json_error(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.tar", "")
+    error = rlbox("load", "x.tar", "--json").data["error"]
+    assert (error["exit_code"], error["where"]) == (1, "x.tar")
+
+
+def test_a_folder_that_is_missing(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
+    engine.images[TAG] = {"Id": "sha256:1"}
+    said = rlbox("save", "mine", str(Path("none/x.tar")))
+    assert (said.code, said.out) == (5, "")
+    assert said.err.startswith("rlbox: error: the archive cannot be written: No such file or directory\n")

@@ -1,0 +1,135 @@
+"""`rlbox store ls|verify|prune`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from fakes import Folder, Rlbox, Said
+from mirror import artifact_of
+
+from rlbox.act.folders import cache_folder
+from rlbox.act.store import Store
+from rlbox.act.store_names import remember
+from rlbox.spec.lock import HttpFile, Lock, LockedGroup
+
+ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"
+SPEC = """
+title = "smallest"
+[base]
+bootstrap = "debian:bookworm"
+[[stack]]
+name = "engine"
+packages = ["six==1.16.0"]
+"""
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def store(folder: Folder) -> Store:
+    """A store with two objects of one lock, and one that no lock names."""
+    made = Store(cache_folder("store"))
+    for data in (ONE, TWO, LOST):
+        with made.draft(sha(data)) as draft:
+            draft.write(data)
+            draft.keep()
+    folder.target("mine", SPEC)
+    files = tuple(
+        HttpFile(name=f"n{n}", url=f"http://h/n{n}.bin", sha256=sha(d), size=len(d)) for n, d in enumerate((ONE, TWO))
+    )
+    head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
+    lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=files)
+    path = folder.write("images/mine/lock.json", lock.text())
+    known = [artifact_of(data, f"n{n}.bin", "http", group="http") for n, data in enumerate((ONE, TWO))]
+    remember(made, "mine", path, known)
+    return made
+
+
+def flip(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+def test_ls(rlbox: Rlbox, store: Store) -> None:
+    with store.draft("f" * 64) as draft:
+        draft.write(b"half")
+    rows = {
+        sha(ONE): f"{sha(ONE)[:12]}        3 B  n0.bin (http, http; mine)\n",
+        sha(TWO): f"{sha(TWO)[:12]}     3.0 kB  n1.bin (http, http; mine)\n",
+        sha(LOST): f"{sha(LOST)[:12]}        4 B  unknown: no lock that was fetched names it\n",
+    }
+    text = "".join(rows[digest] for digest in sorted(rows))
+    text += "ffffffffffff        4 B  half written\n" + f"3 objects, 3.0 kB in {store.root}\n"
+    assert rlbox("store", "ls") == Said(code=0, out=text, err="")
+    data = rlbox("store", "ls", "--json").data
+    assert {row["digest"]: (row["file"], row["targets"]) for row in data["objects"]} == {
+        sha(ONE): ("n0.bin", ["mine"]),
+        sha(TWO): ("n1.bin", ["mine"]),
+        sha(LOST): (None, []),
+    }
+    assert (data["bytes"], data["partial"]) == (3007, {"f" * 64: 4})
+
+
+def test_an_empty_store(rlbox: Rlbox) -> None:
+    where = cache_folder("store")
+    assert rlbox("store", "ls").out == f"0 objects, 0 B in {where}\n"
+    assert rlbox("store", "verify").out == "0 objects are whole\n"
+    assert rlbox("store", "prune").out == "0 B are free again\n"
+    assert not where.exists()
+
+
+def test_verify(rlbox: Rlbox, store: Store) -> None:
+    assert rlbox("store", "verify") == Said(code=0, out="3 objects are whole\n", err="")
+    flip(store.path(sha(TWO)))
+    assert rlbox("store", "verify") == Said(
+        code=1,
+        out="",
+        err=f"rlbox: error: 1 of 3 objects are damaged\n  {sha(TWO)[:12]}  n1.bin (http, http; mine)\n"
+        f"  where: {store.root}\n  next:  rlbox store verify --fix, then rlbox fetch TARGET\n",
+    )
+    assert store.has(sha(TWO))
+    assert rlbox("store", "verify", "--fix") == Said(
+        code=0, out=f"removed {sha(TWO)[:12]}  n1.bin (http, http; mine)\n2 objects are whole\n", err=""
+    )
+    assert rlbox("store", "verify", "--json").data == {
+        "schema": 1,
+        "store": str(store.root),
+        "objects": 2,
+        "removed": [],
+    }
+
+
+def test_prune(rlbox: Rlbox, store: Store, folder: Folder) -> None:
+    text = "{} {}  unknown: no lock that was fetched names it\n4 B {} free again\n"
+    dry = rlbox("store", "prune", "--dry-run")
+    assert dry == Said(code=0, out=text.format("would remove", sha(LOST)[:12], "would be"), err="")
+    assert store.has(sha(LOST))
+    assert rlbox("store", "prune") == Said(code=0, out=text.format("removed", sha(LOST)[:12], "are"), err="")
+    assert sorted(store.digests()) == sorted([sha(ONE), sha(TWO)])
+    (folder.path / "images/mine/lock.json").write_text("{")
+    said = rlbox("store", "prune")
+    assert (said.code, "not a lock file" in said.err) == (2, True)
+    (folder.path / "images/mine/lock.json").unlink()
+    assert rlbox("store", "prune", "--json").data["bytes"] == 3003
+    assert list(store.digests()) == []
+    assert not list((store.root / "names").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ls", "--fix"], "--fix goes with verify."),
+        (["verify", "--dry-run"], "--dry-run goes with prune."),
+        ([], "Missing argument '{ls|verify|prune}'. Choose from:"),
+        (["list"], "Invalid value for '{ls|verify|prune}': 'list' is not one of 'ls', 'verify', 'prune'."),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_line(rlbox: Rlbox, words: list[str], message: str) -> None:
+    said = rlbox("store", *words)
+    assert said.code == 2
+    assert f"Error: {message}" in said.err

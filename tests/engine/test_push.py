@@ -1,0 +1,334 @@
+"""`rlbox push` on a real engine and a real registry: the same bytes, only what is missing, and every refusal said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginebox import Box, docker, wait_until
+from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
+
+from rlbox.act.registry import Registry
+
+ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
+needs_other = pytest.mark.skipif(not ENGINES, reason="RLBOX_TEST_ENGINES names no other engine")
+MIB = 1 << 20
+NAME = f"crate{os.getpid()}"
+TAG = f"rlbox/{NAME}:latest"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a registry."""
+    with registry_running(tmp_path_factory.mktemp("registry")) as host:
+        yield host
+
+
+@pytest.fixture
+def proxy(registry: str) -> Iterator[Proxy]:
+    """A registry that no engine has met before, and that counts."""
+    with proxied(registry) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
+    """Return a function that builds a small image on an engine and gives the command line for it."""
+    made: list[Box] = []
+
+    def build_on(engine: str = "", layers: int = 3, size: int = 3 * MIB) -> Box:
+        project = tmp_path / f"project{len(made)}"
+        (project / f"images/{NAME}").mkdir(parents=True)
+        (project / f"images/{NAME}/target.toml").write_text(TARGET)
+        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | ({"DOCKER_HOST": engine} if engine else {})
+        box = Box(project=project, data=tmp_path, extra=extra)
+        made.append(box)
+        if layers:
+            build(TAG, project / "context", layers, size, dict(extra), zstd=not engine)
+        return box
+
+    yield build_on
+    for box in made:
+        subprocess.run(["docker", "image", "rm", "--force", TAG], env=box.env(), capture_output=True, timeout=120)
+
+
+def on(box: Box, *words: str) -> str:
+    """Run the docker client on the box's engine and return what it printed."""
+    done = subprocess.run(["docker", *words], env=box.env(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def image_of(box: Box, tag: str = TAG) -> dict[str, Any]:
+    return json.loads(on(box, "image", "inspect", tag))[0]
+
+
+def idle(proxy: Proxy) -> None:
+    wait_until(lambda: not proxy.busy, "the end of the requests", 60)
+
+
+def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:
+    box = make()
+    result = box("push", NAME, "--to", f"{proxy.host}/team/")
+    identity = image_of(box)["Id"]
+    name = f"{proxy.host}/team/{NAME}"
+    assert (result.code, result.out) == (0, f"{name}@{identity}\n"), result.err
+    assert len([line for line in result.err.splitlines() if line.startswith("✓ ")]) == 4
+    with urllib.request.urlopen(f"http://{proxy.host}/v2/team/{NAME}/manifests/{identity}") as answer:
+        assert answer.headers["Docker-Content-Digest"] == identity
+    assert image_of(box)["RepoTags"] == [TAG]  # the name it was pushed under is gone again
+    assert docker("run", "--rm", result.out.strip()) == SAID
+    docker("image", "rm", result.out.strip())
+
+
+def test_a_second_push_sends_nothing(make: Callable[..., Box], proxy: Proxy) -> None:
+    box = make()
+    first = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
+    sizes = sum(size for size in _layer_sizes(proxy.host, NAME, "1"))
+    assert (first["layers"], first["bytes"]) == ({"total": 4, "pushed": 4, "present": 0}, sizes)
+    assert first["exact"] is True
+    sent = proxy.bytes_up
+    for tag in ("1", "2"):
+        again = box("push", NAME, "--to", f"{proxy.host}/{NAME}:{tag}", "--json").data
+        assert (again["layers"], again["bytes"]) == ({"total": 4, "pushed": 0, "present": 4}, 0)
+        assert again["digest"] == first["digest"]
+    assert proxy.bytes_up == sent
+
+
+def _layer_sizes(host: str, repository: str, tag: str) -> list[int]:
+    with Registry(host) as registry:
+        return [layer.size for layer in registry.get_manifest(repository, tag).layers]
+
+
+def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> None:
+    box = make()
+    mine = f"{proxy.host}/{NAME}:mine"
+    docker("tag", TAG, mine)
+    assert box("push", NAME, "--to", mine).code == 0
+    assert sorted(image_of(box)["RepoTags"]) == sorted([TAG, mine])
+    docker("image", "rm", mine)
+
+
+def test_after_a_kill_only_what_is_missing_is_sent(make: Callable[..., Box], proxy: Proxy) -> None:
+    box = make(layers=6)
+    proxy.slow_s = 0.02
+    process = box.start("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
+    wait_until(lambda: len(proxy.uploaded) >= 2, "two whole blobs", 60)
+    process.kill()
+    process.communicate()
+    idle(proxy)
+    proxy.slow_s = 0
+    there = list(proxy.uploaded)
+    assert 2 <= len(there) < 7
+    done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json")
+    assert done.code == 0, done.err
+    layers = done.data["layers"]
+    assert layers["total"] == 7
+    assert 0 < layers["pushed"] < 7
+    assert len(proxy.uploaded) == len(set(proxy.uploaded)) == 8  # seven layers and the configuration, each once
+    assert set(there) < set(proxy.uploaded)
+
+
+def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
+    proxy.fail, proxy.times = ("^PUT .*/uploads/", 503, b"busy", {}), 2
+    box = make()
+    done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
+    assert done.code == 0, done.err
+    assert proxy.times == 0
+    assert "attempt 1 of 4 failed: " in done.err
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "what", "step"),
+    [
+        (507, {}, "{host} has no room left", "free space in the registry"),
+        (401, {"WWW-Authenticate": 'Basic realm="x"'}, "{host} does not let this login push to crate", "docker login"),
+        (403, {}, "{host} does not let this login push to crate", "docker login"),
+    ],
+)
+def test_a_refusal_is_not_repeated(
+    make: Callable[..., Box], proxy: Proxy, status: int, headers: dict[str, str], what: str, step: str
+) -> None:
+    proxy.fail, proxy.times = ("^(PUT|POST) .*/uploads/", status, b"", headers), 1000
+    box = make()
+    done = box("push", NAME, "--to", f"{proxy.host}/crate:1")
+    assert (done.code, done.out) == (6, ""), done.err
+    assert f"rlbox: error: {what.format(host=proxy.host)}\n" in done.err
+    assert f"  next:  {step}" in done.err
+    assert "attempt" not in done.err
+    assert image_of(box)["RepoTags"] == [TAG]
+
+
+def test_a_registry_that_is_not_there(make: Callable[..., Box], registry: str) -> None:
+    with proxied(registry) as proxy:
+        host = proxy.host
+    done = make(layers=1)("push", NAME, "--to", f"{host}/x:1")
+    assert (done.code, done.out) == (6, "")
+    assert done.err.count("attempt ") == 3
+    assert "rlbox: error: the push failed 4 times\n" in done.err
+
+
+def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Proxy) -> None:
+    other = b'{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[]}'
+    proxy.swap = other
+    box = make(layers=1)
+    done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
+    assert (done.code, done.out) == (6, "")
+    assert f"the engine pushed {image_of(box)['Id']}" in done.err
+
+
+def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: Path) -> None:
+    box = make(layers=1)
+    folder = tmp_path / f"cache/rlbox/images/{NAME}"
+    folder.mkdir(parents=True)
+    (folder / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-2.3"}')
+    (folder / "provenance.json").write_text('{"_type": "https://in-toto.io/Statement/v1"}')
+    data = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
+    with Registry(proxy.host) as registry:
+        listed = registry.referrers(NAME, data["digest"])
+    assert [item.digest for item in listed] == data["attached"]
+    assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
+    assert box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data["attached"] == data["attached"]
+
+
+# ---- from one engine to another -----------------------------------------------------------------------------------
+
+
+def elsewhere(box: Box, engine: str) -> Box:
+    return dataclasses.replace(box, extra={**box.extra, "DOCKER_HOST": engine})
+
+
+@needs_other
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
+def test_what_is_pushed_here_runs_there(make: Callable[..., Box], engine: str) -> None:
+    box = make()
+    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:1", "--plain-http", "--gzip", "--json")
+    assert done.code == 0, done.err
+    there = elsewhere(box, engine)
+    with Registry(SHARED, plain_http=True) as registry:
+        stored = registry.get_manifest(NAME, "1")
+        copy = registry.get_manifest(NAME, "1-gzip")
+    assert (stored.digest, f"{SHARED}/{NAME}@{copy.digest}") == (done.data["digest"], done.data["gzip"])
+    assert copy.config == stored.config
+    try:
+        assert on(there, "run", "--rm", done.data["gzip"]) == SAID
+        assert stored.config is not None
+        assert image_of(there, done.data["gzip"])["Id"] == stored.config.digest
+    finally:
+        on(there, "image", "rm", done.data["gzip"])
+
+
+@needs_other
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
+def test_what_is_pushed_there_runs_here(make: Callable[..., Box], engine: str) -> None:
+    box = make(engine)
+    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:there", "--plain-http", "--json")
+    assert done.code == 0, done.err
+    assert done.data["exact"] is False
+    assert done.data["layers"] == {"total": 4, "pushed": 4, "present": 0}
+    assert done.data["bytes"] == sum(_sizes_there(f"{NAME}", "there"))
+    assert "keeps no digest of its own" in done.err
+    again = box("push", NAME, "--to", f"{SHARED}/{NAME}:there", "--plain-http", "--json")
+    assert (again.data["digest"], again.data["bytes"]) == (done.data["digest"], 0)
+    reference = f"{SHARED}/{NAME}@{done.data['digest']}"
+    assert docker("run", "--rm", reference) == SAID
+    docker("image", "rm", reference)
+
+
+def _sizes_there(repository: str, tag: str) -> list[int]:
+    with Registry(SHARED, plain_http=True) as registry:
+        return [layer.size for layer in registry.get_manifest(repository, tag).layers]
+
+
+@needs_other
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
+def test_plain_http_to_another_machine_must_be_allowed(make: Callable[..., Box], engine: str) -> None:
+    done = make(layers=1)("push", NAME, "--to", f"{SHARED}/{NAME}:1")
+    assert (done.code, done.out) == (6, "")
+    assert f"rlbox: error: {SHARED} does not speak TLS\n" in done.err
+    assert "next:  if plain http will do there, give --plain-http\n" in done.err
+
+
+# ---- archives -----------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_comes_back_as_the_same_image(make: Callable[..., Box], tmp_path: Path) -> None:
+    box = make()
+    identity = image_of(box)["Id"]
+    file = tmp_path / "x.tar"
+    saved = box("save", NAME, str(file), "--json")
+    assert (saved.code, saved.data["digest"]) == (0, identity), saved.err
+    assert saved.data["bytes"] == file.stat().st_size
+    docker("image", "rm", TAG)
+    loaded = box("load", str(file), "--json")
+    assert loaded.code == 0, loaded.err
+    assert (loaded.data["image"], loaded.data["id"], loaded.data["layers"]) == (TAG, identity, 4)
+    assert docker("run", "--rm", TAG) == SAID
+    docker("image", "rm", TAG)
+    docker("load", "--input", str(file))  # docker itself reads it too
+    assert image_of(box)["Id"] == identity
+
+
+def test_where_the_store_cannot_be_read_the_engine_exports(
+    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlbox.act import save
+
+    box = make()
+    monkeypatch.setattr("rlbox.act.save.find_blobs", lambda digest: None)
+    image = image_of(box)
+    assert save.save_image(image, TAG, tmp_path / "x.tar").digest == image["Id"]
+    docker("image", "rm", TAG)
+    assert box("load", str(tmp_path / "x.tar"), "--json").data["id"] == image["Id"]
+
+
+def test_a_damaged_archive_loads_nothing(make: Callable[..., Box], tmp_path: Path) -> None:
+    box = make()
+    file = tmp_path / "x.tar"
+    assert box("save", NAME, str(file)).code == 0
+    docker("image", "rm", TAG)
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for data, words in ((bytes(flipped), "is damaged"), (whole[: len(whole) // 2], "is cut short in blob sha256:")):
+        file.write_bytes(data)
+        done = box("load", str(file))
+        assert (done.code, done.out) == (1, "")
+        assert words in done.err
+        assert "nothing was loaded" in done.err
+        assert docker("image", "ls", "--quiet", TAG) == ""
+
+
+@needs_other
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
+def test_an_archive_from_here_loads_there(make: Callable[..., Box], engine: str, tmp_path: Path) -> None:
+    box = make()
+    file = tmp_path / "x.tar"
+    assert box("save", NAME, str(file)).code == 0
+    there = make(engine, layers=0)
+    done = there("load", str(file), "--json")
+    assert done.code == 0, done.err
+    assert done.data["digest"] == image_of(box)["Id"]
+    assert done.data["id"] == image_of(there)["Id"] != done.data["digest"]
+    assert on(there, "run", "--rm", TAG) == SAID
+
+
+@needs_other
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
+def test_an_archive_from_there_loads_here(make: Callable[..., Box], engine: str, tmp_path: Path) -> None:
+    box = make(engine)
+    for name in ("x.tar", "y.tar"):
+        assert box("save", NAME, str(tmp_path / name)).code == 0
+    assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
+    here = make(layers=0)
+    done = here("load", str(tmp_path / "x.tar"), "--json")
+    assert done.code == 0, done.err
+    assert docker("run", "--rm", TAG) == SAID
+    assert image_of(here)["Id"] == done.data["digest"]

@@ -1,0 +1,243 @@
+"""A registry in this process, on loopback: it keeps blobs and manifests, and fails as it is told to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests that match, instead of the right thing.
+
+    `cut` sends the whole length but only half of the bytes; `status` 0 closes the connection without a word.
+    """
+
+    method: str
+    path: str
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int = 1
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    size: int
+
+
+class RegistryServer:
+    """The registry; `auth` is "", "basic" or "bearer", `referrers` whether it knows the referrers API."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, tuple[str, bytes]] = {}
+        self.faults: list[Fault] = []
+        self.seen: list[Seen] = []
+        self.auth = ""
+        self.redirect = False
+        self.referrers = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        cast(Any, self._server).registry = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})
+        self._thread.start()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def add_blob(self, data: bytes) -> str:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self.blobs[digest] = data
+        return digest
+
+    def add_manifest(self, tag: str, body: bytes, kind: str) -> str:
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        self.manifests[tag] = self.manifests[digest] = (kind, body)
+        return digest
+
+    def count(self, method: str, path: str = "") -> int:
+        return sum(1 for seen in self.seen if seen.method == method and re.search(path, seen.path))
+
+    def take_fault(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.times and fault.method == method and re.search(fault.path, path):
+                fault.times -= 1
+                return fault
+        return None
+
+    def authorized(self, header: str) -> bool:
+        if self.auth == "bearer":
+            return header == f"Bearer {TOKEN}"
+        return not self.auth or header == "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+    def challenge(self) -> str:
+        if self.auth == "basic":
+            return 'Basic realm="here"'
+        return f'Bearer realm="http://{self.host}/token",service="here"'
+
+
+@contextmanager
+def running() -> Iterator[RegistryServer]:
+    """A registry that is closed at the end."""
+    server = RegistryServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _any(self) -> None:
+        path = urlsplit(self.path).path
+        size = int(self.headers.get("Content-Length") or 0)
+        fault = self.registry.take_fault(self.command, path)
+        body = self.rfile.read(size)
+        self.registry.seen.append(Seen(self.command, self.path, dict(self.headers), size))
+        if fault and not fault.status:
+            self.close_connection = True
+        elif fault and fault.cut:
+            self._cut(path)
+        elif fault:
+            self._answer(fault.status, fault.body, **fault.headers)
+        elif path == "/token":
+            self._token()
+        elif not self.registry.authorized(self.headers.get("Authorization", "")):
+            self._answer(401, b"{}", **{"WWW-Authenticate": self.registry.challenge()})
+        else:
+            self._route(path, body)
+
+    def do_GET(self) -> None:
+        self._any()
+
+    def do_HEAD(self) -> None:
+        self._any()
+
+    def do_PUT(self) -> None:
+        self._any()
+
+    def do_POST(self) -> None:
+        self._any()
+
+    @property
+    def registry(self) -> RegistryServer:
+        return cast(Any, self.server).registry
+
+    def _token(self) -> None:
+        basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if self.headers.get("Authorization") != basic:
+            self._answer(401, b'{"details": "incorrect username or password"}')
+        else:
+            self._json({"token": TOKEN})
+
+    def _route(self, path: str, body: bytes) -> None:
+        if path == "/v2/":
+            self._json({})
+        elif found := re.search(r"/manifests/(.+)$", path):
+            self._manifest(found.group(1), body)
+        elif path.endswith("/blobs/uploads/"):
+            self._answer(202, b"", Location=f"{path}1?state=s")
+        elif "/blobs/uploads/" in path:
+            self._store(body)
+        elif found := re.search(r"/(?:blobs|elsewhere)/(sha256:.+)$", path):
+            self._blob(path, found.group(1))
+        elif self.registry.referrers and (found := re.search(r"/referrers/(.+)$", path)):
+            self._referrers(found.group(1))
+        else:
+            self._answer(404, b'{"errors": [{"code": "NAME_UNKNOWN", "message": "not here"}]}')
+
+    def _manifest(self, reference: str, body: bytes) -> None:
+        if self.command == "PUT":
+            digest = self.registry.add_manifest(reference, body, self.headers["Content-Type"])
+            subject = json.loads(body).get("subject")
+            more = {"OCI-Subject": subject["digest"]} if subject and self.registry.referrers else {}
+            self._answer(201, b"", **{"Docker-Content-Digest": digest}, **more)
+        elif reference in self.registry.manifests:
+            kind, body = self.registry.manifests[reference]
+            self._answer(200, body, **{"Content-Type": kind})
+        else:
+            self._answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}')
+
+    def _store(self, body: bytes) -> None:
+        (wanted,) = parse_qs(urlsplit(self.path).query)["digest"]
+        digest = self.registry.add_blob(body)
+        if digest == wanted:
+            self._answer(201, b"", **{"Docker-Content-Digest": digest})
+        else:
+            self._answer(400, b'{"errors": [{"code": "DIGEST_INVALID", "message": "other bytes"}]}')
+
+    def _blob(self, path: str, digest: str) -> None:
+        data = self.registry.blobs.get(digest)
+        if data is None:
+            self._answer(404, b"")
+        elif self.registry.redirect and "/elsewhere/" not in path:
+            self._answer(307, b"", Location=f"http://localhost:{self.registry.host[10:]}/elsewhere/{digest}")
+        elif start := re.search(r"bytes=(\d+)-", self.headers.get("Range", "")):
+            first = int(start.group(1))
+            place = f"bytes {first}-{len(data) - 1}/{len(data)}"
+            self._answer(206, data[first:], **{"Content-Range": place})
+        else:
+            self._answer(200, data)
+
+    def _referrers(self, digest: str) -> None:
+        listed = [
+            {"mediaType": kind, "digest": name, "size": len(body), "artifactType": json.loads(body)["artifactType"]}
+            for name, (kind, body) in self.registry.manifests.items()
+            if name.startswith("sha256:") and (json.loads(body).get("subject") or {}).get("digest") == digest
+        ]
+        kind = "application/vnd.oci.image.index.v1+json"
+        body = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": listed}).encode()
+        self._answer(200, body, **{"Content-Type": kind})
+
+    def _cut(self, path: str) -> None:
+        data = self.registry.blobs[path.rpartition("/")[2]]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2])
+        self.close_connection = True
+
+    def _json(self, value: Any) -> None:
+        self._answer(200, json.dumps(value).encode(), **{"Content-Type": "application/json"})
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **headers,
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "client"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

@@ -1,0 +1,180 @@
+"""Names of images in registries, and the documents that registries keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.errors import SpecError
+from rlbox.plan.oci import (
+    INDEX,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    artifact_manifest,
+    describe,
+    fallback_tag,
+    image_manifest,
+    index,
+    parse_manifest,
+    with_referrer,
+)
+from rlbox.plan.reference import (
+    Reference,
+    familiar_name,
+    host_name,
+    is_loopback,
+    parse_reference,
+    push_reference,
+)
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+def ref(host: str, repository: str, tag: str = "", digest: str = "") -> Reference:
+    return Reference(host=host, repository=repository, tag=tag, digest=digest)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("debian", ref("docker.io", "library/debian")),
+        ("debian:bookworm", ref("docker.io", "library/debian", "bookworm")),
+        ("vllm/vllm-openai:v0.12.0", ref("docker.io", "vllm/vllm-openai", "v0.12.0")),
+        ("docker.io/debian", ref("docker.io", "library/debian")),
+        ("index.docker.io/team/x", ref("docker.io", "team/x")),
+        ("localhost/x", ref("localhost", "x")),
+        ("localhost:5000/x:1", ref("localhost:5000", "x", "1")),
+        ("127.0.0.1:5000/team/x", ref("127.0.0.1:5000", "team/x")),
+        ("[::1]:5000/x", ref("[::1]:5000", "x")),
+        ("registry.example/a/b/c_d/e__f/g-h.i:T_1.x-y", ref("registry.example", "a/b/c_d/e__f/g-h.i", "T_1.x-y")),
+        (f"registry.example/x@{DIGEST}", ref("registry.example", "x", digest=DIGEST)),
+        (f"registry.example:443/x:1@{DIGEST}", ref("registry.example:443", "x", "1", DIGEST)),
+    ],
+)
+def test_a_name_is_read_as_docker_does(text: str, wanted: Reference) -> None:
+    assert parse_reference(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "'' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
+        ("registry.example/Team/x", "'Team' has capital letters, which registries do not take"),
+        ("Debian", "'Debian' has capital letters, which registries do not take"),
+        ("registry.example/", "'' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
+        ("registry.example//x", "'' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
+        ("registry.example/a..b", "'a..b' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
+        ("registry.example/x:", "the tag '' must be 1 to 128 letters, digits, '_', '.' or '-'"),
+        ("registry.example/x:-1", "the tag '-1' must be 1 to 128 letters, digits, '_', '.' or '-'"),
+        ("registry.example/x@sha256:0", "the digest 'sha256:0' is not sha256: and 64 hexadecimal digits"),
+        ("registry.example:port/x", "the registry 'registry.example:port' is no HOST or HOST:PORT"),
+        ("https://registry.example/x", "the registry 'https:' is no HOST or HOST:PORT"),
+        ("registry.example/" + "a" * 256, "the name is longer than 255 characters"),
+    ],
+)
+def test_what_is_no_name(text: str, why: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse_reference(text)
+    assert error.value.what == f"{text!r} is no name of an image: {why}"
+    assert error.value.next_step == "write it as HOST/NAMESPACE/NAME:TAG"
+
+
+@given(
+    st.sampled_from(["docker.io", "localhost", "registry.example:5000", "[::1]:5000", "10.0.0.1"]),
+    st.lists(
+        st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)?", fullmatch=True).filter(lambda part: len(part) < 20), min_size=2
+    ).filter(lambda parts: len(parts) < 8),
+    st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True) | st.just(""),
+    st.sampled_from(["", DIGEST]),
+)
+def test_a_name_that_is_written_is_read_again(host: str, parts: list[str], tag: str, digest: str) -> None:
+    reference = ref(host, "/".join(parts), tag, digest)
+    assert parse_reference(str(reference)) == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:5000/team/", "127.0.0.1:5000/team/local:latest"),
+        ("127.0.0.1:5000/team", "127.0.0.1:5000/team:latest"),
+        ("127.0.0.1:5000/team/x:v1", "127.0.0.1:5000/team/x:v1"),
+        ("team/", "docker.io/team/local:latest"),
+    ],
+)
+def test_where_a_push_goes(text: str, wanted: str) -> None:
+    assert str(push_reference(text, "local")) == wanted
+
+
+def test_a_push_cannot_choose_a_digest() -> None:
+    with pytest.raises(SpecError, match="names a digest; a push chooses a tag"):
+        push_reference(f"registry.example/x@{DIGEST}", "local")
+
+
+def test_pinned() -> None:
+    assert parse_reference("registry.example/x:1").pinned(DIGEST) == f"registry.example/x@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "local"),
+    [
+        ("localhost", "localhost", True),
+        ("localhost:5000", "localhost", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.8.9.1:80", "127.8.9.1", True),
+        ("[::1]:5000", "::1", True),
+        ("10.0.0.1:5000", "10.0.0.1", False),
+        ("localhost.example", "localhost.example", False),
+        ("docker.io", "docker.io", False),
+    ],
+)
+def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
+    assert (host_name(host), is_loopback(host)) == (name, local)
+
+
+@pytest.mark.parametrize(
+    ("full", "short"),
+    [
+        ("docker.io/rlbox/local:latest", "rlbox/local:latest"),
+        ("docker.io/library/debian:12", "debian:12"),
+        ("registry.example/x:1", "registry.example/x:1"),
+    ],
+)
+def test_names_as_docker_shows_them(full: str, short: str) -> None:
+    assert familiar_name(full) == short
+
+
+def test_a_manifest_is_read_again() -> None:
+    config, layer = describe(b"{}", "application/c"), describe(b"layer", "application/l", annotations={"a": "b"})
+    read = parse_manifest(image_manifest(config, [layer], {"x": "y"}))
+    assert (read.config, read.layers, read.annotations) == (config, (layer,), {"x": "y"})
+    assert read.descriptor == describe(read.body, MANIFEST)
+    listed = parse_manifest(index([read.descriptor]))
+    assert (listed.manifests, listed.descriptor.media_type) == ((read.descriptor,), INDEX)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"schemaVersion": 1}', b'{"schemaVersion": 2, "config": {}}'])
+def test_what_is_no_manifest(body: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_manifest(body)
+
+
+def test_an_attachment_names_its_subject() -> None:
+    subject = describe(b"image", MANIFEST, annotations={"not": "copied"})
+    value = json.loads(artifact_manifest(subject, describe(b"sbom", "application/spdx+json"), "application/spdx+json"))
+    assert value["subject"] == {"mediaType": MANIFEST, "digest": subject.digest, "size": 5}
+    assert value["artifactType"] == "application/spdx+json"
+    assert value["config"]["size"] == 2
+    assert fallback_tag(subject.digest) == subject.digest.replace(":", "-")
+
+
+def test_a_newer_attachment_takes_the_place_of_the_older() -> None:
+    def listed(data: bytes, kind: str, title: str) -> Descriptor:
+        return describe(data, MANIFEST, artifact_type=kind, annotations={TITLE: title})
+
+    old, other, new = listed(b"1", "a", "x"), listed(b"2", "a", "y"), listed(b"3", "a", "x")
+    assert with_referrer((old, other), new) == (other, new)
+    assert with_referrer((), new) == (new,)
