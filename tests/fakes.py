@@ -139,7 +139,7 @@ class EngineSocket:
 
     def __init__(self, path: Path) -> None:
         self.images: dict[str, dict[str, Any]] = {}
-        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.answers: dict[str, tuple[int, bytes]] = {"/version": (200, b'{"Version": "28.2.2"}')}
         self.address = f"unix://{path}"
         self._server = ThreadingUnixStreamServer(str(path), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})

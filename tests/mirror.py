@@ -133,9 +133,14 @@ class FakeLocator:
 
     def __init__(self, **bases: str) -> None:
         self.bases = bases
+        self.skips: list[tuple[str, str]] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.on_skip = lambda mirror, reason: self.skipped.append((mirror, reason))
 
     def links(self, artifact: Artifact) -> Iterator[FakeLink]:
-        """Yield the address below each base."""
+        """Tell what is passed over, yield the address below each base."""
+        while self.skips:
+            self.on_skip(*self.skips.pop())
         for mirror, base in self.bases.items():
             yield FakeLink(url=f"{base}/{artifact.file}", mirror=mirror)
 

@@ -27,6 +27,15 @@ class Answer:
     stalls: bool = False
 
 
+class _Quiet(ThreadingHTTPServer):
+    """Says nothing of clients that hang up: those who only look at the head of a file do."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 class MirrorServer:
     """One host; paths that it does not know are answered 404."""
 
@@ -34,8 +43,7 @@ class MirrorServer:
         self.answers: dict[str, Answer] = {}
         self.asked: list[str] = []
         self.ended = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Quiet(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})
         self._thread.start()

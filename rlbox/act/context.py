@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.plan_cache import file_key
+from rlbox.act.site import site_ca
 from rlbox.act.store import link_or_copy
-from rlbox.errors import SpecError
+from rlbox.errors import NodeError, SpecError
 from rlbox.plan.image import ImagePlan
 from rlbox.spec.project import PACKAGE
 
@@ -19,6 +20,7 @@ _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
 _LINKED = ("git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
+BAKED_CA = "files/opt/rlbox/share/ca.crt"
 COMPLETE = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
 
@@ -28,7 +30,19 @@ def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
 
     The bytes that the lock names are not among them, since their checksums are.
     """
-    return {**plan.context, **{f"files/opt/rlbox/lib/rlbox/{name}": path for name, path in _own_files().items()}}
+    entries: dict[str, str | Path] = dict(plan.context)
+    entries |= {f"files/opt/rlbox/lib/rlbox/{name}": path for name, path in _own_files().items()}
+    return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
+
+
+def _ca_bundle() -> str:
+    if path := site_ca():
+        return path
+    raise NodeError(
+        "the target keeps the site's CA bundle in its image, and this machine names none",
+        where="build.bake_ca",
+        next_step="name it with RLBOX_CA_BUNDLE",
+    )
 
 
 def carried_entries(

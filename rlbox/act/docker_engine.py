@@ -48,6 +48,10 @@ class DockerEngine:
         except ImageNotFound:
             return None
 
+    def version(self) -> dict[str, Any]:
+        """Return what the engine says of its version."""
+        return dict(self._client.version())
+
     def save(self, tag: str) -> Iterator[bytes]:
         """Yield the archive of an image, as `docker save` writes it."""
         try:

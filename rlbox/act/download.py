@@ -43,7 +43,12 @@ class Link(Protocol):
 
 
 class Links(Protocol):
-    """Who knows where files are; asked by several threads at once."""
+    """Who knows where files are; asked by several threads at once.
+
+    `on_skip` is told mirror and reason of each place that is passed over; a fetch listens to it.
+    """
+
+    on_skip: Callable[[str, str], None]
 
     def links(self, artifact: Artifact) -> Iterable[Link]:
         """Return where a file may be, the best place first."""
@@ -67,11 +72,6 @@ class Unfetched(Exception):
     def __init__(self, tries: tuple[Try, ...]) -> None:
         super().__init__("; ".join(f"{one.mirror}: {one.why}" for one in tries))
         self.tries = tries
-
-    @property
-    def gone(self) -> bool:
-        """Whether every place answered that it has no such file, or none lists it."""
-        return all(one.status in (404, 410) for one in self.tries)
 
 
 class _LinkFailed(Exception):
@@ -104,13 +104,23 @@ class Downloader:
         Wait before places that failed for a passing reason are tried again; doubles each time, three rounds in all.
     stop
         Set by whoever wants all downloads to end soon.
+    on_skip
+        Told the mirror and the reason when one has been silent so often that its turn comes last.
     """
 
     def __init__(
-        self, client: httpx.Client, *, stop: threading.Event, stall_s: float = STALL_S, pause_s: float = _PAUSE_S
+        self,
+        client: httpx.Client,
+        *,
+        stop: threading.Event,
+        on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
+        stall_s: float = STALL_S,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self._client, self._stop, self._stall_s, self._pause_s = client, stop, stall_s, pause_s
+        self._on_skip = on_skip
         self._silent: dict[str, int] = {}
+        self._last: dict[str, str] = {}
 
     def download(
         self, artifact: Artifact, links: Iterable[Link], draft: Draft, tell: Callable[[str, int], None]
@@ -195,7 +205,7 @@ class Downloader:
         import httpx
 
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
-            raise _LinkFailed(f"not tried: silent {_DEAD_AFTER} times in a row")
+            raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={draft.size}-"} if draft.size else {})
         began = False
         try:
@@ -207,8 +217,11 @@ class Downloader:
         except (httpx.TransportError, httpx.InvalidURL, httpx.TooManyRedirects) as error:
             if began and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
                 raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
-            self._silent[link.mirror] = self._silent.get(link.mirror, 0) + 1
-            raise _LinkFailed(self._reason(error), transient=isinstance(error, httpx.TransportError)) from error
+            self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
+            self._last[link.mirror] = why = mask_urls(self._reason(error))
+            if count == _SHY_AFTER:
+                self._on_skip(link.mirror, why)
+            raise _LinkFailed(why, transient=isinstance(error, httpx.TransportError)) from error
 
     def _reason(self, error: Exception) -> str:
         import httpx

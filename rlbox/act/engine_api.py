@@ -35,6 +35,11 @@ def engine_address() -> str:
         ) from error
 
 
+def engine_is_here() -> bool:
+    """Return whether the engine sees this machine's files."""
+    return engine_address().startswith("unix:")
+
+
 def _config_folder() -> Path:
     return Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
 
@@ -69,6 +74,20 @@ def find_image(tag: str) -> dict[str, Any] | None:
     from rlbox.act.docker_engine import DockerEngine
 
     return DockerEngine.connect().find_image(tag)
+
+
+def engine_version() -> tuple[int, ...]:
+    """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
+    address = engine_address()
+    if address.startswith("unix://"):
+        _, body = _get(address.removeprefix("unix://"), "/version")
+        told = json.loads(body)
+    else:
+        from rlbox.act.docker_engine import DockerEngine
+
+        told = DockerEngine.connect().version()
+    numbers = str(told.get("Version", "")).partition("+")[0].split(".")
+    return tuple(int(part) for part in numbers if part.isdigit())
 
 
 def _get(path: str, url: str) -> tuple[int, bytes]:

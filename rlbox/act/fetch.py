@@ -7,7 +7,8 @@ import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -78,9 +79,12 @@ def ensure(
     check_room(store, missing)
     fetch = _Fetch(locator, store, on_progress, site or probe_site())
     if missing:
-        fetch.run(missing, jobs=jobs, stall_s=stall_s, pause_s=pause_s)
+        with _listening(locator) as skipped:
+            fetch.run(missing, jobs=jobs, stall_s=stall_s, pause_s=pause_s)
     if fetch.failures:
-        raise fetch_failed(fetch.failures, [artifact for artifact in wanted if artifact in fetch.failures], target)
+        failed = [artifact for artifact in wanted if artifact in fetch.failures]
+        tries = {artifact: fetch.failures[artifact].tries or _skips(artifact, missing, skipped) for artifact in failed}
+        raise fetch_failed(tries, target)
     fetched = sum(artifact.size for artifact in fetch.fetched)
     return FetchReport(
         present=len(wanted) - len(fetch.fetched),
@@ -110,7 +114,8 @@ class _Fetch:
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
         with http_client(self._site.ca_bundle, connections=jobs, stall_s=stall_s) as client:
-            downloader = Downloader(client, stop=self._stop, stall_s=stall_s, pause_s=pause_s)
+            told = self._locator.on_skip
+            downloader = Downloader(client, stop=self._stop, on_skip=told, stall_s=stall_s, pause_s=pause_s)
             threads = [
                 threading.Thread(target=self._work, args=(downloader,), daemon=True)
                 for _ in range(min(jobs, len(missing)))
@@ -211,20 +216,47 @@ def full_disk(store: Store, needed: int) -> NodeError:
     )
 
 
-def fetch_failed(failures: Mapping[Artifact, Unfetched], order: Sequence[Artifact], target: str) -> WorkFailed:
+@contextmanager
+def _listening(locator: Links) -> Iterator[list[tuple[str, str]]]:
+    """Yield the list of mirrors that are passed over while the block runs, with their reasons."""
+    skipped: list[tuple[str, str]] = []
+    told = locator.on_skip
+
+    def listen(mirror: str, reason: str) -> None:
+        skipped.append((mirror, reason))
+        told(mirror, reason)
+
+    locator.on_skip = listen
+    try:
+        yield skipped
+    finally:
+        locator.on_skip = told
+
+
+def _skips(artifact: Artifact, missing: Sequence[Artifact], skipped: Sequence[tuple[str, str]]) -> tuple[Try, ...]:
+    """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
+    files = {other.file for other in missing} - {artifact.file}
+    return tuple(
+        Try(mirror=mirror, why=reason, status=404 if artifact.file in reason else 0)
+        for mirror, reason in skipped
+        if artifact.file in reason or not any(file in reason for file in files)
+    )
+
+
+def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> WorkFailed:
     """Return the error that names every file that could not be had, those with the same reasons together."""
-    alike: dict[tuple[bool, tuple[Try, ...]], list[Artifact]] = {}
-    for artifact in order:
-        alike.setdefault((failures[artifact].gone, failures[artifact].tries), []).append(artifact)
-    lines = []
-    for (gone, tries), files in alike.items():
+    alike: dict[tuple[Try, ...], list[Artifact]] = {}
+    for artifact, tries in failures.items():
+        alike.setdefault(tries, []).append(artifact)
+    lines, outdated = [], []
+    for tries, files in alike.items():
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
+        gone = all(one.status in (404, 410) for one in tries)
         lines.append(f"no source offers {names} any more (yanked or superseded)" if gone else names)
         lines += [f"  {one.mirror}: {one.why}" for one in tries]
-    outdated = sorted({artifact.name for artifact in order if failures[artifact].gone})
-    upgrade = [f"rlbox lock {target} --upgrade {name}" for name in outdated]
+        outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     return WorkFailed(
-        f"{len(order)} {'file' if len(order) == 1 else 'files'} cannot be fetched\n"
+        f"{len(failures)} {'file' if len(failures) == 1 else 'files'} cannot be fetched\n"
         + "\n".join(f"  {line}" for line in lines),
-        next_step=" && ".join(upgrade) or f"rlbox fetch {target} goes on where this one stopped",
+        next_step=" && ".join(outdated) or f"rlbox fetch {target} goes on where this one stopped",
     )

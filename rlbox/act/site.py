@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigError
 from pathlib import Path
 
 from rlbox.plan.sources import SiteFacts
@@ -23,9 +21,20 @@ def probe_site(environ: Mapping[str, str] = os.environ) -> SiteFacts:
         find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
         extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
-        ca_bundle=_ca_bundle(environ, pip),
+        ca_bundle=site_ca(environ),
         proxies={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
     )
+
+
+def site_ca(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
+    named = (environ.get(name, "") for name in _CA_NAMES)
+    return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))
+
+
+def _cert(pip: Mapping[str, str]) -> str:
+    path = pip.get("cert", "")
+    return path if path and Path(path).is_file() else ""
 
 
 def _wheels(folder: Path) -> tuple[str, ...]:
@@ -47,18 +56,19 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_file(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    from configparser import ConfigParser, Error
+
     parser = ConfigParser(interpolation=None)
     try:
-        parser.read_string(path.read_text(encoding="utf-8"))
-    except (OSError, ConfigError):  # pip itself reports a broken file
+        parser.read_string(text)
+    except Error:  # pip itself reports a broken file
         return {}
     found: dict[str, str] = {}
     for section in ("global", "install"):
         if parser.has_section(section):
             found |= parser[section]
     return found
-
-
-def _ca_bundle(environ: Mapping[str, str], pip: Mapping[str, str]) -> str:
-    candidates = [*(environ.get(name, "") for name in _CA_NAMES), pip.get("cert", "")]
-    return next((path for path in candidates if path and Path(path).is_file()), "")

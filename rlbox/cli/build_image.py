@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.errors import EngineError, SpecError, WorkFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,23 +75,40 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     from rlbox.act.file_lock import hold
     from rlbox.act.folders import cache_folder
     from rlbox.cli.build_inputs import prepare
+    from rlbox.cli.describe_image import describe_image
     from rlbox.cli.places import unreached_explained
     from rlbox.cli.verify_image import verify_image
     from rlbox.report.build_view import build_view
 
     began = time.monotonic()
+    _check_engine(app, wish)
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
         with unreached_explained(wish.sources or plan.sources):
             run = prepare(app, plan, wish)
             with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
                 log, digest = build_image(plan, run, on_step)
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
+        describe_image(app, plan, hermetic=wish.hermetic)
         if wish.verify:
             verify_image(app, plan, run, digest)
     image = find_image(plan.tag)
     if image is None:
         raise WorkFailed(f"the build ended well, but the engine has no image {plan.tag}", next_step=f"whole log: {log}")
     _report(app, plan, image["Id"], "verified" if wish.verify else "built", log)
+
+
+def _check_engine(app: App, wish: BuildWish) -> None:
+    """Say what an old engine cannot promise; refuse to verify on it."""
+    from rlbox.act.engine_api import engine_address, engine_version
+    from rlbox.plan.build import LINKED_COPIES
+
+    version = engine_version()
+    if not version or version >= LINKED_COPIES:
+        return
+    told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock: that needs 23 or newer"
+    if wish.verify:
+        raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
+    app.say(told)
 
 
 def _dry_run(app: App, plan: ImagePlan, wish: BuildWish) -> None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from rlbox.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.act.builder import BuildRun
 from rlbox.act.context import build_digest, carried_entries, context_entries, write_context
+from rlbox.act.engine_api import engine_version
 from rlbox.act.folders import cache_folder
 from rlbox.act.store import Store, store_folder
 from rlbox.cli.build_image import BuildWish, require_lock
 from rlbox.cli.places import build_env, locator
-from rlbox.errors import SpecError
+from rlbox.errors import EngineError, SpecError
+from rlbox.plan.build import dockerfile_for
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.layers import plan_layers
 from rlbox.plan.sources import SiteFacts
@@ -47,7 +49,9 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
     parts |= {f"http/{file.name}": store.path(file.sha256) for file in lock.http}
     entries = context_entries(plan)
     folder = folder or cache_folder("contexts", plan.target)
-    write_context({**entries, **carried_entries(plan, rootfs, wheels, parts, complete=wish.hermetic)}, folder)
+    dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine())}
+    carried = carried_entries(plan, rootfs, wheels, parts, complete=wish.hermetic)
+    write_context({**entries, **carried, **dockerfile}, folder)
     return BuildRun(
         context=folder,
         digest=build_digest(entries, plan),
@@ -56,6 +60,13 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
         cache=not (wish.no_cache or wish.verify),
         network="none" if wish.hermetic else "",
     )
+
+
+def _engine() -> tuple[int, ...]:
+    try:
+        return engine_version()
+    except EngineError:  # a context is written for whatever engine builds it
+        return ()
 
 
 def _lock(app: App, plan: ImagePlan) -> Lock:

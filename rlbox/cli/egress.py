@@ -32,16 +32,17 @@ def verb(app: App, name: str, closed: bool, sources: str) -> None:
     """
     from rlbox.plan.egress import contacted
 
-    found = find_contacts(app, name, sources)
+    profile, found = find_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
-    app.result({"target": name, "hosts": contacted(found), "contacts": rows}, _table(shown))
-    if hidden := len(found) - len(shown):
-        app.say(f"{hidden} more are closed by settings of the target: rlbox egress {name} --closed")
+    app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
+    if count := len(found) - len(shown):
+        more = "1 more is" if count == 1 else f"{count} more are"
+        app.say(f"{more} closed by settings of the target: rlbox egress {name} --closed")
 
 
-def find_contacts(app: App, name: str, sources: str) -> tuple[Contact, ...]:
-    """Return the contacts of a target by a sources profile, its own when `sources` is empty."""
+def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
+    """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
     from rlbox.act.egress import probe_egress
     from rlbox.act.mirrors import probe_machine
     from rlbox.act.site import probe_site
@@ -55,7 +56,7 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[Contact, ...]:
     lock = load_lock(app.project.lock_file(name))
     files = artifacts(lock) if lock else ()
     facts = probe_egress(target, files, profile, probe_machine(probe_site()))
-    return plan_egress(target, files, profile, load_hidden_hosts(), facts)
+    return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
 
 
 def _table(found: list[Contact]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @sources_option
 @shared
-def verb(app: App, action: str, target: str, sources: str) -> None:
+def verb(app: App, action: str, target: str, sources: str) -> int:
     """List the mirrors of a sources profile in the order in which they are tried, or measure them.
 
     `probe` gets the smallest locked file of each kind from every mirror, compares it with the lock's digest, and
@@ -41,10 +41,10 @@ def verb(app: App, action: str, target: str, sources: str) -> None:
 
     spec = load_target(app.project, target).target
     profile = load_profile(app.project, sources or spec.sources)
-    if action == "list":
-        _list(app, profile)
-    else:
-        _probe(app, profile, spec)
+    if action == "probe":
+        return _probe(app, profile, spec)
+    _list(app, profile)
+    return 0
 
 
 def _list(app: App, profile: Profile) -> None:
@@ -92,31 +92,33 @@ def _row(rule: Rule, known: dict[tuple[str, str], Probed], today: str) -> dict[s
     }
 
 
-def _probe(app: App, profile: Profile, target: Target) -> None:
+def _probe(app: App, profile: Profile, target: Target) -> int:
     from rlbox.act.mirror_probe import probe_mirrors, remember_ranking
     from rlbox.act.mirrors import probe_machine
     from rlbox.act.site import probe_site
 
-    files = _files(app, target)
+    files = locked_files(app, target)
     site = probe_site()
     found = probe_mirrors(profile, probe_machine(site), files)
     remember_ranking(profile, found)
-    app.result({"sources": profile.name, "probed": [asdict(one) for one in found]}, _aligned(map(_cells, found)))
+    dead = [kind for kind in dict.fromkeys(one.kind for one in found) if all(o.reason for o in found if o.kind == kind)]
+    data = {"sources": profile.name, "probed": [asdict(one) for one in found], "dead": dead}
+    app.result(data, _aligned(map(_cells, found)))
     for kind in sorted({rule.kind for rule in profile.rule} - {one.kind for one in found}):
         app.say(f"{kind}: not probed, the lock of {target.name} has no such file")
-    dead = [kind for kind in dict.fromkeys(one.kind for one in found) if all(o.reason for o in found if o.kind == kind)]
-    if dead:
+    if dead and not app.as_json:  # one object on stdout: `dead` says it there
         raise WorkFailed(
             f"no place of profile {profile.name} gives {', '.join(dead)}",
             where=", ".join(dict.fromkeys(one.mirror for one in found if one.kind in dead)),
             next_step="check the network, or choose another profile with --sources NAME",
         )
+    return int(bool(dead))
 
 
-def _files(app: App, target: Target) -> tuple[Artifact, ...]:
+def locked_files(app: App, target: Target) -> tuple[Artifact, ...]:
     """Return the locked files of a target, its base image among them."""
     from rlbox.errors import SpecError
-    from rlbox.spec.artifact import Artifact, artifacts
+    from rlbox.spec.artifact import artifacts
     from rlbox.spec.lock import load_lock
 
     lock = load_lock(app.project.lock_file(target.name))
@@ -124,11 +126,16 @@ def _files(app: App, target: Target) -> tuple[Artifact, ...]:
         raise SpecError(
             f"target {target.name} has no lock, and so no known file", next_step=f"rlbox lock {target.name}"
         )
-    found = artifacts(lock)
-    if "@sha256:" not in lock.base:
-        return found
-    name, _, digest = lock.base.partition("@sha256:")
-    return (*found, Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=lock.base))
+    return (*artifacts(lock), *base_artifact(lock.base))
+
+
+def base_artifact(base: str) -> tuple[Artifact, ...]:
+    """Return the base image of a lock as a file to probe; a bootstrapped base is none."""
+    from rlbox.spec.artifact import Artifact
+
+    name, image, digest = base.partition("@sha256:")
+    known = Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=base)
+    return (known,) if image else ()
 
 
 def _cells(one: Probed) -> tuple[str, ...]:

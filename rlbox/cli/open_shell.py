@@ -20,6 +20,8 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None) 
         `--data`, if it was given.
     """
     from rlbox.act.disk import check_disk, data_folder
+    from rlbox.act.engine_api import engine_is_here
+    from rlbox.act.site import site_ca
     from rlbox.plan.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
 
     image = app.image_plan(name)
@@ -36,6 +38,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None) 
         labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
         caller=f"{os.getuid()}:{os.getgid()}",
+        ca_bundle=site_ca() if engine_is_here() else "",
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     if app.dry_run:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from rlbox.act.disk import check_disk, data_folder
 from rlbox.act.docker_engine import DockerEngine
-from rlbox.act.engine_api import engine_address, find_image
+from rlbox.act.engine_api import engine_is_here, find_image
 from rlbox.act.file_lock import hold
 from rlbox.act.run_folder import make_run_folder, new_run_id
+from rlbox.act.site import site_ca
 from rlbox.cli.app import App
 from rlbox.cli.build_image import is_current
 from rlbox.cli.follow import check_ports, finish, follow, run_files
@@ -23,6 +27,9 @@ from rlbox.plan.image import ImagePlan
 from rlbox.plan.params import Values
 from rlbox.spec.job import Job
 
+# The image holds no bytecode: it would be a sixth of it, and differ between builds. The first run on a disk compiles what
+# it imports; time stamps in an image are all alike, so the folder is named after the image.
+BYTECODE = "PYTHONPYCACHEPREFIX"
 GRACE_S = 20  # the supervisor ends a stage and its services within 12 s
 
 
@@ -31,9 +38,10 @@ def run_docker(app: App, job: Job, values: Values, target: str, data: str | None
     image = app.image_plan(target)
     folder = data_folder(image.container, data)
     check_disk(folder, image.container.need_gib, create=image.container.create)
-    _check_image(image)
+    bytecode = Path("cache/bytecode", target, _check_image(image))
     engine = DockerEngine.connect()
     plan = container_plan(job, values, image.container.mount, new_run_id(job.name), target)
+    plan = dataclasses.replace(plan, env={BYTECODE: f"{image.container.mount}/{bytecode}", **plan.env})
     container = plan_container(
         image.tag,
         image.container,
@@ -43,11 +51,13 @@ def run_docker(app: App, job: Job, values: Values, target: str, data: str | None
         labels={TARGET_LABEL: target, RUN_LABEL: plan.run_id, OWNER_LABEL: caller().partition(":")[0]},
         data=str(folder),
         caller=caller(),
+        ca_bundle=site_ca() if engine_is_here() else "",
     )
     with hold(folder / ".rlbox-run.lock", f"run on data disk {folder}"):
+        _forget_others(folder / bytecode)
         run_dir = make_run_folder(folder, plan, programs(app, job), run_files(app, job, target))
         app.say(f"run {plan.run_id}: {run_dir}")
-        if container.network == "host" and engine_address().startswith("unix:"):  # elsewhere only the supervisor can
+        if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
         with interruptible() as stopped:
             started = engine.start(container)
@@ -66,7 +76,15 @@ def run_docker(app: App, job: Job, values: Values, target: str, data: str | None
     return code
 
 
-def _check_image(image: ImagePlan) -> None:
+def _forget_others(bytecode: Path) -> None:
+    """Remove what Python compiled for other images of the target."""
+    for path in bytecode.parent.glob("*"):
+        if path != bytecode:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_image(image: ImagePlan) -> str:
+    """Return a short name of the target's image; `EngineError` when it is missing or outdated."""
     found = find_image(image.tag)
     if found is None:
         raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
@@ -74,6 +92,7 @@ def _check_image(image: ImagePlan) -> None:
         raise EngineError(
             f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
         )
+    return str(found["Id"]).rpartition(":")[2][:16]
 
 
 class _Stopped:

@@ -10,10 +10,19 @@ from rlbox.plan.image import ImagePlan
 from rlbox.values import Command
 
 BUILD_LABEL = "rlbox.build"
+LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
 
 # zstd at level 3 makes smaller layers than gzip in half of its time. Provenance inside the image would give every build
 # another digest. Clients with BuildKit built in refuse these options.
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
+
+
+def dockerfile_for(text: str, engine: tuple[int, ...]) -> str:
+    """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
+
+    The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
+    """
+    return text.replace("COPY --link ", "COPY ") if engine and engine < LINKED_COPIES else text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlbox.plan.ca import CA_BUNDLE, CA_NAMES
 from rlbox.plan.image import ContainerDefaults
 from rlbox.values import Mount
 
@@ -39,6 +40,7 @@ def plan_container(
     labels: Mapping[str, str],
     data: str,
     caller: str,
+    ca_bundle: str = "",
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
 
@@ -46,14 +48,19 @@ def plan_container(
     ----------
     caller
         `uid:gid` of whoever typed the command; it is used unless the target asks for root.
+    ca_bundle
+        Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
     """
     return ContainerPlan(
         image=image,
         name=name,
         argv=argv,
-        env=dict(env),
+        env={**(dict.fromkeys(CA_NAMES, CA_BUNDLE) if ca_bundle else {}), **env},
         labels=dict(labels),
-        mounts=(Mount(source=data, target=limits.mount),),
+        mounts=(
+            Mount(source=data, target=limits.mount),
+            *((Mount(source=ca_bundle, target=CA_BUNDLE, read_only=True),) if ca_bundle else ()),
+        ),
         network=limits.network,
         shm_gib=limits.shm_gib,
         memory_gib=limits.memory_gib,

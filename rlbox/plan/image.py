@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlbox.plan.ca import CA_NAMES
 from rlbox.plan.sources import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
 
 # Paths in the build context.
 SCRIPTS = ("scripts/apply_patches.py", "scripts/install.sh", "files/opt/rlbox/libexec/entrypoint.sh")
+LOCK_IN_IMAGE = "/opt/rlbox/share/lock.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class ImagePlan:
     sources: str
     network: str
     epoch: int
+    bake_ca: bool
     container: ContainerDefaults
     env: Mapping[str, str]
     inputs: tuple[str, ...] = field(default=())
@@ -111,8 +114,9 @@ def plan_image(
         target=target,
         layers=rows,
         patched=[*(layer.name for layer in layers), *parts],
-        further=[*parts, *(["patches"] if target.patches else [])],
+        further=[*parts, *(["rlbox.patches"] if target.patches else [])],
         torch_wheels=TORCH_WHEELS,
+        ca_names=CA_NAMES,
         labels=image_labels(target, lock),
     )
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
@@ -134,6 +138,7 @@ def plan_image(
         sources=target.sources,
         network=target.build.network,
         epoch=target.build.epoch,
+        bake_ca=target.build.bake_ca,
         env=dict(target.env),
         container=ContainerDefaults(**run.model_dump(), **disk.model_dump()),
     )
@@ -187,5 +192,5 @@ def _locked_files(lock: Lock, layers: Sequence[Layer]) -> dict[str, str]:
     files["requirements/runtime.txt"] = lock.runtime.requirements()
     files["requirements/build.txt"] = lock.build.requirements()
     files["requirements/uv.txt"] = requirements(p for p in lock.runtime.packages if p.name == "uv")
-    files["files/opt/rlbox/share/lock.json"] = lock.text()
+    files[f"files{LOCK_IN_IMAGE}"] = lock.text()
     return files

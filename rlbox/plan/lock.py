@@ -16,7 +16,7 @@ from rlbox.spec.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, 
 from rlbox.spec.target import Target
 from rlbox.values import Command
 
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?$")
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;.*)?$")
 _VIA = re.compile(r"^\s+#\s+(?:via\s+)?(\S.*)$")
 PINS, PYLOCK = "pins.txt", "pylock.toml"
 
@@ -165,8 +165,8 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
     channels = {_name(line): group.channel for group in target.stack if group.channel for line in group.packages}
     found = {}
     for row in resolution.files.get("packages", ()):
-        name, version = str(row["name"]), str(row["version"])
         file = _chosen_file(row, target)
+        name, version = str(row["name"]), str(row["version"])
         local = "+" in version and channels.get(name)
         found[name] = Package(
             name=name,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)"
-# Messages that name the host themselves. Sources: curl, git, apt, wget, pip and urllib3, ssh, Go's net, Node's dns, rlbox.
+# Messages that name the host themselves: curl, git, apt, wget, pip, ssh, Go's net, Node's dns, rlbox.
 _NAMING = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (

@@ -202,16 +202,23 @@ def load_lock(path: Path) -> Lock | None:
     """
     again = f"rlbox lock {path.parent.name}"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA:
-            raise SpecError(f"{path}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=again)
-        return _lock(data)
+        text = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_lock(text, str(path), again)
+
+
+def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
+    """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise SpecError(f"{where}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=next_step)
+        return _lock(data)
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{path}: not a lock file: {type(error).__name__}: {error}", next_step=again) from error
+        raise SpecError(f"{where}: not a lock file: {type(error).__name__}: {error}", next_step=next_step) from error
 
 
 def _lock(data: Mapping[str, Any]) -> Lock:

@@ -24,7 +24,7 @@ Line = Annotated[str, AfterValidator(_one_line)]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
-_OWN = {"build", "files", "os", "patches", "runtime", "tools", "uv", "venv"}  # build stages of every image
+_OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
 
 
 class Frozen(BaseModel):

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
+from rlbox.plan.egress import EgressFacts
+from rlbox.plan.mirrors import Machine
+from rlbox.spec.load import load_profile
+
 GUIDES = (
     "README.md",
     "README.zh-CN.md",
@@ -18,6 +22,7 @@ GUIDES = (
     "docs/targets.md",
     "docs/jobs.md",
     "docs/registry.md",
+    "docs/sources.md",
     "docs/store.md",
 )
 pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
@@ -45,6 +50,15 @@ TYPED = sorted(
 )
 
 
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `egress` and `mirrors probe` ask the network is not asked here."""
+    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.act.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.act.mirror_probe.probe_mirrors", lambda *asked: ())
+
+
+@pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("line", TYPED)
 def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     words = shlex.split(line.partition(">")[0].partition("  ")[0])[1:]
@@ -75,6 +89,14 @@ def test_the_readmes_own_target_works(rlbox: Rlbox, folder: Folder) -> None:
     (block,) = blocks("toml", "README.md")
     folder.write(block.splitlines()[0].removeprefix("# "), block)
     assert rlbox("render", "mine").code == 0
+
+
+def test_the_guides_own_profile_works(folder: Folder) -> None:
+    (block,) = blocks("toml", "docs/sources.md")
+    folder.write(block.splitlines()[0].removeprefix("# "), block)
+    profile = load_profile(folder.project, "office")
+    assert [rule.protocol for rule in profile.rules("python")][:2] == ["index", "index"]
+    assert profile.rules("git")[0].protocol == "direct"
 
 
 @pytest.mark.parametrize("name", GUIDES)

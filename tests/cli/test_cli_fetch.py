@@ -341,9 +341,7 @@ def test_through_a_registry(
     registry.faults = [Fault("GET", broken, body=b"x" * 1000, times=2)]
     said = rlbox("fetch", "mine", "--store", other, "--import", place)
     assert said.code == 1
-    assert (
-        "the export has damaged files: 1; whole and in the store: 2\n  one.bin: the registry gave other" in said.err
-    )
+    assert "the export has damaged files: 1; whole and in the store: 2\n  one.bin: the registry gave other" in said.err
     registry.faults = []
     said = rlbox("fetch", "mine", "--store", other, "--import", place)
     assert said == Said(code=0, out="mine  3 files: 2 present, 1 imported\n", err=NEXT)

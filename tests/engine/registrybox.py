@@ -111,6 +111,14 @@ class _Forward(BaseHTTPRequestHandler):
     def proxy(self) -> Proxy:
         return cast(Any, self.server).proxy
 
+    def parse_request(self) -> bool:
+        """Engines try TLS first, and take to plain http when the answer to that is HTTP."""
+        if self.raw_requestline.startswith(b"\x16"):
+            self.close_connection = True
+            self.wfile.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            return False
+        return super().parse_request()
+
     def do_GET(self) -> None:
         self._forward()
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,8 +80,8 @@ def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Pro
     name = f"{proxy.host}/team/{NAME}"
     assert (result.code, result.out) == (0, f"{name}@{identity}\n"), result.err
     assert len([line for line in result.err.splitlines() if line.startswith("✓ ")]) == 4
-    with urllib.request.urlopen(f"http://{proxy.host}/v2/team/{NAME}/manifests/{identity}") as answer:
-        assert answer.headers["Docker-Content-Digest"] == identity
+    with Registry(proxy.host) as registry:
+        assert registry.get_manifest(f"team/{NAME}", "latest").digest == identity
     assert image_of(box)["RepoTags"] == [TAG]  # the name it was pushed under is gone again
     assert docker("run", "--rm", result.out.strip()) == SAID
     docker("image", "rm", result.out.strip())

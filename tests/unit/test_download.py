@@ -213,8 +213,31 @@ def test_gone_everywhere(store: Store, mirror: Mirror, other: Mirror) -> None:
 
 
 def test_nobody_lists_it(store: Store) -> None:
-    with pytest.raises(WorkFailed, match=r"no source offers six-1\.16\.0\.whl any more"):
-        fetch(store)
+    locator = FakeLocator()
+    locator.skips = [("tuna", "does not list six-1.16.0.whl")]
+    with pytest.raises(WorkFailed) as caught:
+        ensure([FILE], locator, store, target="mine")
+    assert str(caught.value) == (
+        "1 file cannot be fetched\n"
+        "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
+        "    tuna: does not list six-1.16.0.whl\n"
+        "  next:  rlbox lock mine --upgrade six"
+    )
+    assert locator.skipped == [("tuna", "does not list six-1.16.0.whl")]
+
+
+def test_no_index_answers(store: Store) -> None:
+    """That is no reason to upgrade anything."""
+    locator = FakeLocator()
+    locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
+    with pytest.raises(WorkFailed) as caught:
+        ensure([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
+    assert str(caught.value) == (
+        "2 files cannot be fetched\n"
+        "  six-1.16.0.whl\n    other: does not list six-1.16.0.whl\n    tuna: no connection\n"
+        "  another-1.whl\n    tuna: no connection\n"
+        "  next:  rlbox fetch mine goes on where this one stopped"
+    )
 
 
 def test_all_failures_are_told_together(store: Store, mirror: Mirror) -> None:
@@ -245,8 +268,10 @@ def test_a_dead_mirror_costs_little(store: Store, other: Mirror) -> None:
     """After three silences its turn comes last, so that files come from the mirror that answers."""
     files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(40)]
     other.files = {file.file: bytes([n]) * 10 for n, file in enumerate(files)}
-    report = fetch(store, *files, dead="http://127.0.0.1:9", good=other.url)
+    locator = FakeLocator(dead="http://127.0.0.1:9", good=other.url)
+    report = ensure(files, locator, store)
     assert (report.fetched, report.by_mirror) == (40, {"good": 400})
+    assert [mirror for mirror, _ in locator.skipped] == ["dead"]
 
 
 def test_progress(store: Store, mirror: Mirror) -> None:
@@ -289,4 +314,4 @@ def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
 
 def test_unfetched_names_its_tries() -> None:
     error = Unfetched((Try(mirror="a", why="down"), Try(mirror="b", why="gone", status=404)))
-    assert (str(error), error.gone) == ("a: down; b: gone", False)
+    assert str(error) == "a: down; b: gone"

@@ -1,0 +1,105 @@
+"""`rlbox egress`."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import Folder, Rlbox
+from mirrorbox import mirrors
+
+from rlbox.plan.egress import EgressFacts
+from rlbox.plan.mirrors import Machine
+from rlbox.plan.sources import SiteFacts
+
+SPEC = """
+title = "smallest target"
+[base]
+bootstrap = "debian:bookworm"
+[[stack]]
+name = "engine"
+packages = ["ray==2.60.0", "vllm==0.12.0"]
+[env]
+VLLM_NO_USAGE_STATS = "1"
+[disk]
+host = "~/disk"
+"""
+MACHINE = Machine(site=SiteFacts(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/d"})
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with settings, and no network to ask."""
+    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: MACHINE)
+    monkeypatch.setattr("rlbox.act.egress.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
+
+
+def test_table(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", SPEC)
+    said = rlbox("egress", "mine")
+    assert said.code == 0
+    unasked = "(not asked where it leads: no network)"
+    assert said.out == (
+        f"apt.example         apt     lock+fetch+build  machine  this machine's apt sources {unasked}\n"
+        f"index.example       python  lock+fetch+build  machine  this machine's index {unasked}\n"
+        "usage-stats.ray.io  http    run               hidden   "
+        "ray: Ray's head reports what the cluster is made of every hour\n"
+        '                      -> env.RAY_USAGE_STATS_ENABLED = "0"\n'
+    )
+    assert said.err == "1 more is closed by settings of the target: rlbox egress mine --closed\n"
+    assert "stats.vllm.ai" in rlbox("egress", "mine", "--closed").out
+    assert "[closed by VLLM_NO_USAGE_STATS=1]" in rlbox("egress", "mine", "--closed").out
+
+
+def test_json(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", SPEC)
+    folder.write(
+        "sources/lan.toml",
+        'title = "x"\n[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "https://a.example/simple"\n'
+        '[[egress]]\nhost = "proxy.example"\nwhy = "it is there"\n',
+    )
+    data = rlbox("egress", "mine", "--sources", "lan", "--json").data
+    assert data["sources"] == "lan"
+    assert data["hosts"] == {
+        "lock": ["a.example", "apt.example"],
+        "fetch": ["a.example", "apt.example"],
+        "build": ["a.example", "apt.example", "proxy.example"],
+        "run": ["usage-stats.ray.io"],
+    }
+    assert data["contacts"][-1] == {
+        "host": "proxy.example",
+        "kind": "http",
+        "phases": ["build"],
+        "declared": "profile",
+        "why": "it is there",
+        "rule": "",
+        "closed_by": "",
+    }
+
+
+def test_the_targets_own_profile(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", f'sources = "cn"\n{SPEC}')
+    assert "pypi.tuna.tsinghua.edu.cn" in rlbox("egress", "mine").out
+    assert "pypi.tuna.tsinghua.edu.cn" not in rlbox("egress", "mine", "--sources", "direct").out
+
+
+def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", SPEC)
+    assert rlbox("egress", "mien").err.startswith("rlbox: error: unknown target 'mien' (did you mean 'mine'?)")
+    assert rlbox("egress", "mine", "--sources", "dirct").err.startswith(
+        "rlbox: error: unknown sources profile 'dirct' (did you mean 'direct'?)"
+    )
+
+
+@pytest.mark.allow("sockets")
+def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlbox.act import egress
+
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(folder.path))
+    monkeypatch.chdir(folder.path)
+    with mirrors(1) as (host,):
+        host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
+        machine = Machine(site=SiteFacts(index_url=f"{host.url}/simple"))
+        monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: machine)
+        assert egress.probe_egress
+        folder.target("mine", SPEC)
+        assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

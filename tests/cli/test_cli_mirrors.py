@@ -1,0 +1,156 @@
+"""`rlbox mirrors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fakes import Folder, Rlbox, Said
+from mirrorbox import MirrorServer, artifact, mirrors
+
+from rlbox.plan.mirrors import Machine
+from rlbox.spec.artifact import Artifact
+
+BODY = b"the wheel" * 100
+SIX = artifact(BODY)
+DEB = artifact(b"deb" * 99, "pool/p.deb", "apt", name="p", origin="debian")
+RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname = "{name}"\n'
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
+    """Two hosts; the target's lock has two files, and this machine has no settings."""
+    monkeypatch.setattr("rlbox.cli.mirrors.locked_files", lambda app, target: (SIX, DEB))
+    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.act.mirror_probe._SILENT_S", 0.3)
+    with mirrors(2) as servers:
+        servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})
+        servers[0].file(f"/{SIX.file}", BODY)
+        servers[1].file("/debian/pool/p.deb", b"deb" * 99)
+        yield servers
+
+
+def write(folder: Folder, *rules: str) -> None:
+    folder.write("sources/lan.toml", 'title = "the lan"\n' + "".join(rules))
+
+
+def python_rule(host: MirrorServer, name: str) -> str:
+    return RULE.format(kind="python", protocol="index", url=f"{host.url}/{name}", name=name)
+
+
+def apt_rule(host: MirrorServer) -> str:
+    return RULE.format(kind="apt", protocol="archive", url=host.url, name="debs")
+
+
+@pytest.mark.allow("sockets")
+def test_probe_ranks_and_list_shows_it(rlbox: Rlbox, folder: Folder, hosts: list[MirrorServer]) -> None:
+    conda = (
+        RULE.format(kind="conda", protocol="host", url="https://c.example", name="c") + 'match = "https://o.example"\n'
+    )
+    write(folder, python_rule(hosts[1], "gone"), python_rule(hosts[0], "good"), apt_rule(hosts[1]), conda)
+    said = rlbox("mirrors", "probe", "--sources", "lan")
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines()]
+    assert [(row[0], row[1], row[2]) for row in rows] == [
+        ("apt", "debs", rows[0][2]),
+        ("python", "good", rows[1][2]),
+        ("python", "gone", "dead"),
+    ]
+    assert said.out.splitlines()[1].endswith(f"{SIX.file}: sha256 of the file")
+    assert said.out.splitlines()[2].endswith("answered 404 for /gone/six/")
+    assert said.err == "conda: not probed, the lock of local has no such file\n"
+    listed = rlbox("mirrors", "--sources", "lan", "--json").data
+    assert [(row["kind"], row["mirror"]) for row in listed["rules"]] == [
+        ("apt", "debs"),
+        ("conda", "c"),
+        ("python", "good"),
+        ("python", "gone"),
+    ]
+    assert listed["rules"][3]["state"] == "dead: answered 404 for /gone/six/"
+    assert listed["rules"][1]["state"] == "not probed"
+
+
+@pytest.mark.allow("sockets")
+def test_a_kind_that_nobody_gives(rlbox: Rlbox, folder: Folder, hosts: list[MirrorServer]) -> None:
+    write(folder, python_rule(hosts[1], "gone"), python_rule(hosts[1], "away"), apt_rule(hosts[1]))
+    said = rlbox("mirrors", "probe", "--sources", "lan", "--json")
+    assert (said.code, said.data["dead"], said.err) == (1, ["python"], "")
+    said = rlbox("mirrors", "probe", "--sources", "lan")
+    assert said.code == 1
+    assert said.err == (
+        "rlbox: error: no place of profile lan gives python\n"
+        "  where: gone, away\n"
+        "  next:  check the network, or choose another profile with --sources NAME\n"
+    )
+
+
+def test_list(rlbox: Rlbox, folder: Folder) -> None:
+    write(
+        folder,
+        RULE.format(kind="python", protocol="index", url="https://a.example/simple", name="a")
+        + "expires = 2020-01-01\n",
+    )
+    said = rlbox("mirrors", "list", "--sources", "lan")
+    assert said == Said(
+        code=0,
+        out="# the lan\npython  a  index  https://a.example/simple  expired 2020-01-01: read it up again\n",
+        err="next: rlbox mirrors probe --sources lan\n",
+    )
+
+
+def test_direct_has_nothing_to_list(rlbox: Rlbox) -> None:
+    assert rlbox("mirrors", "-q") == Said(
+        code=0,
+        out="# The machine's own settings\n"
+        "no rule: files come from where this machine's own clients are set to get them\n",
+        err="",
+    )
+
+
+def test_the_variable_and_the_option(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLBOX_SOURCES", "cn")
+    assert rlbox("mirrors", "--json").data["sources"] == "cn"
+    assert rlbox("mirrors", "--sources", "direct", "--json").data["sources"] == "direct"
+
+
+def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
+    said = rlbox("mirrors", "--sources", "cnn")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("rlbox: error: unknown sources profile 'cnn' (did you mean 'cn'?)\n")
+    folder.write("sources/lan.toml", "title = \n")
+    assert rlbox("mirrors", "--sources", "lan").err == (
+        "rlbox: error: sources/lan.toml: broken TOML: Invalid value (at line 1, column 9)\n"
+        "  next:  correct the line named above\n"
+    )
+    write(folder, RULE.format(kind="git", protocol="flat", url="x", name=""))
+    said = rlbox("mirrors", "--sources", "lan")
+    assert said.code == 2
+    assert "sources/lan.toml: rule[0].url: 'x' is no address" in said.err
+    assert rlbox("mirrors", "prob").code == 2
+
+
+def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("images/new/target.toml", 'include = "local"\n')
+    said = rlbox("mirrors", "probe", "--target", "new")
+    assert (said.code, said.err) == (
+        2,
+        "rlbox: error: target new has no lock, and so no known file\n  next:  rlbox lock new\n",
+    )
+
+
+def test_files_of_a_lock_have_its_base_image() -> None:
+    from rlbox.cli.mirrors import base_artifact
+
+    assert base_artifact("debian:bookworm") == ()
+    digest = "0123456789abcdef" * 4
+    assert base_artifact(f"nvcr.io/x@sha256:{digest}") == (
+        Artifact(
+            kind="oci",
+            name="nvcr.io/x",
+            file="nvcr.io/x",
+            sha256=digest,
+            size=0,
+            group="base",
+            origin=f"nvcr.io/x@sha256:{digest}",
+        ),
+    )
