@@ -240,6 +240,7 @@ def image_plan(**changes: Any) -> ImagePlan:
         "sources": "direct",
         "network": "host",
         "epoch": 0,
+        "bake_ca": False,
         "container": LIMITS,
         "env": {},
     }

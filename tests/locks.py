@@ -41,7 +41,7 @@ WHOLE = Lock(
     git=(
         GitTree(
             name="slime",
-            url=f"https://someone:{SECRET}@git.example/team/slime.git",
+            url=f"https://someone:{SECRET}@git.example.org/team/slime.git",
             ref="main",
             commit=COMMIT,
             tree=COMMIT[::-1],
@@ -61,7 +61,7 @@ WHOLE = Lock(
     http=(
         HttpFile(
             name="kernels",
-            url=f"https://files.example:8443/a b/kernels.whl?token={SECRET}#x",
+            url=f"https://files.example.org:8443/a b/kernels.whl?token={SECRET}#x",
             sha256="9" * 64,
             size=10,
         ),

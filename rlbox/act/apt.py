@@ -9,12 +9,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.act.command import check_command, run_command
+from rlbox.act.image_files import extract_files
+from rlbox.act.store import Store
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.plan.apt import AptSuite, parse_uris, plan_apt_commands, plan_apt_root, suites_of
+from rlbox.plan.apt import (
+    SHARED_ARCHIVES,
+    AptSuite,
+    archives_in,
+    parse_uris,
+    plan_apt_commands,
+    plan_apt_root,
+    plan_image_root,
+    plan_image_settings,
+    plan_pins,
+    suites_of,
+)
 from rlbox.spec.lock import Deb
 from rlbox.spec.target import Base
 from rlbox.values import Command
 
+_APT_FILES = ("etc/apt", "usr/share/keyrings", "var/lib/dpkg/status")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -83,7 +97,35 @@ def resolve_debs(
         where = ", ".join(sorted({suite.url for suite in suites}))
         _apt(update, trust, f"apt cannot read its archives ({where})")
         told = _apt(install, trust, "apt finds no set of packages for the base")
-    return parse_uris(told, suites)
+    return parse_uris(told, {suite.url: suite.archive for suite in suites})
+
+
+def resolve_debs_on_image(
+    base: Base, platform: str, store: Store, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+) -> tuple[Deb, ...]:
+    """Return the packages that `base.packages` add to a base image which the store holds.
+
+    The image's own source lists, keys and list of installed packages decide; `archives` may give other addresses.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
+        root = Path(folder)
+        extract_files(base.image, platform, store, _APT_FILES, root)
+        if not (root / "var/lib/dpkg/status").is_file():
+            raise WorkFailed("the base image has no list of apt packages", where=base.image)
+        for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
+        texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
+        replaced = plan_image_root(texts, archives, folder)
+        for path, text in replaced.items():
+            Path(path).write_text(text)
+        (root / "apt.conf").write_text(plan_image_settings(architecture_of(platform), folder))
+        (root / "etc/apt/preferences.d/rlbox").write_text(plan_pins(pins))
+        update, install = plan_apt_commands(base, folder)
+        trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+        _apt(update, trust, f"apt cannot read the archives of {base.image}")
+        told = _apt(install, trust, "apt finds no set of packages for the base")
+    return parse_uris(told, archives_in(replaced.values(), SHARED_ARCHIVES))
 
 
 def _apt(command: Command, env: Mapping[str, str], what: str) -> str:

@@ -62,7 +62,10 @@ def find_builder() -> Builder:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRun:
-    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv."""
+    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv.
+
+    `base` is the base image as `FOLDER@sha256:DIGEST`, an OCI image layout; empty when the engine gets it by itself.
+    """
 
     context: Path
     digest: str
@@ -71,6 +74,7 @@ class BuildRun:
     cache: bool = True
     tag: str = ""
     network: str = ""
+    base: str = ""
 
 
 def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None]) -> tuple[Path, str]:
@@ -93,7 +97,15 @@ def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None])
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
         settings.chmod(0o600)
         ca = run.site.ca_bundle
-        files = BuildFiles(context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata))
+        files = BuildFiles(
+            context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata), base=run.base
+        )
+        if run.base and builder.integrated:
+            raise EngineError(
+                "this docker client cannot build on a base image from the store",
+                where=builder.words[0],
+                next_step="install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)",
+            )
         command = plan_build(
             plan,
             builder,

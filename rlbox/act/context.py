@@ -18,7 +18,7 @@ from rlbox.spec.project import PACKAGE
 
 _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
-_LINKED = ("git/", "http/", "rootfs.tar", "wheels/")
+_LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
 BAKED_CA = "files/opt/rlbox/share/ca.crt"
 COMPLETE = "complete"
@@ -184,9 +184,11 @@ def _bring(source: Path, path: Path, *, linked: bool) -> None:
     mode = 0o755 if facts.st_mode & 0o100 else 0o644
     if path.exists():
         there = path.stat()
-        if (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
-            if not linked and there.st_ino != facts.st_ino:
-                path.chmod(mode)
+        if os.path.samestat(there, facts):
+            return
+        # Files of the store have one time stamp: of those only the inode tells one from another.
+        if not linked and (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+            path.chmod(mode)
             return
         path.unlink()
     if linked:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -58,6 +60,24 @@ class DockerEngine:
             yield from self._client.api.get_image(tag)
         except (APIError, ImageNotFound) as error:
             raise EngineError(f"the engine does not hand out {tag}: {error.explanation or error}") from error
+
+    def read_file(self, image: str, path: str) -> bytes | None:
+        """Return a file of an image, or None when it has none there; the container it is read from never starts."""
+        try:
+            container = self._client.containers.create(
+                image, command=["true"], labels={"rlbox.read": path}, network_disabled=True
+            )
+        except (APIError, ImageNotFound) as error:
+            raise EngineError(f"the engine does not open {image}: {error.explanation or error}") from error
+        try:
+            chunks, _ = container.get_archive(path)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+                file = tar.extractfile(tar.getmembers()[0])
+                return file.read() if file else None
+        except NotFound:
+            return None
+        finally:
+            container.remove(v=True, force=True)
 
     def remove_tag(self, tag: str) -> None:
         """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache."""

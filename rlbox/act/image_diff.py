@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import zstandard
+from rlbox.act.image_files import open_layer
 
 _BLOCK = 1 << 20
 _FIELDS = ("type", "mode", "uid", "gid", "uname", "gname", "mtime", "size", "linkname")
@@ -143,16 +143,10 @@ def _table(layer: Path) -> dict[str, _Entry]:
 
 
 def _members(layer: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    stream = stack.enter_context(_open(layer))
+    stream = stack.enter_context(open_layer(layer))
     tar = stack.enter_context(tarfile.open(fileobj=stream, mode="r|*"))
     for member in tar:
         yield tar, member
-
-
-def _open(layer: Path) -> IO[bytes]:
-    with open(layer, "rb") as file:
-        packed = file.read(4) == zstandard.FRAME_HEADER
-    return zstandard.open(layer, "rb") if packed else layer.open("rb")
 
 
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlbox.act.apt import resolve_debs
+from rlbox.act.apt import resolve_debs, resolve_debs_on_image
+from rlbox.act.base_image import fetch_base
+from rlbox.act.download import Link
 from rlbox.act.git_tree import lock_git
 from rlbox.act.mirrors import Locator
 from rlbox.act.pages import explain, new_client
+from rlbox.act.store import Store
 from rlbox.act.uv import resolve
 from rlbox.errors import WorkFailed
 from rlbox.plan.lock import Further, Upgrade, kept_versions, plan_inputs, plan_lock
@@ -22,12 +25,17 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a lock is resolved from: settings for uv, apt archives by name, who knows the mirrors of other files."""
+    """Where a lock is resolved from: settings for uv, apt archives by name, who knows the mirrors of other files.
+
+    `images` are the references that the base image may be pulled by; it goes into `store`, to be read.
+    """
 
     sources: SourcePlan
     archives: Mapping[str, str]
     locator: Locator
     site: SiteFacts
+    store: Store
+    images: Sequence[Link]
 
 
 def resolve_lock(
@@ -74,9 +82,13 @@ def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: 
 
 
 def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb, ...]:
-    if not target.base.bootstrap:
+    base, platform, ca_bundle = target.base, target.python.platform, places.site.ca_bundle
+    if base.bootstrap:
+        return resolve_debs(base, platform, places.archives, pins, ca_bundle)
+    if not base.packages:
         return ()
-    return resolve_debs(target.base, target.python.platform, places.archives, pins, places.site.ca_bundle)
+    fetch_base(base.image, platform, places.store, places.images, ca_bundle)
+    return resolve_debs_on_image(base, platform, places.store, places.archives, pins, ca_bundle)
 
 
 def _git(source: GitSource, before: Lock | None, upgrade: Upgrade, places: Places) -> GitTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from rlbox.act.engine_api import engine_address, find_image
 from rlbox.act.engine_stream import engine_call, engine_says
+from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.registry_peek import peek_manifest
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.plan.oci import Manifest
@@ -114,17 +116,25 @@ def stored_digest(image: dict[str, Any]) -> str:
 
 @contextmanager
 def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
-    """Give the image the name it is pushed under, and put that name back afterwards as it was."""
+    """Give the image the name it is pushed under, and put that name back afterwards as it was.
+
+    A mark says that the name is rlbox's own, for the push after one that was killed.
+    """
     name = f"{reference.name}:{reference.tag}"
+    mark = cache_folder("pushes", hashlib.sha256(f"{engine_address()} {name}".encode()).hexdigest()[:16])
     before = find_image(name)
+    ours = before is None or mark.exists()
+    if ours:
+        write_atomic(mark, name)
     _tag(tag, reference)
     try:
         yield
     finally:
         with contextlib.suppress(RlboxError):  # what went wrong in between is the news
-            if before is None:
+            if ours:
                 _call("DELETE", f"/images/{name}?noprune=1")
-            elif before["Id"] != identity:
+                mark.unlink(missing_ok=True)
+            elif before and before["Id"] != identity:
                 _tag(before["Id"], reference)
 
 

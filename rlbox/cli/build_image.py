@@ -105,7 +105,7 @@ def _check_engine(app: App, wish: BuildWish) -> None:
     version = engine_version()
     if not version or version >= LINKED_COPIES:
         return
-    told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock: that needs 23 or newer"
+    told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock; 23 and newer can"
     if wish.verify:
         raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
     app.say(told)

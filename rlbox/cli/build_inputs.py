@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlbox.act.base_layout import write_base_layout
 from rlbox.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.act.builder import BuildRun
 from rlbox.act.context import build_digest, carried_entries, context_entries, write_context
@@ -13,14 +14,17 @@ from rlbox.act.engine_api import engine_version
 from rlbox.act.folders import cache_folder
 from rlbox.act.store import Store, store_folder
 from rlbox.cli.build_image import BuildWish, require_lock
-from rlbox.cli.places import build_env, locator
+from rlbox.cli.places import build_env, fetch_base_image, locator
 from rlbox.errors import EngineError, SpecError
+from rlbox.plan.bootstrap import deb_file
 from rlbox.plan.build import dockerfile_for
+from rlbox.plan.fetch import size_text
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.layers import plan_layers
 from rlbox.plan.sources import SiteFacts
+from rlbox.report.fetch_view import fetch_view
 from rlbox.spec.artifact import artifacts
-from rlbox.spec.load import load_target
+from rlbox.spec.load import load_profile, load_target
 from rlbox.spec.lock import Lock, Package, load_lock
 
 if TYPE_CHECKING:
@@ -46,10 +50,13 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
     rootfs = make_rootfs(lock, plan.rootfs, plan.epoch, store) if plan.rootfs else None
     wheels = _wheels(app, plan, lock, store, site, everything=wish.hermetic)
     parts = {f"git/{tree.name}.tar": store.path(tree.sha256) for tree in lock.git}
+    if "@" in lock.base:
+        parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
     parts |= {f"http/{file.name}": store.path(file.sha256) for file in lock.http}
     entries = context_entries(plan)
     folder = folder or cache_folder("contexts", plan.target)
-    dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine())}
+    base = _base(app, lock, store, profile, stored=wish.hermetic)
+    dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), lock.base if base else "")}
     carried = carried_entries(plan, rootfs, wheels, parts, complete=wish.hermetic)
     write_context({**entries, **carried, **dockerfile}, folder)
     return BuildRun(
@@ -59,7 +66,19 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
         site=site,
         cache=not (wish.no_cache or wish.verify),
         network="none" if wish.hermetic else "",
+        base=base,
     )
+
+
+def _base(app: App, lock: Lock, store: Store, sources: str, *, stored: bool) -> str:
+    """Return the base image as `FOLDER@sha256:DIGEST`, or nothing when the engine is to get it by itself.
+
+    A profile with mirrors of registries gets it through the store: it fails over, and the bytes are verified.
+    """
+    if "@" not in lock.base or not (stored or load_profile(app.project, sources).has("oci")):
+        return ""
+    fetch_base_image(app, lock, store, sources)
+    return f"{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
 
 def _engine() -> tuple[int, ...]:
@@ -85,10 +104,12 @@ def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *,
     carried = [artifact for artifact in artifacts(lock) if everything or artifact.kind in ("apt", "git", "http")]
     if plan.rootfs and rootfs_path(plan.rootfs).exists():
         carried = [artifact for artifact in carried if artifact.kind != "apt"]
-    missing = [artifact for artifact in carried if not store.has(artifact.sha256)]
+    missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
     if missing:
-        app.say(f"fetching {len(missing)} files, {sum(artifact.size for artifact in missing) / 1e6:.1f} MB")
-        ensure(carried, locator(app, profile, artifacts(lock)), store, target=plan.target)
+        size = sum(artifact.size for artifact in missing)
+        app.say(f"fetching {len(missing)} files, {size_text(size)}")
+        with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+            ensure(carried, locator(app, profile, artifacts(lock)), store, on_progress, target=plan.target)
 
 
 def _wheels(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlbox.act.base_image import base_files, fetch_base
+from rlbox.act.base_image import base_files
 from rlbox.act.fetch import FetchReport, ensure
 from rlbox.act.inputs_folder import Imported, export_folder, import_folder
 from rlbox.act.site import probe_site
@@ -14,16 +14,14 @@ from rlbox.act.store import Store, store_folder
 from rlbox.act.store_names import remember
 from rlbox.cli.app import App
 from rlbox.cli.build_image import require_lock
-from rlbox.cli.places import locator, unreached_explained
+from rlbox.cli.places import fetch_base_image, locator, unreached_explained
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.plan.fetch import group_rows, size_text, table_text, total_row
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.inputs import InputsPlan, is_folder, plan_inputs_artifact
-from rlbox.plan.mirrors import oci_places
 from rlbox.plan.reference import Reference, parse_reference
 from rlbox.report.fetch_view import fetch_view
 from rlbox.spec.artifact import Artifact, artifacts
-from rlbox.spec.load import load_profile
 from rlbox.spec.lock import Lock, load_lock
 
 
@@ -89,7 +87,7 @@ def _fetch(
 ) -> tuple[tuple[Artifact, ...], FetchReport]:
     profile = wish.sources or plan.sources
     files = _each_once(artifacts(lock))
-    base = _fetch_base(app, lock, store, profile)
+    base = fetch_base_image(app, lock, store, profile)
     remember(store, plan.target, app.project.lock_file(plan.target), (*base, *files))
     missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
@@ -105,13 +103,6 @@ def _fetch(
 def _each_once(files: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """Return `files` without those that have the bytes of an earlier one."""
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
-
-
-def _fetch_base(app: App, lock: Lock, store: Store, profile: str) -> tuple[Artifact, ...]:
-    if "@" not in lock.base:
-        return ()
-    places = oci_places(lock.base, load_profile(app.project, profile))
-    return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)
 
 
 def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:

@@ -31,7 +31,7 @@ def verb(
 ) -> None:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
-    Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays as it is.
+    Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays.
 
     \b
     Examples:

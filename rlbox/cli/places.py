@@ -11,10 +11,12 @@ from rlbox.errors import WorkFailed
 if TYPE_CHECKING:
     from rlbox.act.lock import Places
     from rlbox.act.mirrors import Locator
+    from rlbox.act.store import Store
     from rlbox.cli.app import App
     from rlbox.plan.image import ImagePlan
     from rlbox.plan.sources import Choice, SiteFacts
     from rlbox.spec.artifact import Artifact
+    from rlbox.spec.lock import Lock
     from rlbox.spec.profile import Profile
     from rlbox.spec.target import Target
 
@@ -25,22 +27,27 @@ def lock_places(app: App, target: Target, sources: str = "") -> Places:
     from rlbox.act.mirrors import Locator, probe_machine
     from rlbox.act.pages import new_client
     from rlbox.act.site import probe_site
-    from rlbox.plan.apt import suites_of
+    from rlbox.act.store import Store, store_folder
+    from rlbox.plan.apt import SHARED_ARCHIVES, suites_of
     from rlbox.plan.image import torch_groups
-    from rlbox.plan.mirrors import archives
+    from rlbox.plan.mirrors import archive_url, archives, oci_places
     from rlbox.plan.sources import plan_sources
 
     site = probe_site()
     profile, choice = live_sources(app, sources or target.sources, site)
     machine = probe_machine(site, index=False)
-    found: Mapping[str, str] = {}
     if target.base.bootstrap:
         found = archives(set(suites_of(target.base).values()), profile, machine, choice)
+    else:  # the image has source lists of its own, which a profile's mirror may stand for
+        rule = choice.first("apt")
+        found = {name: archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return Places(
         sources=plan_sources(torch_groups(target), site, choice),
         archives=found,
         locator=Locator(profile, machine, new_client(site), choice=choice),
         site=site,
+        store=Store(store_folder(None)),
+        images=oci_places(target.base.image, profile, choice) if target.base.image else (),
     )
 
 
@@ -107,3 +114,16 @@ def unreached_explained(sources: str) -> Iterator[None]:
             raise
         step = rule_to_add(host, sources) + (f"\n         {error.next_step}" if error.next_step else "")
         raise WorkFailed(error.what, where=error.where, next_step=step) from error
+
+
+def fetch_base_image(app: App, lock: Lock, store: Store, sources: str) -> tuple[Artifact, ...]:
+    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
+    if "@" not in lock.base:
+        return ()
+    from rlbox.act.base_image import fetch_base
+    from rlbox.act.site import probe_site
+    from rlbox.plan.mirrors import oci_places
+    from rlbox.spec.load import load_profile
+
+    places = oci_places(lock.base, load_profile(app.project, sources))
+    return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)

@@ -27,8 +27,8 @@ from rlbox.plan.image import ImagePlan
 from rlbox.plan.params import Values
 from rlbox.spec.job import Job
 
-# The image holds no bytecode: it would be a sixth of it, and differ between builds. The first run on a disk compiles what
-# it imports; time stamps in an image are all alike, so the folder is named after the image.
+# The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
+# stamps in an image are all alike, so the folder is named after the image.
 BYTECODE = "PYTHONPYCACHEPREFIX"
 GRACE_S = 20  # the supervisor ends a stage and its services within 12 s
 

@@ -10,6 +10,7 @@ from rlbox.plan.image import ImagePlan
 from rlbox.values import Command
 
 BUILD_LABEL = "rlbox.build"
+BASE_CONTEXT = "rlbox-base"
 LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
 
 # zstd at level 3 makes smaller layers than gzip in half of its time. Provenance inside the image would give every build
@@ -17,11 +18,18 @@ LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source:
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
-def dockerfile_for(text: str, engine: tuple[int, ...]) -> str:
+def dockerfile_for(text: str, engine: tuple[int, ...], base: str = "") -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
 
     The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
+
+    Parameters
+    ----------
+    base
+        The base image, when it is to be taken from the named context `BASE_CONTEXT`; empty otherwise.
     """
+    if base:
+        text = text.replace(f"FROM {base} AS", f"FROM {BASE_CONTEXT} AS")
     return text.replace("COPY --link ", "COPY ") if engine and engine < LINKED_COPIES else text
 
 
@@ -35,12 +43,16 @@ class Builder:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildFiles:
-    """What the build command reads and writes, as paths; an empty one is not used."""
+    """What the build command reads and writes, as paths; an empty one is not used.
+
+    `base` is the base image as `FOLDER@sha256:DIGEST`, an OCI image layout.
+    """
 
     context: str
     sources: str
     ca: str
     metadata: str = ""
+    base: str = ""
 
 
 def plan_build(
@@ -79,6 +91,7 @@ def plan_build(
         f"--label={BUILD_LABEL}={digest}",
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
         *(("--metadata-file", files.metadata) if files.metadata and not builder.integrated else ()),
+        *((f"--build-context={BASE_CONTEXT}=oci-layout://{files.base}",) if files.base else ()),
         *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if cache else ("--no-cache",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,16 +34,23 @@ def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
     when there are too many, only the largest are.
     """
     groups = {group.name: group for group in (lock.groups if lock else ())}
-    alone = _alone(groups.values(), target.build.own_layer_mib << 20, MOST_LAYERS - len(target.stack))
-    layers: list[Layer] = []
-    for spec in target.stack:
-        packages = groups[spec.name].packages if spec.name in groups else ()
-        large = [package for package in packages if package.sha256 in alone]
-        rest = tuple(package for package in packages if package.sha256 not in alone)
-        layers += [_layer(f"{spec.name}.{package.name.lower()}", spec.name, (package,)) for package in large]
-        if rest or not large:
-            layers.append(_layer(spec.name, spec.name, rest))
-    return tuple(layers)
+    alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MOST_LAYERS - len(target.stack)))
+    return tuple(
+        _layer(name, spec.name, part)
+        for spec in target.stack
+        for name, part in split_group(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
+    )
+
+
+def split_group(
+    group: str, packages: tuple[Package, ...], alone: Collection[str]
+) -> Iterator[tuple[str, tuple[Package, ...]]]:
+    """Yield the name and the packages of each layer of a group: those with a sha256 in `alone`, then all others."""
+    large = [package for package in packages if package.sha256 in alone]
+    yield from ((f"{group}.{package.name.lower()}", (package,)) for package in large)
+    rest = tuple(package for package in packages if package.sha256 not in alone)
+    if rest or not large:
+        yield group, rest
 
 
 def _layer(name: str, group: str, packages: tuple[Package, ...]) -> Layer:

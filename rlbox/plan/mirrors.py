@@ -79,7 +79,10 @@ def ordered(kind: str, profile: Profile, choice: Choice) -> tuple[Rule, ...]:
 
 def archive_url(rule: Rule, archive: str, machine: Machine) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
-    return machine.archives.get(archive, "") if rule.protocol == "direct" else f"{rule.base}/{archive}"
+    name = archive.rpartition("/")[2]
+    if rule.protocol != "direct":
+        return f"{rule.base}/{name}"
+    return archive if "://" in archive else machine.archives.get(archive, "")
 
 
 def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> dict[str, str]:

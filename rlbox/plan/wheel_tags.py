@@ -14,7 +14,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source:
 
 
 def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
-    """Return the file name that an installer prefers, or None when there is no wheel.
+    """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
     """
     order = _order(python, platform.partition("-")[0])
     ranked = sorted((_rank(name, order), name) for name in names)
-    return ranked[0][1] if ranked else None
+    return next((name for (place, _), name in ranked if place < len(order)), None)
 
 
 def _rank(name: str, order: dict[Tag, int]) -> tuple[int, tuple[int, str]]:

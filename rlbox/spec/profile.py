@@ -119,6 +119,10 @@ class Profile(Frozen):
             raise ValueError("\n".join(problems))
         return self
 
+    def has(self, kind: str) -> bool:
+        """Return whether the profile has a rule of its own for a kind."""
+        return any(rule.kind == kind for rule in self.rule)
+
     def rules(self, kind: str) -> tuple[Rule, ...]:
         """Return the rules of a kind in order; a profile without one has the machine's own settings."""
         return tuple(rule for rule in self.rule if rule.kind == kind) or (direct_rule(kind),)

@@ -8,7 +8,7 @@ from fakes import CASES, image_plan
 from rlbox.plan.build import Builder, BuildFiles, BuildLog, Step, plan_build
 from rlbox.values import Command
 
-FILES = BuildFiles(context="/c", sources="/s/sources.env", ca="/etc/ca.crt")
+FILES = BuildFiles(context="/c", sources="/s/sources.env", ca="/etc/ca.crt", metadata="/s/metadata.json")
 NOTHING = BuildFiles(context="/c", sources="", ca="")
 
 
@@ -16,20 +16,38 @@ def test_buildx() -> None:
     builder = Builder(words=("/p/docker-buildx",), integrated=False)
     assert plan_build(image_plan(epoch=7), builder, FILES, "d1g", cache=True, proxies={}) == Command(
         argv=(
-            "/p/docker-buildx", "build", "--output=type=image,compression=zstd,compression-level=1",
+            "/p/docker-buildx", "build",
+            "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
             "--provenance=false", "--progress=plain", "--network=host", "--tag=rlbox/mine:latest",
-            "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7",
+            "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7", "--metadata-file", "/s/metadata.json",
             "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt", "/c",
         ),
         env={},
     )  # fmt: skip
 
 
+def test_tag_network_and_cache_of_the_caller() -> None:
+    builder = Builder(words=("docker", "buildx"), integrated=False)
+    plan = plan_build(
+        image_plan(), builder, NOTHING, "d", tag="rlbox/mine:verify", cache=False, network="none", proxies={}
+    )
+    assert plan == Command(
+        argv=(
+            "docker", "buildx", "build",
+            "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
+            "--provenance=false", "--progress=plain", "--network=none", "--tag=rlbox/mine:verify",
+            "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--no-cache", "/c",
+        ),
+        env={},
+    )  # fmt: skip
+
+
 def test_a_client_with_buildkit_inside() -> None:
-    """Docker 20.10 knows no `--output` of an image and no `--provenance`."""
+    """Docker 20.10 knows no `--output` of an image, no `--provenance` and no `--metadata-file`."""
     builder = Builder(words=("docker",), integrated=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
-    assert plan_build(image_plan(network="none"), builder, NOTHING, "d", cache=False, proxies=proxies) == Command(
+    files = BuildFiles(context="/c", sources="", ca="", metadata="/s/metadata.json")
+    assert plan_build(image_plan(network="none"), builder, files, "d", cache=False, proxies=proxies) == Command(
         argv=(
             "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:latest",
             "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY",

@@ -3,89 +3,170 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from fakes import CHECKOUT, LIMITS, TARGET, Folder, image_plan
+from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
-from rlbox.plan.image import ImagePlan, load_image_plan, plan_image, spec_checksum
+from rlbox.plan.image import (
+    ImagePlan,
+    image_labels,
+    load_image_plan,
+    plan_image,
+    rootfs_checksum,
+    spec_checksum,
+)
 from rlbox.plan.sources import TorchGroup
 from rlbox.spec.load import load_target
-from rlbox.spec.lock import Lock, LockedGroup, Package, lock_checksum
+from rlbox.spec.lock import LockedGroup, lock_patch
+from rlbox.spec.target import Target
 
 TEMPLATES = [CHECKOUT / "templates"]
-SIX = Package(name="six", version="1.16.0", sha256=("a" * 64,))
-UV = Package(name="uv", version="0.9.0", sha256=("b" * 64,))
-RICH = Package(name="rich", version="15.0.0", sha256=("c" * 64,))
+CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'
+PATCHED = TARGET + '[[patches]]\nfile = "one.diff"\ninto = "/opt/venv"\n'
+FURTHER = (
+    '[[git]]\nname = "verl"\nurl = "https://git.example/verl"\nref = "main"\ninto = "/opt/verl"\n'
+    '[[http]]\nname = "tool"\nurl = "https://files.example/tool"\ninto = "/opt/bin/tool"\nexecutable = true\n'
+)
+
+
+def load(folder: Folder, text: str = TARGET) -> Target:
+    folder.target("mine", text)
+    return load_target(folder.project, "mine").target
 
 
 def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
-    folder.target("mine", text)
-    target = load_target(folder.project, "mine").target
-    lock = Lock(
-        target="mine",
-        spec=lock_checksum(target, ("rich",)),
-        runtime=LockedGroup(name="runtime", packages=(RICH, UV)),
-        groups=(LockedGroup(name="tools", packages=(SIX,)),),
-    )
-    return plan_image(target, lock, ("rich",), TEMPLATES, None)
+    target = load(folder, text)
+    return plan_image(target, fitting_lock(target, ("rich",)), ("rich",), TEMPLATES, None)
 
 
 def test_the_whole_plan(folder: Folder) -> None:
     folder.write("templates/Dockerfile.j2", "FROM {{ target.name }}\n")
     folder.write("templates/base.j2", "base\n")
-    folder.write("templates/scripts/install.sh", "install\n")
-    folder.write("templates/scripts/entrypoint.sh", "start\n")
-    folder.target("mine", TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
-    target = load_target(folder.project, "mine").target
-    lock = Lock(
-        target="mine",
-        spec=lock_checksum(target, ("rich",)),
-        runtime=LockedGroup(name="runtime", packages=(RICH, UV)),
-        groups=(LockedGroup(name="tools", packages=(SIX,)),),
+    for script in ("install.sh", "apply_patches.py", "entrypoint.sh"):
+        folder.write(f"templates/scripts/{script}", f"{script}\n")
+    target = load(folder, 'sources = "cn"\n' + TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
+    rich = replace(PACKAGE, name="rich", version="15.0.0", sha256="c" * 64)
+    tools = LockedGroup(name="build", packages=(replace(PACKAGE, name="wheel", version="0.45"),))
+    lock = replace(
+        fitting_lock(target, ("rich",)), runtime=LockedGroup(name="runtime", packages=(rich, UV)), build=tools
     )
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"], None) == image_plan(
         rendered={
             "images/mine/Dockerfile": "FROM mine\n",
-            "Dockerfile.base": "# Rendered by `rlbox render`: the first stage of every images/*/Dockerfile.\n\nbase\n",
+            "Dockerfile.base": "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\nbase\n",
         },
         context={
             "Dockerfile": "FROM mine\n",
-            "scripts/entrypoint.sh": "start\n",
-            "scripts/install.sh": "install\n",
-            "requirements/tools.txt": f"six==1.16.0 \\\n    --hash=sha256:{'a' * 64}\n",
+            "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
+            "files/opt/rlbox/share/lock.json": lock.text(),
+            "scripts/apply_patches.py": "apply_patches.py\n",
+            "scripts/install.sh": "install.sh\n",
+            "requirements/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
+            "requirements/tools.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
             "requirements/runtime.txt": (
-                f"rich==15.0.0 \\\n    --hash=sha256:{'c' * 64}\nuv==0.9.0 \\\n    --hash=sha256:{'b' * 64}\n"
+                f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{'b' * 64}\n"
             ),
-            "requirements/uv.txt": f"uv==0.9.0 \\\n    --hash=sha256:{'b' * 64}\n",
+            "requirements/uv.txt": f"uv==0.9.1 --hash=sha256:{'b' * 64}\n",
         },
-        packages=(),
+        lock_checksum=lock.checksum(),
+        rootfs=rootfs_checksum(lock, 1735689600),
+        sources="cn",
         epoch=1735689600,
         env={"A": "1"},
-        container=type(LIMITS)(**{**LIMITS.__dict__, "memory_gib": 2.5, "host": "~/disk", "create": True}),
+        container=replace(LIMITS, memory_gib=2.5, host="~/disk", create=True),
     )
 
 
 def test_a_plan_survives_its_file(folder: Folder) -> None:
-    text = (
-        TARGET + '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'
-    )
-    plan = mine(folder, text)
+    plan = mine(folder, TARGET + CHANNEL)
     assert plan.torch_groups == (TorchGroup(packages=("torch==2.13.0",), channel="cpu"),)
     assert load_image_plan(json.loads(json.dumps(plan.as_json()))) == plan
 
 
 def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
-    folder.target("mine")
-    plan = plan_image(load_target(folder.project, "mine").target, None, (), TEMPLATES, None)
-    assert sorted(plan.context) == ["Dockerfile", "scripts/entrypoint.sh", "scripts/install.sh"]
+    plan = plan_image(load(folder), None, (), TEMPLATES, None)
+    assert sorted(plan.context) == [
+        "Dockerfile",
+        "files/opt/rlbox/libexec/entrypoint.sh",
+        "scripts/apply_patches.py",
+        "scripts/install.sh",
+    ]
+    assert (plan.lock, plan.lock_checksum, plan.rootfs, plan.layers) == ("missing", "", "", ("tools",))
+
+
+def test_a_base_that_is_an_image_has_no_archive(folder: Folder) -> None:
+    plan = mine(folder, ON_IMAGE)
+    assert (plan.lock, plan.rootfs) == ("current", "")
+    assert "rootfs.tar" not in plan.context["Dockerfile"]
+
+
+def test_a_large_wheel_has_a_layer_and_a_requirements_file(folder: Folder) -> None:
+    target = load(folder, TARGET + CHANNEL)
+    torch = replace(PACKAGE, name="torch", version="2.13.0+cpu", size=200 << 20, source="torch-wheels/cpu")
+    groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
+    plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES, None)
+    assert plan.layers == ("tools", "torch.torch", "torch")
+    assert plan.context["requirements/torch.torch.txt"] == torch.requirement()
+    assert plan.context["requirements/torch.txt"] == UV.requirement()
+    text = plan.context["Dockerfile"]
+    assert "\n# torch: torch 2.13.0+cpu\nFROM rlbox.tools AS torch.torch\n" in text
+    assert text.count("TORCH_WHEELS=https://download.pytorch.org/whl/cpu") == 1
+    order = [f"COPY --link --from={name} /out/ /" for name in ("rlbox.runtime", "rlbox.venv", *plan.layers)]
+    assert "\n".join(order) in text
+
+
+def test_patches_are_part_of_the_context(folder: Folder) -> None:
+    target = load(folder, PATCHED)
+    lock = replace(fitting_lock(target, ()), patches=(lock_patch("one.diff", "diff\n"),))
+    plan = plan_image(target, lock, (), TEMPLATES, None, {"one.diff": "diff\n"})
+    assert plan.lock == "current"
+    assert plan.context["patches/one.diff"] == "diff\n"
+    assert "        /opt/venv 1 /opt/tools/patches/one.diff \\\n" in plan.context["Dockerfile"]
+    assert plan_image(target, lock, (), TEMPLATES, None, {"one.diff": "other\n"}).lock == (
+        "stale: one.diff changed since"
+    )
+    assert "patches" not in mine(folder).context["Dockerfile"]
+
+
+def test_trees_and_files_are_layers(folder: Folder) -> None:
+    text = mine(folder, TARGET + FURTHER).context["Dockerfile"]
+    assert "FROM rlbox.tools AS verl\n" in text
+    assert "/out/opt/verl/\n" in text
+    assert "COPY --chmod=0755 " in text
+    assert "/out/opt/bin/tool\n" in text
+    assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.files" in text
+
+
+def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
+    target = load(folder, PATCHED)
+    lock = fitting_lock(target, ())
+    assert image_labels(target, lock) == {
+        "org.opencontainers.image.title": "smallest target",
+        "rlbox.fixes": "one.diff",
+        "rlbox.lock": lock.checksum(),
+        "rlbox.spec": spec_checksum(target),
+        "rlbox.target": "mine",
+    }
+    elsewhere = load(folder, 'sources = "cn"\n' + PATCHED)
+    assert image_labels(elsewhere, lock) == image_labels(target, lock)
+    assert image_labels(target, None)["rlbox.lock"] == ""
+
+
+def test_the_ca_bundle_in_the_image(folder: Folder) -> None:
+    plan = mine(folder, TARGET + "[build]\nbake_ca = true\n")
+    assert plan.bake_ca
+    assert "\n    SSL_CERT_FILE=/opt/rlbox/share/ca.crt \\\n" in plan.context["Dockerfile"]
+    assert "ca.crt \\\n    PATH=" in plan.context["Dockerfile"]
+    assert "share/ca.crt" not in mine(folder).context["Dockerfile"]
 
 
 def test_templates_of_the_project_come_first(folder: Folder) -> None:
-    folder.write("templates/base.j2", "FROM os AS base\n")
+    folder.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n")
     folder.target("mine")
     target = load_target(folder.project, "mine").target
     plan = plan_image(target, None, (), folder.project.template_folders(), None)
-    assert plan.rendered["Dockerfile.base"].endswith("\n\nFROM os AS base\n")
-    assert "\nFROM os AS base\n\n# ---- the stack" in plan.rendered["images/mine/Dockerfile"]
+    assert plan.rendered["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
+    assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered["images/mine/Dockerfile"]
 
 
 def test_the_order_of_what_has_none_does_not_matter(folder: Folder) -> None:
@@ -102,9 +183,13 @@ def test_every_key_changes_the_checksum(folder: Folder) -> None:
         TARGET + '[env]\nA = "1"\n',
         TARGET + "[run]\npids = 3\n",
         TARGET + "[build]\nepoch = 3\n",
+        TARGET + "[build]\nown_layer_mib = 3\n",
+        TARGET + '[python]\nbuild = ["wheel"]\n',
+        TARGET + FURTHER,
+        PATCHED,
     ]
-    sums = set()
-    for text in texts:
-        folder.target("mine", text)
-        sums.add(spec_checksum(load_target(folder.project, "mine").target))
-    assert len(sums) == len(texts)
+    assert len({spec_checksum(load(folder, text)) for text in texts}) == len(texts)
+
+
+def test_where_files_come_from_is_no_part_of_the_checksum(folder: Folder) -> None:
+    assert spec_checksum(load(folder, 'sources = "cn"\n' + TARGET)) == spec_checksum(load(folder))

@@ -289,7 +289,10 @@ def test_notes_that_cannot_be_locked(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-FOREIGN = wheel("six", "1", A, "cp312-cp312-win_amd64")
+NO_FIT = (
+    "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu\n"
+    "  where: python.version and python.platform\n  next:  pin a version that has one"
+)
 NO_HASH = {**wheel("six"), "wheels": [{"url": "https://files.example/six-1-py3-none-any.whl", "hashes": {"md5": "1"}}]}
 NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha256": A}}}
 
@@ -297,11 +300,8 @@ NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha25
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            [{"name": "six", "version": "1"}],
-            "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu\n"
-            "  where: python.version and python.platform\n  next:  pin a version that has one",
-        ),
+        ([{"name": "six", "version": "1"}], NO_FIT),
+        ([wheel("six", "1", A, "cp312-cp312-win_amd64")], NO_FIT),
         (
             [NO_HASH],
             "six 1 is not pinned by version and sha256: "
@@ -352,7 +352,11 @@ def test_commands(folder: Folder) -> None:
         Command(argv=(*words, "--override", "excluded.txt", "a.in", "b.in", "-o", "pins.txt"), **facts),
         Command(argv=(*words, "--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml"), **facts),
     )
-    assert plan_compile(mine, runtime, "uv", NO_SOURCES, "/t", Upgrade())[0].argv[9:] == ("runtime.in", "-o", "pins.txt")
+    assert plan_compile(mine, runtime, "uv", NO_SOURCES, "/t", Upgrade())[0].argv[9:] == (
+        "runtime.in",
+        "-o",
+        "pins.txt",
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,11 +457,11 @@ def test_requirements_demand_the_hash() -> None:
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=8)
 SUMS, SIZES = st.sampled_from([A, B, C]), st.integers(0, 1 << 40)
-TEXTS = {key: WORDS for key in ("target", "spec", "python", "platform", "base")}
+TEXTS = dict.fromkeys(("target", "spec", "python", "platform", "base"), WORDS)
 
 
 def rows(kind: Any, *words: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    row = st.builds(kind, sha256=SUMS, **{name: WORDS for name in ("name", *words)}, **more)
+    row = st.builds(kind, sha256=SUMS, **dict.fromkeys(("name", *words), WORDS), **more)
     return st.lists(row, max_size=3).map(tuple)
 
 

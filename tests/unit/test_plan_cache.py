@@ -49,7 +49,7 @@ CHANGES: dict[str, Callable[[Folder], object]] = {
     "spec of the same size": lambda f: f.target("mine", 'include = "under"\n[env]\nA = "3"\n'),
     "include": lambda f: f.target("under", TARGET + "# \n"),
     "new lock": lambda f: f.write("images/mine/lock.json", "{}"),
-    "new template": lambda f: f.write("templates/base.j2", "FROM os AS base\n"),
+    "new template": lambda f: f.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n"),
     "new template in a folder that was there": lambda f: f.write("templates/scripts/install.sh", "x\n"),
     "template changed": lambda f: f.write("templates/mine.j2", "2"),
     "template gone": lambda f: (f.path / "templates/mine.j2").unlink(),
@@ -82,7 +82,7 @@ def test_a_new_file_that_overrides_a_shipped_include(folder: Folder) -> None:
     plan(folder)
     folder.target("local")
     assert remembered(folder) is None
-    assert plan(folder).groups == ("tools",)
+    assert plan(folder).layers == ("tools",)
 
 
 def test_folders_do_not_share(folder: Folder, tmp_path: Path) -> None:

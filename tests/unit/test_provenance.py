@@ -37,7 +37,7 @@ def test_the_whole_statement() -> None:
                     {
                         "name": f"slime-{COMMIT[:12]}.tar",
                         "uri": f"pkg:generic/slime@{COMMIT}"
-                        f"?vcs_url=git%2Bhttps:%2F%2Fgit.example%2Fteam%2Fslime.git%40{COMMIT}",
+                        f"?vcs_url=git%2Bhttps://git.example.org/team/slime.git%40{COMMIT}",
                         "digest": {"sha256": "7" * 64, "gitCommit": COMMIT},
                         "annotations": {"rlbox.groups": "git"},
                     },

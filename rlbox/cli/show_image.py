@@ -1,0 +1,74 @@
+"""What `rlbox show IMAGE` does: an image explains itself."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rlbox.act.engine_api import find_image
+from rlbox.errors import EngineError, SpecError
+
+if TYPE_CHECKING:
+    from rlbox.cli.app import App
+    from rlbox.report.image_view import ImageFacts
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
+
+
+def show_image(app: App, word: str) -> bool:
+    """Explain the image that `word` names (tag, id, digest); return False when it names none and does not look so.
+
+    Raises
+    ------
+    EngineError
+        It looks like an image, and the engine has none of that name, or does not answer.
+    SpecError
+        It is an image that rlbox did not make.
+    """
+    looks_so = bool(set(word) & set("/:@"))
+    if not _WORD.fullmatch(word):
+        return False
+    try:
+        image = find_image(word)
+    except EngineError:
+        if looks_so:
+            raise
+        return False
+    if image is None:
+        if looks_so:
+            next_step = f"docker pull {word}, or rlbox load FILE"
+            raise EngineError(f"the engine has no image {word}", next_step=next_step)
+        return False
+    from rlbox.report.image_view import image_json, image_text
+
+    facts = _facts(app, word, image)
+    app.result({"image": image_json(facts)}, image_text(facts))
+    return True
+
+
+def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
+    from rlbox.act.engine_stream import engine_says
+    from rlbox.act.push import stored_digest
+    from rlbox.plan.image_facts import image_layers
+    from rlbox.report.image_view import ImageFacts
+
+    labels = (image.get("Config") or {}).get("Labels") or {}
+    if not labels.get(_TARGET):
+        raise SpecError(
+            f"{word} is no image of rlbox: it has no label {_TARGET}", next_step=f"docker image inspect {word}"
+        )
+    lock, note = _lock_in(image["Id"])
+    return ImageFacts(
+        name=word,
+        identity=image["Id"],
+        digest=stored_digest(image),
+        tags=tuple(image.get("RepoTags") or ()),
+        created=image.get("Created", ""),
+        size=image.get("Size", 0),
+        labels=labels,
+        layers=image_layers(_history(engine_says(f"/images/{image['Id']}/history")), lock),
+        lock=lock,
+        note=note,
+        standing=_standing(app, labels, lock),
+    )

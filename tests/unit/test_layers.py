@@ -1,0 +1,117 @@
+"""Which packages share a layer of the image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import PACKAGE, Folder, fitting_lock
+
+from rlbox.errors import SpecError
+from rlbox.plan.layers import MOST_LAYERS, Layer, plan_layers
+from rlbox.spec.load import load_target
+from rlbox.spec.lock import Lock, LockedGroup, Package
+from rlbox.spec.target import Target
+
+MIB = 1 << 20
+
+
+def target(folder: Folder, *groups: str, own_layer_mib: int = 20) -> Target:
+    stack = "".join(f'[[stack]]\nname = "{name}"\npackages = ["{name}-root"]\n' for name in groups)
+    text = f'title = "t"\n[base]\nbootstrap = "debian:bookworm"\n[build]\nown_layer_mib = {own_layer_mib}\n{stack}'
+    folder.target("mine", text)
+    return load_target(folder.project, "mine").target
+
+
+def package(name: str, size: int = 1, source: str = "python") -> Package:
+    return replace(PACKAGE, name=name, sha256=name.ljust(64, "0"), size=size, source=source)
+
+
+def lock(mine: Target, **groups: tuple[Package, ...]) -> Lock:
+    found = tuple(LockedGroup(name=name, packages=packages) for name, packages in groups.items())
+    return replace(fitting_lock(mine, ()), groups=found)
+
+
+def names(layers: tuple[Layer, ...]) -> list[tuple[str, list[str]]]:
+    return [(layer.name, [package.name for package in layer.packages]) for layer in layers]
+
+
+def test_a_large_wheel_is_a_layer_of_its_own(folder: Folder) -> None:
+    mine = target(folder, "torch", "tools", own_layer_mib=3)
+    large, small = package("Big-Wheel", 3 * MIB), package("small", 3 * MIB - 1)
+    assert plan_layers(mine, lock(mine, torch=(large, small), tools=(package("six"),))) == (
+        Layer(name="torch.big-wheel", group="torch", packages=(large,)),
+        Layer(name="torch", group="torch", packages=(small,)),
+        Layer(name="tools", group="tools", packages=(package("six"),)),
+    )
+
+
+def test_a_group_of_large_wheels_has_no_layer_besides(folder: Folder) -> None:
+    mine = target(folder, "torch")
+    found = plan_layers(mine, lock(mine, torch=(package("a", 20 * MIB), package("b", 21 * MIB))))
+    assert names(found) == [("torch.a", ["a"]), ("torch.b", ["b"])]
+
+
+def test_groups_keep_the_order_of_the_spec(folder: Folder) -> None:
+    mine = target(folder, "z", "a", "m")
+    found = plan_layers(
+        mine, lock(mine, a=(package("p"),), m=(package("q", 30 * MIB), package("r")), z=(package("s"),))
+    )
+    assert names(found) == [("z", ["s"]), ("a", ["p"]), ("m.q", ["q"]), ("m", ["r"])]
+
+
+def test_an_empty_group_is_a_layer(folder: Folder) -> None:
+    mine = target(folder, "one", "two")
+    assert names(plan_layers(mine, lock(mine, one=(package("six"),), two=()))) == [("one", ["six"]), ("two", [])]
+
+
+def test_no_lock(folder: Folder) -> None:
+    assert plan_layers(target(folder, "one", "two"), None) == (
+        Layer(name="one", group="one", packages=()),
+        Layer(name="two", group="two", packages=()),
+    )
+
+
+def test_a_lock_that_lacks_a_group(folder: Folder) -> None:
+    mine = target(folder, "one", "two")
+    assert names(plan_layers(mine, lock(mine, one=(package("six"),)))) == [("one", ["six"]), ("two", [])]
+
+
+def test_too_many_large_wheels(folder: Folder) -> None:
+    """Engines refuse more layers: only the largest wheels stand alone, the first by name among equals."""
+    mine = target(folder, "one", "two")
+    many = tuple(package(f"p{number:03}", (20 + number // 2) * MIB) for number in range(120))
+    found = plan_layers(mine, lock(mine, one=many, two=(package("six"),)))
+    assert len(found) == MOST_LAYERS
+    alone = [layer.packages[0].name for layer in found if layer.name.startswith("one.")]
+    assert len(alone) == MOST_LAYERS - 2
+    assert alone == [f"p{number:03}" for number in range(32, 120)]
+    shared = next(layer for layer in found if layer.name == "one")
+    assert [p.name for p in shared.packages] == [f"p{number:03}" for number in range(32)]
+
+
+def test_too_many_groups(folder: Folder) -> None:
+    groups = [f"g{number}" for number in range(MOST_LAYERS + 5)]
+    mine = target(folder, *groups)
+    found = plan_layers(mine, lock(mine, **{name: (package(name, 30 * MIB), package(f"{name}-s")) for name in groups}))
+    assert [layer.name for layer in found] == groups
+
+
+def test_channels_of_the_torch_wheel_index(folder: Folder) -> None:
+    mine = target(folder, "torch", "tools")
+    torch = package("torch", 200 * MIB, "torch-wheels/cu128")
+    triton, six = package("triton", 1, "torch-wheels/cu128"), package("six")
+    found = plan_layers(mine, lock(mine, torch=(six, torch, triton), tools=(package("rich"),)))
+    assert [(layer.name, layer.channel) for layer in found] == [
+        ("torch.torch", "cu128"),
+        ("torch", "cu128"),
+        ("tools", ""),
+    ]
+
+
+def test_two_channels_in_one_layer(folder: Folder) -> None:
+    mine = target(folder, "torch")
+    packages = (package("torch", 1, "torch-wheels/cu128"), package("vision", 1, "torch-wheels/cpu"))
+    with pytest.raises(SpecError) as caught:
+        plan_layers(mine, lock(mine, torch=packages))
+    assert str(caught.value) == "stack.torch: packages of two channels of the torch wheel index: cpu, cu128"
