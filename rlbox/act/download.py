@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from rlbox.act.pages import explain
 from rlbox.act.store import Draft
 from rlbox.errors import Interrupted, RlboxError
 from rlbox.plan.mirrors import refusal
@@ -230,7 +231,7 @@ class Downloader:
             return "no connection in time"
         if isinstance(error, httpx.TimeoutException):
             return f"no byte for {self._stall_s:g} s"
-        return str(error) or type(error).__name__
+        return explain(error)
 
 
 def _guarded(links: Iterable[Link], failed: dict[str, Try]) -> Iterator[Link]:

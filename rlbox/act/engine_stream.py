@@ -86,9 +86,19 @@ def engine_call(
 
 def engine_says(path: str) -> dict[str, Any]:
     """Return the engine's answer to a GET, one JSON object."""
-    with engine_call("GET", path) as answer:
-        found: dict[str, Any] = json.loads(b"".join(iter(answer.read, b"")))
+    found: dict[str, Any] = _ask(path)
     return found
+
+
+def engine_lists(path: str) -> list[dict[str, Any]]:
+    """Return the engine's answer to a GET, a list of JSON objects."""
+    found: list[dict[str, Any]] = _ask(path)
+    return found
+
+
+def _ask(path: str) -> Any:
+    with engine_call("GET", path) as answer:
+        return json.loads(b"".join(iter(answer.read, b"")))
 
 
 class _SocketConnection(HTTPConnection):

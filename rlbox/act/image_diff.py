@@ -17,6 +17,12 @@ from rlbox.act.image_files import open_layer
 
 _BLOCK = 1 << 20
 _FIELDS = ("type", "mode", "uid", "gid", "uname", "gname", "mtime", "size", "linkname")
+_TYPES = {
+    tarfile.REGTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symbolic link",
+    tarfile.LNKTYPE: "hard link",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +172,9 @@ def _how(path: str, one: _Entry, other: _Entry, first: Path, second: Path) -> st
 
 
 def _value(name: str, value: Any) -> str:
-    return f"{value:o}" if name == "mode" else str(value)
+    if name == "mode":
+        return f"{value:o}"
+    return _TYPES.get(value, str(value)) if name == "type" else repr(value)
 
 
 def _first_byte(path: str, first: Path, second: Path) -> int:

@@ -1,4 +1,4 @@
-"""`rlbox show`: a spec as rlbox understands it."""
+"""`rlbox show`: a spec as rlbox understands it, or an image as it explains itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from rlbox.errors import SpecError
 )
 @shared
 def verb(app: App, name: str | None, schema: str | None) -> None:
-    """Print the target or job NAME, completed with includes and defaults, after checking it.
+    """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
 
     \b
     Examples:
       rlbox show local
       rlbox show smoke --json
+      rlbox show rlbox/local:latest
       rlbox show --schema target > target.schema.json
     """
     if schema:
@@ -33,7 +34,12 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
         click.echo(json.dumps(schema_of(schema), indent=2))
         return
     if not name:
-        raise click.UsageError("name a target or a job, or give --schema")
+        raise click.UsageError("name a target, a job or an image, or give --schema")
+    if name not in app.project.targets() and name not in app.project.jobs():
+        from rlbox.cli.show_image import show_image
+
+        if show_image(app, name):
+            return
     kind, data = _load(app, name)
     app.result({kind: data}, "\n".join([f"# {kind} {name}", *_lines(data)]))
 

@@ -10,7 +10,8 @@ from rlbox.errors import EngineError, SpecError
 
 if TYPE_CHECKING:
     from rlbox.cli.app import App
-    from rlbox.report.image_view import ImageFacts
+    from rlbox.report.image_view import ImageFacts, Standing
+    from rlbox.spec.lock import Lock
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
@@ -48,7 +49,7 @@ def show_image(app: App, word: str) -> bool:
 
 
 def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
-    from rlbox.act.engine_stream import engine_says
+    from rlbox.act.engine_stream import engine_lists
     from rlbox.act.push import stored_digest
     from rlbox.plan.image_facts import image_layers
     from rlbox.report.image_view import ImageFacts
@@ -67,8 +68,48 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(_history(engine_says(f"/images/{image['Id']}/history")), lock),
+        layers=image_layers(engine_lists(f"/images/{image['Id']}/history"), lock),
         lock=lock,
         note=note,
         standing=_standing(app, labels, lock),
+    )
+
+
+def _lock_in(image: str) -> tuple[Lock | None, str]:
+    """Return the lock that an image holds, or None and why it cannot be read."""
+    from rlbox.act.docker_engine import DockerEngine
+    from rlbox.plan.image import LOCK_IN_IMAGE
+    from rlbox.spec.lock import parse_lock
+
+    text = DockerEngine.connect().read_file(image, LOCK_IN_IMAGE)
+    if text is None:
+        return None, f"{LOCK_IN_IMAGE} is missing in it"
+    try:
+        return parse_lock(text, LOCK_IN_IMAGE, ""), ""
+    except SpecError as error:
+        return None, error.what
+
+
+def _standing(app: App, labels: dict[str, str], lock: Lock | None) -> Standing:
+    """Return how an image stands to the project's target of its name."""
+    from rlbox.plan.image import spec_checksum
+    from rlbox.plan.image_facts import lock_changes
+    from rlbox.report.image_view import Standing
+    from rlbox.spec.load import load_target
+    from rlbox.spec.lock import load_lock
+
+    name = labels[_TARGET]
+    if name not in app.project.targets():
+        return Standing(target=name, spec="there is no such target", lock="", changes=())
+    try:
+        target = load_target(app.project, name).target
+        now = load_lock(app.project.lock_file(name))
+    except SpecError as error:
+        return Standing(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())
+    same = now is not None and labels.get(_LOCK) == now.checksum()
+    return Standing(
+        target=name,
+        spec="same" if labels.get(_SPEC) == spec_checksum(target) else "differs",
+        lock="missing" if now is None else "same" if same else "differs",
+        changes=lock_changes(lock, now) if lock and now and not same else (),
     )

@@ -29,7 +29,7 @@ _NAMELESS = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(rf"(?:https?://(?:[^/@\s]*@)?|host=['\"]){_HOST}")
-_LINES_BEFORE = 6
+_LINES_BEFORE = 25  # a Python traceback stands between
 
 
 def unreached_host(lines: Sequence[str]) -> str:

@@ -52,7 +52,8 @@ debs)
     # Onto a base image: only what this step writes gets its time stamp, or every file would be in this layer.
     touch /tmp/before
     export DEBIAN_FRONTEND=noninteractive
-    apt-get install --yes --quiet --no-install-recommends --no-download /run/rlbox/debs/*.deb
+    apt-get install --yes --quiet --no-install-recommends \
+        -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=- /run/rlbox/debs/*.deb
     rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp \) -prune -o \

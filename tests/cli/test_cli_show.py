@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import JOB, Folder, Rlbox, Said
+from fakes import JOB, EngineSocket, Folder, Rlbox, Said
 
 from rlbox.spec.schema import schema_of
 
@@ -13,19 +13,27 @@ MINE = """# target mine
 name = "mine"
 title = "smallest target"
 base.bootstrap = "debian:bookworm"
+base.suites = []
 base.image = ""
 base.packages = []
 python.version = "3.11"
 python.interpreter = "/usr/bin/python3"
 python.platform = "x86_64-unknown-linux-gnu"
 python.exclude = []
+python.build = ["setuptools", "wheel"]
 stack[0].name = "tools"
 stack[0].packages = ["six==1.16.0"]
 stack[0].source = "python"
 stack[0].channel = ""
+git = []
+http = []
+patches = []
+sources = "direct"
 env = {}
 build.network = "host"
 build.epoch = 1735689600
+build.own_layer_mib = 20
+build.bake_ca = false
 run.network = "host"
 run.shm_gib = 1.0
 run.memory_gib = 0.0
@@ -67,7 +75,8 @@ def test_a_target_comes_before_a_job_of_the_same_name(rlbox: Rlbox, folder: Fold
     assert rlbox("show", "same").out.startswith("# target same\n")
 
 
-def test_an_unknown_name(rlbox: Rlbox) -> None:
+@pytest.mark.allow("sockets")
+def test_an_unknown_name(rlbox: Rlbox, engine: EngineSocket) -> None:
     assert rlbox("show", "smoek") == Said(
         code=2,
         out="",
@@ -97,7 +106,7 @@ def test_schemas(rlbox: Rlbox, kind: str) -> None:
 
 
 def test_a_name_is_needed(rlbox: Rlbox) -> None:
-    assert rlbox("show").err.splitlines()[-1] == "Error: name a target or a job, or give --schema"
+    assert rlbox("show").err.splitlines()[-1] == "Error: name a target, a job or an image, or give --schema"
     assert rlbox("show", "--schema", "lock").code == 2
 
 

@@ -1,7 +1,7 @@
 """A network that has nothing but the hosts that it was told of, with a Docker engine in it.
 
-The box is a network namespace with a loopback and no way out. Its resolver answers for the declared names alone, each with
-an address of the box's own; what connects there, on port 80 or 443, is carried to the real host from outside.
+The box is a network namespace with a loopback and no way out. Its resolver answers for the declared names alone, each
+with an address of the box's own; what connects there, on port 80 or 443, is carried to the real host from outside.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ ip link set lo up
 ip address add {NET}.1/32 dev lo
 ip route add local {NET}.0/24 dev lo
 touch "$1/ready"
+PATH=$(dirname "$2"):$PATH  # containerd, runc and docker-proxy lie beside it
 exec "$2" --host "unix://$1/docker.sock" --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/dockerd.pid" \
     --config-file "$1/daemon.json" --bridge none --iptables=false --ip6tables=false >"$1/dockerd.log" 2>&1
 """
@@ -51,6 +53,8 @@ class NetBox:
         self.reached: set[str] = set()
         self._names: list[str] = []
         self._sockets: list[socket.socket] = []
+        self._pid = 0
+        self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
 
     def wrap(self, argv: list[str]) -> list[str]:
@@ -68,9 +72,9 @@ class NetBox:
         (self.folder / "daemon.json").write_text('{"features": {"buildkit": true, "containerd-snapshotter": true}}')
         argv = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         argv += ["sh", "-c", _SETUP, "sh", str(self.folder), find_dockerd()]
-        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True)
+        self._process = process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True)
         wait_until((self.folder / "ready").exists, "the box's network")
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         self._pid = int(children[0])
         _in_background(self._open_sockets).join()
         self._serve()
@@ -79,15 +83,18 @@ class NetBox:
     def stop(self) -> None:
         """End every process of the box."""
         self._ended.set()
-        self._process.kill()
-        self._process.wait()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        wait_until(lambda: not Path(f"/proc/{self._pid}").exists(), "the end of the box")
+        wait_until(lambda: not (self._pid and Path(f"/proc/{self._pid}").exists()), "the end of the box")
 
     def _engine_answers(self) -> bool:
+        log = self.folder / "dockerd.log"
+        assert self._process and self._process.poll() is None, log.read_text()[-2000:]
         argv = ["docker", "--host", self.engine, "version", "--format", "{{.Server.Version}}"]
         return subprocess.run(argv, capture_output=True, timeout=30).returncode == 0
 
@@ -110,9 +117,9 @@ class NetBox:
         while not self._ended.is_set():
             try:
                 query, client = resolver.recvfrom(4096)
-            except OSError:
+                resolver.sendto(self._answer(query), client)
+            except (OSError, IndexError):  # closed at the end of the box
                 return
-            resolver.sendto(self._answer(query), client)
 
     def _answer(self, query: bytes) -> bytes:
         """Return the answer to a DNS query: an address of the box for a declared name, else that there is no such."""
@@ -180,8 +187,9 @@ def _in_background(job: Callable[..., None], *values: object) -> threading.Threa
 
 
 @contextmanager
-def netbox(folder: Path, declared: Iterable[str]) -> Iterator[NetBox]:
-    """Yield a running box whose files are in `folder`; nothing of it is left."""
+def netbox(declared: Iterable[str]) -> Iterator[NetBox]:
+    """Yield a running box; nothing of it is left. Its folder has a short name, for sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="netbox-"))
     box = NetBox(folder, declared)
     try:
         box.start()

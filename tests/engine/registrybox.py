@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import re
 import socket
@@ -73,7 +74,7 @@ class Proxy:
     """Forwards to a registry; its own address is a registry that no engine has met before.
 
     `uploaded` holds the digests of blobs that were sent whole; `fail` answers matching requests with a status and
-    body, `times` of them; after `allow` whole blobs, uploads stall; `swap` replaces bodies of manifests.
+    body, `times` of them; all uploads but the first `allow` stall; `swap` replaces bodies of manifests.
     """
 
     backend: str
@@ -83,6 +84,7 @@ class Proxy:
     fail: tuple[str, int, bytes, dict[str, str]] | None = None
     times: int = 0
     allow: int = 1000
+    begun: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     swap: bytes = b""
     busy: int = 0
 
@@ -139,6 +141,10 @@ class _Forward(BaseHTTPRequestHandler):
         proxy = self.proxy
         proxy.busy += 1
         try:
+            if self.command == "PUT" and "/uploads/" in self.path:
+                number = next(proxy.begun)
+                while number > proxy.allow:
+                    time.sleep(0.01)
             body = b"".join(self._chunks())
             if proxy.times and proxy.fail and re.search(proxy.fail[0], f"{self.command} {self.path}"):
                 proxy.times -= 1
@@ -181,8 +187,6 @@ class _Forward(BaseHTTPRequestHandler):
             if not data:
                 raise ConnectionResetError
             size -= len(data)
-            while len(self.proxy.uploaded) >= self.proxy.allow:
-                time.sleep(0.01)
             yield data
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:

@@ -55,7 +55,9 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
 
     yield build_on
     for box in made:
-        subprocess.run(["docker", "image", "rm", "--force", TAG], env=box.env(), capture_output=True, timeout=120)
+        listed = on(box, "image", "ls", "--format={{.Repository}}:{{.Tag}}").split()
+        for tag in (tag for tag in listed if f"/{NAME}:" in tag):
+            on(box, "image", "rm", "--force", tag)
 
 
 def on(box: Box, *words: str) -> str:
@@ -126,7 +128,7 @@ def test_after_a_kill_only_what_is_missing_is_sent(make: Callable[..., Box], pro
     proxy.allow = 1000
     idle(proxy)
     there = list(proxy.uploaded)
-    assert 2 <= len(there) < 7
+    assert 2 <= len(there) <= 4  # two, and what is so small that it was on its way
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json")
     assert done.code == 0, done.err
     layers = done.data["layers"]

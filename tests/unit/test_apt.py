@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import TARGET, Folder
+from fakes import ON_IMAGE, TARGET, Folder
 
 from rlbox.act.apt import architecture_of, resolve_debs
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.plan.apt import AptSuite, parse_uris, plan_apt_commands, plan_apt_root, suites_of
+from rlbox.plan.apt import (
+    AptSuite,
+    archives_in,
+    parse_uris,
+    plan_apt_commands,
+    plan_apt_root,
+    plan_image_root,
+    plan_image_settings,
+    suites_of,
+)
 from rlbox.spec.load import load_target
 from rlbox.spec.lock import Deb
 from rlbox.spec.target import Base
@@ -112,6 +120,86 @@ def test_commands_of_apt(folder: Folder) -> None:
     )  # fmt: skip
 
 
+URLS = {MAIN.url: "debian", SECURITY.url: "debian-security"}
+
+
+def test_commands_on_an_image(folder: Folder) -> None:
+    folder.target("mine", ON_IMAGE.replace("[[stack]]", 'packages = ["python3", "git"]\n[[stack]]'))
+    _, install = plan_apt_commands(load_target(folder.project, "mine").target.base, "/r")
+    assert install.argv == ("apt-get", "install", "--yes", "--print-uris", "-qq", "git", "python3")
+
+
+def test_settings_on_an_image() -> None:
+    assert (
+        plan_image_settings("arm64", "/r")
+        == """\
+Dir "/r/";
+Dir::State::status "/r/var/lib/dpkg/status";
+Dir::Etc::trusted "/r/etc/apt/trusted.gpg";
+Dir::Etc::trustedparts "/r/etc/apt/trusted.gpg.d";
+APT::Architecture "arm64";
+APT::Architectures "arm64";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
+"""
+    )
+
+
+ONE_LINE = """\
+# deb http://old.example/ubuntu jammy main
+deb http://archive.example/ubuntu/ jammy main universe
+deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg] https://cuda.example/repos/ubuntu2204/x86_64/ /
+deb http://archive.example/ubuntu-ports jammy main
+"""
+MANY_LINES = """\
+Types: deb
+URIs: http://archive.example/debian
+Suites: bookworm bookworm-updates
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+
+
+def test_source_lists_of_an_image() -> None:
+    lists = {"/r/etc/apt/sources.list": ONE_LINE, "/r/etc/apt/sources.list.d/debian.sources": MANY_LINES}
+    archives = {"ubuntu": "https://mirror.example/ubuntu", "debian": "http://apt.example/debian"}
+    assert plan_image_root(lists, archives, "/r") == {
+        "/r/etc/apt/sources.list": """\
+# deb https://mirror.example/ubuntu jammy main
+deb https://mirror.example/ubuntu jammy main universe
+deb [arch=amd64 signed-by=/r/usr/share/keyrings/cuda.gpg] https://cuda.example/repos/ubuntu2204/x86_64/ /
+deb http://archive.example/ubuntu-ports jammy main
+""",
+        "/r/etc/apt/sources.list.d/debian.sources": """\
+Types: deb
+URIs: http://apt.example/debian
+Suites: bookworm bookworm-updates
+Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
+""",
+    }
+    assert plan_image_root(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
+
+
+def test_archives_of_an_image() -> None:
+    """A mirror has an archive by its name; what only its owner has is named by its address."""
+    assert archives_in((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+        "http://archive.example/debian": "debian",
+        "http://archive.example/ubuntu": "ubuntu",
+        "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",
+        "https://cuda.example/repos/ubuntu2204/x86_64": "https://cuda.example/repos/ubuntu2204/x86_64",
+    }
+
+
+def test_the_longest_address_names_the_archive() -> None:
+    text = f"'http://apt.example/debian/more/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
+    urls = {"http://apt.example/debian": "debian", "http://apt.example/debian/more/": "http://apt.example/debian/more"}
+    [deb] = parse_uris(text, urls)
+    assert (deb.archive, deb.path) == ("http://apt.example/debian/more", "pool/a_1_all.deb")
+
+
 def test_what_apt_prints() -> None:
     """`%3a` is the colon of an epoch, which is no part of the path; a plus is escaped in the address alone."""
     text = f"""
@@ -119,7 +207,7 @@ def test_what_apt_prints() -> None:
 'http://apt.example/debian-security/pool/updates/main/g/g%2b%2b_12.2.0-3_amd64.deb' g++_4%3a12.2.0-3_amd64.deb 1356 SHA256:{B}
 'http://apt.example/debian/pool/main/a/adduser/adduser_3.134_all.deb' adduser_3.134_all.deb 183272 SHA256:{A}
 """  # noqa: E501 - these are apt's lines
-    assert parse_uris(text, (MAIN, SECURITY)) == (
+    assert parse_uris(text, URLS) == (
         Deb(
             name="adduser",
             version="3.134",
@@ -150,7 +238,7 @@ def test_what_apt_prints() -> None:
 def test_an_archive_may_end_with_a_slash() -> None:
     text = f"'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
     for url in (MAIN.url, f"{MAIN.url}/"):
-        [deb] = parse_uris(text, (replace(MAIN, url=url),))
+        [deb] = parse_uris(text, {url: "debian"})
         assert (deb.archive, deb.path) == ("debian", "pool/a_1_all.deb")
 
 
@@ -162,14 +250,12 @@ WEAK = "'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 MD5Sum:012345
 @pytest.mark.parametrize("line", [FOREIGN, BESIDE, WEAK, "Reading package lists..."])
 def test_what_is_no_package_of_the_archives(line: str) -> None:
     with pytest.raises(WorkFailed) as caught:
-        parse_uris(line + "\n", (MAIN,))
+        parse_uris(line + "\n", {MAIN.url: "debian"})
     assert str(caught.value) == f"apt printed what is no package of its archives: {line}"
 
 
-def test_no_package() -> None:
-    with pytest.raises(WorkFailed) as caught:
-        parse_uris("\n", (MAIN,))
-    assert str(caught.value) == "apt found no package to install"
+def test_an_image_that_has_everything() -> None:
+    assert parse_uris("\n", URLS) == ()
 
 
 @pytest.mark.parametrize(

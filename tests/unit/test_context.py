@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 from fakes import image_plan
 
-from rlbox.act.context import FileDigests, build_digest, check_context_folder, context_entries, write_context
+from rlbox.act.context import (
+    FileDigests,
+    build_digest,
+    carried_entries,
+    check_context_folder,
+    context_entries,
+    write_context,
+)
 from rlbox.act.folders import cache_folder
-from rlbox.errors import SpecError
+from rlbox.errors import NodeError, SpecError
 
-BIG = (1 << 20) + 1
+LIB = "files/opt/rlbox/lib/rlbox/"
+SEAL = 315_532_800  # the time stamp of every object of the store
 
 
 @pytest.fixture
@@ -38,9 +46,9 @@ def entries(folder: Path) -> dict[str, str | Path]:
     return {
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
-        "rlbox/a.py": source(folder / "a.py", "a = 1\n"),
-        "rlbox/b/c.py": source(folder / "b/c.py", "c = 1\n"),
-        "rlbox/tool": source(folder / "tool", "#!/bin/sh\n", mode=0o755),
+        "lib/a.py": source(folder / "a.py", "a = 1\n"),
+        "lib/b/c.py": source(folder / "b/c.py", "c = 1\n"),
+        "lib/tool": source(folder / "tool", "#!/bin/sh\n", mode=0o755),
     }
 
 
@@ -53,27 +61,78 @@ def tree(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_entries_of_a_context(tmp_path: Path) -> None:
-    wheel = source(tmp_path / "torch-1+cpu-x.whl", "w")
-    found = context_entries(image_plan(), tmp_path / "rootfs.tar", (str(wheel),))
-    own = {name for name in found if name.startswith("rlbox/")}
+    found = context_entries(image_plan())
+    own = {name for name in found if name.startswith(LIB)}
     assert {name: found[name] for name in set(found) - own} == {
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
-        "rootfs.tar": tmp_path / "rootfs.tar",
-        "wheels/README": "Wheels that this machine has locally stand here; the folder may be empty.\n",
-        "wheels/torch-1+cpu-x.whl": wheel,
     }
-    assert {"rlbox/__main__.py", "rlbox/cli/root.py", "rlbox/data/defaults.toml"} <= own
+    assert {f"{LIB}__main__.py", f"{LIB}cli/root.py", f"{LIB}data/defaults.toml"} <= own
     assert [name for name in own if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name] == []
-    assert "rootfs.tar" not in context_entries(image_plan(), None, ())
+
+
+def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = source(tmp_path / "ca.crt", "one")
+    monkeypatch.setenv("RLBOX_CA_BUNDLE", str(ca))
+    assert "files/opt/rlbox/share/ca.crt" not in context_entries(image_plan())
+    kept = image_plan(bake_ca=True)
+    assert context_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
+    first = build_digest(context_entries(kept), kept)
+    source(ca, "two", mtime=1_700_000_001)
+    assert build_digest(context_entries(kept), kept) != first
+
+
+def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.act.context.site_ca", lambda: "")
+    with pytest.raises(NodeError) as caught:
+        context_entries(image_plan(bake_ca=True))
+    assert str(caught.value) == (
+        "the target keeps the site's CA bundle in its image, and this machine names none\n"
+        "  where: build.bake_ca\n"
+        "  next:  name it with RLBOX_CA_BUNDLE"
+    )
+
+
+def test_what_a_context_carries(tmp_path: Path) -> None:
+    wheel, tree, os_ = (source(tmp_path / name, "x") for name in ("t.whl", "verl.tar", "rootfs.tar"))
+    text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
+    plan = image_plan(layers=("torch.torch", "torch"))
+    parts = {"git/verl.tar": tree}
+    assert carried_entries(plan, os_, {"torch/t.whl": wheel}, parts, complete=False) == {
+        "wheels/README": text,
+        "wheels/uv/README": text,
+        "wheels/runtime/README": text,
+        "wheels/torch.torch/README": text,
+        "wheels/torch/README": text,
+        "wheels/torch/t.whl": wheel,
+        "git/verl.tar": tree,
+        "rootfs.tar": os_,
+    }
+    assert set(carried_entries(image_plan(), None, {}, {}, complete=True)) == {
+        "wheels/README",
+        "wheels/uv/complete",
+        "wheels/runtime/complete",
+        "wheels/tools/complete",
+    }
+
+
+def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
+    """What a machine holds, and whether its build is hermetic, is the machine's; the lock has the checksums."""
+    plan = image_plan()
+    decisive = context_entries(plan)
+    carried = carried_entries(plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, complete=True)
+    assert decisive.keys().isdisjoint(carried)
+    assert build_digest(decisive, plan) == build_digest(context_entries(image_plan(rootfs="", network="none")), plan)
 
 
 def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
         source(tmp_path / name, "x")
     monkeypatch.setattr("rlbox.act.context.PACKAGE", tmp_path)
-    found = {name for name in context_entries(image_plan(), None, ()) if name.startswith("rlbox/")}
-    assert found == {"rlbox/a.py", "rlbox/data/b.toml"}
+    found = {name for name in context_entries(image_plan()) if name.startswith(LIB)}
+    assert found == {f"{LIB}a.py", f"{LIB}data/b.toml"}
 
 
 def test_what_changes_the_digest(tmp_path: Path) -> None:
@@ -86,8 +145,8 @@ def test_what_changes_the_digest(tmp_path: Path) -> None:
             lambda e, f: source(f / "a.py", "a = 2\n"),
             lambda e, f: source(f / "a.py", "a = 1\n", mode=0o755),
             lambda e, f: source(f / "tool", "#!/bin/sh\n", mode=0o644),
-            lambda e, f: e.update({"rlbox/d.py": e.pop("rlbox/a.py")}),
-            lambda e, f: e.update({"rlbox/e.py": ""}),
+            lambda e, f: e.update({"lib/d.py": e.pop("lib/a.py")}),
+            lambda e, f: e.update({"lib/e.py": ""}),
             lambda e, f: e.pop("scripts/install.sh"),
             # The same characters, cut between path and text elsewhere.
             lambda e, f: e.update({"scripts/install.s": "h" + e.pop("scripts/install.sh")}),
@@ -126,11 +185,11 @@ def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> No
     write_context(entries(tmp_path / "src"), tmp_path / "second")
     wanted = {
         "Dockerfile": ("100644", "FROM scratch\n"),
-        "rlbox": ("40755", ""),
-        "rlbox/a.py": ("100644", "a = 1\n"),
-        "rlbox/b": ("40755", ""),
-        "rlbox/b/c.py": ("100644", "c = 1\n"),
-        "rlbox/tool": ("100755", "#!/bin/sh\n"),
+        "lib": ("40755", ""),
+        "lib/a.py": ("100644", "a = 1\n"),
+        "lib/b": ("40755", ""),
+        "lib/b/c.py": ("100644", "c = 1\n"),
+        "lib/tool": ("100755", "#!/bin/sh\n"),
         "scripts": ("40755", ""),
         "scripts/install.sh": ("100644", "#!/bin/sh\n"),
     }
@@ -159,7 +218,7 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
     same = source(tmp_path / "same", "FROM scratch\n")
-    source(folder / "rlbox/b", "a file where a folder belongs")
+    source(folder / "lib/b", "a file where a folder belongs")
     source(folder / "scripts/install.sh/x", "a folder where a file belongs")
     (folder / "Dockerfile").symlink_to(same)
     write_context(found, folder)
@@ -186,52 +245,70 @@ def test_changes_are_brought(tmp_path: Path) -> None:
     found["Dockerfile"] = "FROM other\n"
     (folder / "scripts/install.sh").chmod(0o600)
     write_context(found, folder)
-    assert tree(folder)["rlbox/a.py"] == ("100644", "a = 2\n")
-    assert tree(folder)["rlbox/b/c.py"] == ("100755", "c = 1\n")
+    assert tree(folder)["lib/a.py"] == ("100644", "a = 2\n")
+    assert tree(folder)["lib/b/c.py"] == ("100755", "c = 1\n")
     assert tree(folder)["Dockerfile"] == ("100644", "FROM other\n")
     assert tree(folder)["scripts/install.sh"] == ("100644", "#!/bin/sh\n")
 
 
-def test_large_files_are_linked(tmp_path: Path) -> None:
-    big, small = source(tmp_path / "big", "x" * BIG), source(tmp_path / "small", "x")
-    write_context({"big": big, "small": small}, tmp_path / "context")
-    assert (tmp_path / "context/big").stat().st_ino == big.stat().st_ino
-    assert (tmp_path / "context/small").stat().st_ino != small.stat().st_ino
+def sealed(path: Path, text: str) -> Path:
+    """Return a file as the store keeps it."""
+    return source(path, text, mode=0o444, mtime=SEAL)
 
 
-def test_a_large_file_that_only_its_owner_may_read_is_copied(tmp_path: Path) -> None:
-    """The engine's client must be able to read it, and its mode must not depend on who made it."""
-    big = source(tmp_path / "big", "x" * BIG, mode=0o600)
-    write_context({"big": big}, tmp_path / "context")
-    copy = (tmp_path / "context/big").stat()
-    assert (copy.st_ino != big.stat().st_ino, f"{copy.st_mode:o}") == (True, "100644")
-    assert f"{big.stat().st_mode:o}" == "100600"
+LINKED = ("rootfs.tar", "wheels/torch/t.whl", "git/verl.tar", "http/tool")
 
 
-def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", LINKED)
+def test_what_the_lock_names_is_linked(tmp_path: Path, name: str) -> None:
+    """An object of the store keeps its mode, and is never written to."""
+    folder, kept = tmp_path / "context", sealed(tmp_path / "object", "x")
+    for _ in range(2):
+        write_context({name: kept, "files/object": kept}, folder)
+        linked, copied = (folder / name).stat(), (folder / "files/object").stat()
+        assert (linked.st_ino, f"{linked.st_mode:o}", linked.st_mtime) == (kept.stat().st_ino, "100444", SEAL)
+        assert (copied.st_ino != linked.st_ino, f"{copied.st_mode:o}", copied.st_mtime) == (True, "100644", SEAL)
+    (tmp_path / "context/files/object").unlink()
+    write_context({}, folder)
+    assert (kept.read_text(), f"{kept.stat().st_mode:o}", kept.stat().st_mtime) == ("x", "100444", SEAL)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_without_links_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def refuse(*paths: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    big = source(tmp_path / "big", "x" * BIG)
-    write_context({"big": big}, tmp_path / "context")
-    assert (tmp_path / "context/big").read_text() == big.read_text()
+    kept = sealed(tmp_path / "object", "x")
+    write_context({name: kept}, tmp_path / "context")
+    copy = tmp_path / "context" / name
+    assert (copy.read_text(), f"{copy.stat().st_mode:o}") == ("x", "100444")
+    write_context({name: sealed(tmp_path / "other", "y")}, tmp_path / "context")
+    assert copy.read_text() == "y"
 
 
-def test_a_replaced_source_replaces_the_link(tmp_path: Path) -> None:
-    big = source(tmp_path / "big", "x" * BIG)
-    write_context({"big": big}, tmp_path / "context")
-    big.unlink()
-    source(big, "y" * BIG, mtime=1_700_000_009)
-    write_context({"big": big}, tmp_path / "context")
-    assert (tmp_path / "context/big").read_text()[0] == "y"
+@pytest.mark.parametrize("name", LINKED)
+def test_another_object_of_the_same_size_replaces_the_link(tmp_path: Path, name: str) -> None:
+    """All objects of the store have one time stamp, and archives are often of one size."""
+    write_context({name: sealed(tmp_path / "one", "1")}, tmp_path / "context")
+    write_context({name: sealed(tmp_path / "two", "2")}, tmp_path / "context")
+    assert (tmp_path / "context" / name).read_text() == "2"
+    assert (tmp_path / "one").read_text() == "1"
+
+
+def test_what_was_linked_once_is_left_alone(tmp_path: Path) -> None:
+    kept = sealed(tmp_path / "object", "x")
+    (tmp_path / "context/files").mkdir(parents=True)
+    os.link(kept, tmp_path / "context/files/object")
+    write_context({"files/object": kept}, tmp_path / "context")
+    assert f"{kept.stat().st_mode:o}" == "100444"
 
 
 def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
     check_context_folder(tmp_path / "new")
     (tmp_path / "empty").mkdir()
     check_context_folder(tmp_path / "empty")
-    write_context(context_entries(image_plan(), None, ()), tmp_path / "context")
+    write_context(carried_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
     check_context_folder(tmp_path / "context")
     source(tmp_path / "photos/one.jpg", "x")
     for folder in (tmp_path / "photos", tmp_path / "photos/one.jpg"):

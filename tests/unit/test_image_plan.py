@@ -17,7 +17,7 @@ from rlbox.plan.image import (
 )
 from rlbox.plan.sources import TorchGroup
 from rlbox.spec.load import load_target
-from rlbox.spec.lock import LockedGroup, lock_patch
+from rlbox.spec.lock import LockedGroup, Package, lock_patch
 from rlbox.spec.target import Target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -102,7 +102,9 @@ def test_a_base_that_is_an_image_has_no_archive(folder: Folder) -> None:
 
 def test_a_large_wheel_has_a_layer_and_a_requirements_file(folder: Folder) -> None:
     target = load(folder, TARGET + CHANNEL)
-    torch = replace(PACKAGE, name="torch", version="2.13.0+cpu", size=200 << 20, source="torch-wheels/cpu")
+    torch = Package(
+        name="torch", version="2.13.0+cpu", file="t.whl", sha256="e" * 64, size=200 << 20, source="torch-wheels/cpu"
+    )
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
     plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES, None)
     assert plan.layers == ("tools", "torch.torch", "torch")

@@ -52,6 +52,7 @@ CHANGES: dict[str, Callable[[Folder], object]] = {
     "new template": lambda f: f.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n"),
     "new template in a folder that was there": lambda f: f.write("templates/scripts/install.sh", "x\n"),
     "template changed": lambda f: f.write("templates/mine.j2", "2"),
+    "patch": lambda f: f.write("images/mine/patches/one.diff", "2"),
     "template gone": lambda f: (f.path / "templates/mine.j2").unlink(),
     "time alone": lambda f: os.utime(f.path / "images/mine/target.toml", (1, 1)),
 }
@@ -60,7 +61,9 @@ CHANGES: dict[str, Callable[[Folder], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_noticed(folder: Folder, change: str) -> None:
     folder.target("under")
-    folder.target("mine", 'include = "under"\n[env]\nA = "1"\n')
+    patches = '[[patches]]\nfile = "one.diff"\ninto = "/opt"\n'
+    folder.target("mine", f'include = "under"\n[env]\nA = "1"\n{patches}')
+    folder.write("images/mine/patches/one.diff", "1")
     folder.write("templates/mine.j2", "1")
     folder.write("templates/scripts/other.sh", "1")
     plan(folder)
@@ -83,6 +86,14 @@ def test_a_new_file_that_overrides_a_shipped_include(folder: Folder) -> None:
     folder.target("local")
     assert remembered(folder) is None
     assert plan(folder).layers == ("tools",)
+
+
+def test_a_new_lock_of_a_shipped_target(folder: Folder) -> None:
+    """A target that rlbox ships is locked in the user's project folder."""
+    assert plan(folder, "local").lock == "current"
+    folder.lock("local", python="3.9")
+    assert remembered(folder, "local") is None
+    assert plan(folder, "local").lock.startswith("stale: made for Python 3.9")
 
 
 def test_folders_do_not_share(folder: Folder, tmp_path: Path) -> None:

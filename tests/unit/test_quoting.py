@@ -77,11 +77,14 @@ def expanded(text: str) -> str:
     return result
 
 
+OWN = ("LANG", "PATH", "PYTHONUNBUFFERED")  # what every image sets
+
+
 def environment(dockerfile: str) -> dict[str, str]:
-    """Return what the last ENV of a Dockerfile sets, but for PATH."""
+    """Return what the last ENV of a Dockerfile sets, but for rlbox's own."""
     [*_, line] = [line for line in instructions(dockerfile) if line.startswith("ENV ")]
     pairs = dict(word.split("=", 1) for word in words(line.removeprefix("ENV ")))
-    return {name: expanded(value) for name, value in pairs.items() if name != "PATH"}
+    return {name: expanded(value) for name, value in pairs.items() if name not in OWN}
 
 
 @given(VALUES)
@@ -97,7 +100,7 @@ def test_a_value_comes_out_as_it_went_in(value: str) -> None:
     assert words(f"A={quote_dockerfile(value)} B=1") == [f"A={quote_dockerfile(value)}", "B=1"]
 
 
-NAMES = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,8}\Z").filter(lambda name: name != "PATH")
+NAMES = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,8}\Z").filter(lambda name: name not in OWN)
 
 
 @given(env=st.dictionaries(NAMES, VALUES, max_size=4), title=VALUES)
@@ -108,8 +111,13 @@ def test_a_dockerfile_says_what_the_spec_says(env: dict[str, str], title: str) -
     assert environment(text) == env
     kinds = [line.split(" ")[0] for line in instructions(text)]
     assert kinds == [
-        "FROM", "ADD", "FROM", "ARG", "ENV", "COPY", "COPY", "RUN", "COPY", "FROM", "ARG", "RUN",
-        "COPY", "RUN", "COPY", "ENV", "WORKDIR", "ENTRYPOINT", "CMD", "LABEL",
+        "FROM", "ADD",
+        "FROM", "ARG", "COPY", "RUN",
+        "FROM", "COPY", "RUN",
+        "FROM", "ARG", "RUN",
+        "FROM", "ARG", "COPY", "RUN",
+        "FROM", "ARG", "COPY", "RUN",
+        "FROM", "COPY", "COPY", "COPY", "COPY", "ENV", "WORKDIR", "ENTRYPOINT", "CMD", "LABEL",
     ]  # fmt: skip
 
 
@@ -128,7 +136,9 @@ def test_words_of_a_shell_line_are_quoted(folder: Folder) -> None:
     folder.target("mine", TARGET + '[python]\ninterpreter = "/opt/$(x)/it\'s"\n')
     target = load_target(folder.project, "mine").target
     text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
-    assert """ --python '/opt/$(x)/it'"'"'s' /opt/venv\n""" in text
+    word = """'/opt/$(x)/it'"'"'s'"""
+    assert f"RUN sh /opt/tools/install.sh venv {word}\n" in text
+    assert f"    sh /opt/tools/install.sh layer {word} tools\n" in text
 
 
 def test_a_name_that_a_template_does_not_get_is_an_error(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""The SBOM: what the library of the standard's makers reads in it, the same bytes every time, nothing that is secret."""
+"""The SBOM: valid for the library of the standard's makers, the same bytes every time, without secrets."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ def test_how_its_parts_stand_to_it(tmp_path: Path) -> None:
 def test_the_base_image_is_named_by_its_digest() -> None:
     (base,) = [one for one in components(ON_IMAGE) if one.kind == "base"]
     assert (base.name, base.sha256) == ("registry.example:5000/team/base", "b" * 64)
-    assert base.purl == (
-        f"pkg:oci/base@sha256:{'b' * 64}?repository_url=registry.example:5000/team/base&tag=v1"
-    )
+    assert base.purl == (f"pkg:oci/base@sha256:{'b' * 64}?repository_url=registry.example:5000/team/base&tag=v1")
 
 
 def test_a_file_of_two_groups_is_one_package_of_both() -> None:

@@ -27,16 +27,21 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
     assert loaded.target.model_dump(mode="json") == {
         "name": "mine",
         "title": "smallest target",
-        "base": {"bootstrap": "debian:bookworm", "image": "", "packages": []},
+        "base": {"bootstrap": "debian:bookworm", "suites": [], "image": "", "packages": []},
         "python": {
             "version": "3.11",
             "interpreter": "/usr/bin/python3",
             "platform": "x86_64-unknown-linux-gnu",
             "exclude": [],
+            "build": ["setuptools", "wheel"],
         },
         "stack": [{"name": "tools", "packages": ["six==1.16.0"], "source": "python", "channel": ""}],
+        "git": [],
+        "http": [],
+        "patches": [],
+        "sources": "direct",
         "env": {},
-        "build": {"network": "host", "epoch": 1735689600},
+        "build": {"network": "host", "epoch": 1735689600, "own_layer_mib": 20, "bake_ca": False},
         "run": {"network": "host", "shm_gib": 1.0, "memory_gib": 0.0, "cpus": 0.0, "pids": 0, "user": "caller"},
         "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
     }
@@ -207,11 +212,12 @@ def test_schema_of_a_target_knows_defaults_and_includes() -> None:
     schema = schema_of("target")
     assert schema["anyOf"] == [{"required": ["include"]}, {"required": ["title", "stack"]}]
     assert schema["properties"]["include"]["type"] == "string"
-    for name, table in load_toml(DEFAULTS).items():
-        for key, value in table.items():
-            found = schema["$defs"][name.capitalize()]
-            assert found["properties"][key]["default"] == value
-            assert key not in found.get("required", ())
+    for name, value in load_toml(DEFAULTS).items():
+        table = value if isinstance(value, dict) else {name: value}
+        node = schema["$defs"][name.capitalize()] if value and table is value else schema
+        for key, default in table.items():
+            assert node["properties"][key]["default"] == default
+            assert key not in node.get("required", ())
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())

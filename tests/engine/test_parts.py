@@ -1,0 +1,168 @@
+"""What an image is made of besides wheels: git trees, files, source archives, patches, apt packages on a base image."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from enginebox import Box, docker
+
+REGISTRY = os.environ.get("RLBOX_TEST_REGISTRY", "127.0.0.1:5000")
+SIX = "/opt/venv/lib/python3.11/site-packages"
+TARGET = """
+title = "parts"
+patches = [{{file = "six.patch", into = "{six}"}}, {{file = "tree.patch", into = "/opt/src/tree"}}]
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "python3", "python3-venv"]
+[[stack]]
+name = "tools"
+packages = ["six==1.16.0", "antlr4-python3-runtime==4.9.3"]
+[[git]]
+name = "tree"
+url = "{repository}"
+ref = "main"
+into = "/opt/src/tree"
+[[http]]
+name = "run"
+url = "{url}/run.sh"
+into = "/opt/tool/run"
+executable = true
+"""
+SIX_PATCH = """--- a/six.py
++++ b/six.py
+@@ -10,3 +10,3 @@
+ __author__ = "Benjamin Peterson <benjamin@python.org>"
+-__version__ = "1.16.0"
++__version__ = "1.16.0+patched"
+ 
+"""
+TREE_PATCH = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1,2 @@\n hello\n+{}\n"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """The address of a server with one file."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+    (folder / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def parts(tmp_path: Path, site: str) -> Box:
+    """A project with the locked target `parts`."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "a.txt").write_text("hello\n")
+    (repository / "link").symlink_to("a.txt")
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    for words in (("init", "-q", "-b", "main"), ("add", "-A"), (*who, "commit", "-qm", "one")):
+        subprocess.run(["git", "-C", str(repository), *words], check=True)
+    folder = tmp_path / "project/images/parts"
+    (folder / "patches").mkdir(parents=True)
+    (folder / "target.toml").write_text(TARGET.format(six=SIX, repository=repository, url=site))
+    (folder / "patches/six.patch").write_text(SIX_PATCH)
+    (folder / "patches/tree.patch").write_text(TREE_PATCH.format("world"))
+    box = Box(project=tmp_path / "project", data=tmp_path / "data")
+    box.data.mkdir()
+    result = box("lock", "parts")
+    assert result.code == 0, result.err
+    return box
+
+
+def inside(tag: str, script: str) -> str:
+    return docker("run", "--rm", "--network=none", tag, "sh", "-c", script)
+
+
+def digest(box: Box, *words: str) -> str:
+    result = box("build", *words, "--json")
+    assert result.code == 0, result.err
+    return str(result.data["id"])
+
+
+def test_trees_files_source_archives_and_patches(parts: Box) -> None:
+    online = digest(parts, "parts")
+    assert inside("rlbox/parts", "python -c 'import six, antlr4; print(six.__version__)'") == "1.16.0+patched\n"
+    assert inside("rlbox/parts", "cat /opt/src/tree/link; /opt/tool/run") == "hello\nworld\nran\n"
+    assert digest(parts, "parts", "--hermetic", "--no-cache") == online
+    assert "1 hunks applied" in max(Path.home().glob(".cache/rlbox/logs/build-parts-*")).read_text()
+
+
+def test_a_changed_patch_needs_a_new_lock_and_moves_one_layer(parts: Box) -> None:
+    digest(parts, "parts")
+    before = layers("rlbox/parts")
+    (parts.project / "images/parts/patches/tree.patch").write_text(TREE_PATCH.format("moon"))
+    refused = parts("build", "parts")
+    assert refused.code == 2
+    assert "the lock of target parts is stale: tree.patch changed since" in refused.err
+    assert parts("lock", "parts").code == 0
+    digest(parts, "parts")
+    after = layers("rlbox/parts")
+    assert len(set(after) - set(before)) == 2, "the patches' layer, and the one that holds the lock"
+    assert inside("rlbox/parts", "cat /opt/src/tree/a.txt") == "hello\nmoon\n"
+
+
+def test_a_patch_that_fits_nowhere_ends_the_build(parts: Box) -> None:
+    (parts.project / "images/parts/patches/tree.patch").write_text(TREE_PATCH.format("x").replace("hello", "goodbye"))
+    assert parts("lock", "parts").code == 0
+    result = parts("build", "parts")
+    assert result.code == 1
+    assert "tree.patch: opt/src/tree/a.txt: hunk 1 fits nowhere" in result.err
+
+
+def layers(tag: str) -> list[str]:
+    return list(json.loads(docker("image", "inspect", tag, "--format={{json .RootFS.Layers}}")))
+
+
+@pytest.fixture
+def based(tmp_path: Path, tiny_project: Path) -> Iterator[Box]:
+    """A project with a target on a base image that only the registry has."""
+    name = f"{REGISTRY}/rlbox-test/base-{os.getpid()}"
+    docker("tag", "rlbox/tiny:latest", f"{name}:1")
+    docker("push", "--quiet", f"{name}:1")
+    pinned = json.loads(docker("image", "inspect", f"{name}:1", "--format={{json .RepoDigests}}"))
+    image = next(row for row in pinned if row.startswith(name))
+    docker("rmi", f"{name}:1")
+    folder = tmp_path / "project/images/based"
+    folder.mkdir(parents=True)
+    text = f'[base]\nimage = "{image}"\npackages = ["jq"]\n[[stack]]\nname = "tools"\npackages = ["six==1.16.0"]\n'
+    (folder / "target.toml").write_text('title = "on a base image"\n' + text)
+    box = Box(project=tmp_path / "project", data=tmp_path / "data")
+    box.data.mkdir()
+    yield box
+    docker("rmi", "--force", "rlbox/based:latest")
+
+
+def test_a_base_image_gets_its_locked_apt_packages(based: Box) -> None:
+    archive = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True)
+    url = next(line for line in archive.stdout.split() if line.rstrip("/").endswith("/debian"))
+    (based.project / "sources").mkdir()
+    rule = f'[[rule]]\nkind = "apt"\nprotocol = "archive"\nurl = "{url.rstrip("/").removesuffix("/debian")}"\n'
+    (based.project / "sources/lab.toml").write_text(f'title = "lab"\n{rule}')
+    result = based("lock", "based", "--sources", "lab")
+    if "cannot read the archives" in result.err or "has no installation candidate" in result.err:
+        pytest.fail(result.err)
+    assert result.code == 0, result.err
+    lock = json.loads((based.project / "images/based/lock.json").read_text())
+    assert "jq" in [deb["name"] for deb in lock["apt"]]
+    online = digest(based, "based", "--sources", "lab")
+    assert inside("rlbox/based", "jq --version").startswith("jq-")
+    assert digest(based, "based", "--hermetic", "--no-cache") == online
