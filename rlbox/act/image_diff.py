@@ -150,7 +150,7 @@ def _table(layer: Path) -> dict[str, _Entry]:
 
 def _members(layer: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     stream = stack.enter_context(open_layer(layer))
-    tar = stack.enter_context(tarfile.open(fileobj=stream, mode="r|*"))
+    tar = stack.enter_context(tarfile.TarFile.open(fileobj=stream, mode="r|*"))
     for member in tar:
         yield tar, member
 

@@ -19,7 +19,7 @@ from rlbox.errors import EngineError, SpecError
 from rlbox.plan.bootstrap import deb_file
 from rlbox.plan.build import dockerfile_for
 from rlbox.plan.fetch import size_text
-from rlbox.plan.image import ImagePlan
+from rlbox.plan.image import ImagePlan, part_files
 from rlbox.plan.layers import plan_layers
 from rlbox.plan.sources import SiteFacts
 from rlbox.report.fetch_view import fetch_view
@@ -49,10 +49,11 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
         app.say(f"making the base from its {len(lock.debs)} apt packages")
     rootfs = make_rootfs(lock, plan.rootfs, plan.epoch, store) if plan.rootfs else None
     wheels = _wheels(app, plan, lock, store, site, everything=wish.hermetic)
-    parts = {f"git/{tree.name}.tar": store.path(tree.sha256) for tree in lock.git}
+    places = part_files(lock)
+    parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
+    parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
     if "@" in lock.base:
         parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
-    parts |= {f"http/{file.name}": store.path(file.sha256) for file in lock.http}
     entries = context_entries(plan)
     folder = folder or cache_folder("contexts", plan.target)
     base = _base(app, lock, store, profile, stored=wish.hermetic)

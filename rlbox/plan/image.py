@@ -115,6 +115,7 @@ def plan_image(
         layers=rows,
         patched=[*(layer.name for layer in layers), *parts],
         further=[*parts, *(["rlbox.patches"] if target.patches else [])],
+        carried={**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
         torch_wheels=TORCH_WHEELS,
         ca_names=CA_NAMES,
         labels=image_labels(target, lock),
@@ -142,6 +143,16 @@ def plan_image(
         env=dict(target.env),
         container=ContainerDefaults(**run.model_dump(), **disk.model_dump()),
     )
+
+
+def part_files(lock: Lock) -> dict[str, str]:
+    """Return where the build context has the git trees and files of a lock, by name.
+
+    The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same
+    path, size and time stamp for the one that it has (source: tonistiigi/fsutil diff_containerd.go, `sameFile`).
+    """
+    trees = {tree.name: f"git/{tree.name}-{tree.sha256[:12]}.tar" for tree in lock.git}
+    return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
 
 
 def torch_groups(target: Target) -> tuple[TorchGroup, ...]:

@@ -15,6 +15,8 @@ def _one_line(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+# Parts of the image are build stages: source: BuildKit instructions/parse.go, `validStageName`.
+Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
@@ -63,7 +65,7 @@ class Python(Frozen):
 class Group(Frozen):
     """One Python layer of the image. Groups are listed from the least to the most often changed."""
 
-    name: Name
+    name: Part
     packages: tuple[Requirement, ...] = Field(min_length=1)
     source: Literal["python", "torch-wheels"] = "python"
     channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
@@ -78,7 +80,7 @@ class Group(Frozen):
 class GitSource(Frozen):
     """A repository whose tree at one commit is put into the image."""
 
-    name: Name
+    name: Part
     url: Line
     ref: Line = Field(description="branch, tag or commit; the lock holds the commit")
     into: AbsolutePath = Field(description="folder of the image that gets the tree")
@@ -87,7 +89,7 @@ class GitSource(Frozen):
 class HttpSource(Frozen):
     """A file behind an address that is put into the image."""
 
-    name: Name
+    name: Part
     url: Line
     into: AbsolutePath = Field(description="path of the file in the image")
     executable: bool = False

@@ -23,8 +23,13 @@ class NoFit(Exception):
 def parse(text: str) -> list[tuple[str, str, list[tuple[list[str], list[str]]]]]:
     """Return for each file of a diff its old and new name and its hunks, each as the lines before and after."""
     files: list[tuple[str, str, list[tuple[list[str], list[str]]]]] = []
-    lines = iter(text.splitlines(keepends=True))
-    old = ""
+    joined: list[str] = []
+    for line in lines_of(text):
+        if line.startswith("\\") and joined:  # no newline at end of file
+            joined[-1] = joined[-1].rstrip("\n")
+        else:
+            joined.append(line)
+    lines, old = iter(joined), ""
     for line in lines:
         if line.startswith("--- "):
             old = name_in(line)
@@ -33,6 +38,11 @@ def parse(text: str) -> list[tuple[str, str, list[tuple[list[str], list[str]]]]]
         elif (head := HEAD.match(line)) and files:
             files[-1][2].append(read_hunk(lines, int(head["old"] or 1), int(head["new"] or 1)))
     return files
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines with their ends; only a line feed ends one, as in git and patch(1)."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def name_in(line: str) -> str:
@@ -45,11 +55,6 @@ def read_hunk(lines: object, old: int, new: int) -> tuple[list[str], list[str]]:
     before: list[str] = []
     after: list[str] = []
     for line in lines:  # type: ignore[attr-defined]
-        if line.startswith("\\"):  # no newline at end of file
-            for side in (before, after):
-                if side and len(side) in (old, new):
-                    side[-1] = side[-1].rstrip("\n")
-            continue
         mark, text = line[:1], line[1:] or "\n"
         if mark in " -\n":
             before.append(text)
@@ -70,6 +75,8 @@ def apply(lines: list[str], hunks: list[tuple[list[str], list[str]]]) -> list[st
     """Return the lines with every hunk applied; `NoFit` when one fits nowhere."""
     done, start = list(lines), 0
     for number, (before, after) in enumerate(hunks, 1):
+        if done and not before:
+            raise NoFit(f"hunk {number} has no line to find its place by")
         place = find(done, before, start)
         if place < 0:
             raise NoFit(f"hunk {number} fits nowhere")
@@ -82,6 +89,11 @@ def original(path: str) -> Path | None:
     """Return the file of the image at `path`: one changed before, else that of the topmost layer which has it."""
     layers = sorted(LAYERS.iterdir(), key=lambda layer: -int(layer.name)) if LAYERS.is_dir() else []
     return next((root / path for root in (OUT, *layers) if (root / path).is_file()), None)
+
+
+def read(path: Path) -> str:
+    """Return the text of a file, every byte and line end as it is."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list[str], list[str]]]) -> str:
@@ -97,7 +109,7 @@ def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list
         source = original(path)
         if source is None:
             raise NoFit(f"{path}: the image has no such file")
-        lines, mode = source.read_text("utf-8").splitlines(keepends=True), source.stat().st_mode & 0o777
+        lines, mode = lines_of(read(source)), source.stat().st_mode & 0o777
     try:
         changed = apply(lines, hunks)
     except NoFit as error:
@@ -107,7 +119,7 @@ def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list
             raise NoFit(f"{path}: {error}") from None
         return f"{path}: applied already"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("".join(changed), "utf-8")
+    target.write_bytes("".join(changed).encode("utf-8", "surrogateescape"))
     target.chmod(mode)
     return f"{path}: {len(hunks)} hunks applied"
 
@@ -116,7 +128,7 @@ def main(words: list[str]) -> int:
     """Apply every diff; 1 when one does not fit, after naming all that do not."""
     wrong = []
     for into, strip, diff in zip(words[0::3], words[1::3], words[2::3], strict=True):
-        files = parse(Path(diff).read_text("utf-8"))
+        files = parse(read(Path(diff)))
         if not files:
             wrong.append(f"{diff}: no unified diff")
         for old, new, hunks in files:

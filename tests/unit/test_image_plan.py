@@ -11,13 +11,14 @@ from rlbox.plan.image import (
     ImagePlan,
     image_labels,
     load_image_plan,
+    part_files,
     plan_image,
     rootfs_checksum,
     spec_checksum,
 )
 from rlbox.plan.sources import TorchGroup
 from rlbox.spec.load import load_target
-from rlbox.spec.lock import LockedGroup, Package, lock_patch
+from rlbox.spec.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
 from rlbox.spec.target import Target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -131,12 +132,29 @@ def test_patches_are_part_of_the_context(folder: Folder) -> None:
 
 
 def test_trees_and_files_are_layers(folder: Folder) -> None:
-    text = mine(folder, TARGET + FURTHER).context["Dockerfile"]
-    assert "FROM rlbox.tools AS verl\n" in text
-    assert "/out/opt/verl/\n" in text
-    assert "COPY --chmod=0755 " in text
-    assert "/out/opt/bin/tool\n" in text
+    target = load(folder, TARGET + FURTHER)
+    lock = replace(
+        fitting_lock(target, ()),
+        git=(GitTree(name="verl", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),),
+        http=(HttpFile(name="tool", url="u", sha256="5" * 64, size=6),),
+    )
+    assert part_files(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
+    text = plan_image(target, lock, (), TEMPLATES, None).context["Dockerfile"]
+    assert """
+# https://git.example/verl at main
+FROM rlbox.tools AS verl
+ARG SOURCE_DATE_EPOCH
+ADD git/verl-333333333333.tar "/out/opt/verl/"
+RUN sh /opt/tools/install.sh settle
+
+# https://files.example/tool
+FROM rlbox.tools AS tool
+ARG SOURCE_DATE_EPOCH
+COPY --chmod=0755 http/tool-555555555555 "/out/opt/bin/tool"
+RUN sh /opt/tools/install.sh settle
+""" in text
     assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.files" in text
+    assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES, None).context["Dockerfile"]
 
 
 def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:

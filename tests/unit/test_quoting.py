@@ -141,6 +141,32 @@ def test_words_of_a_shell_line_are_quoted(folder: Folder) -> None:
     assert f"    sh /opt/tools/install.sh layer {word} tools\n" in text
 
 
+def test_paths_of_the_image_are_quoted(folder: Folder) -> None:
+    more = """
+[[git]]
+name = "tree"
+url = "https://git.example/tree"
+ref = "main"
+into = '/opt/$(x)"'
+[[http]]
+name = "file"
+url = "https://files.example/file"
+into = '/opt/${HOME}\\'
+[[patches]]
+file = "one.diff"
+into = "/opt/$(x);y"
+"""
+    folder.target("mine", TARGET + more)
+    target = load_target(folder.project, "mine").target
+    text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
+    words_of = {line.split()[0]: line.split()[-1] for line in instructions(text) if " unlocked " in line}
+    assert {kind: expanded(word) for kind, word in words_of.items()} == {
+        "ADD": '/out/opt/$(x)"/',
+        "COPY": "/out/opt/${HOME}\\",
+    }
+    assert "        '/opt/$(x);y' 1 /opt/tools/patches/one.diff \\\n" in text
+
+
 def test_a_name_that_a_template_does_not_get_is_an_error(folder: Folder) -> None:
     folder.write("templates/x.j2", "{{ nothing }}")
     with pytest.raises(Exception, match="'nothing' is undefined"):

@@ -1,0 +1,136 @@
+"""An image explains itself: in the engine by `rlbox show`, and by the files that its build left beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from enginebox import TINY, Box, docker
+from spdx_tools.spdx.parser.parse_anything import parse_file
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+from rlbox.act.folders import cache_folder
+from rlbox.plan.components import components
+from rlbox.spec.lock import load_lock
+
+TAG = "rlbox/explained:latest"
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """A built target of this module's own."""
+    project = tmp_path_factory.mktemp("explained")
+    (project / "images/explained").mkdir(parents=True)
+    (project / "images/explained/target.toml").write_text(TINY)
+    made = Box(project=project, data=tmp_path_factory.mktemp("disk"))
+    for words in (("lock", "explained"), ("build", "explained", "--rebuild")):
+        result = made(*words)
+        assert result.code == 0, result.err
+    yield made
+    docker("rmi", TAG)
+
+
+@pytest.fixture
+def spec(box: Box) -> Iterator[Path]:
+    """The target's spec, put back afterwards with its lock."""
+    kept = {name: (box.project / "images/explained" / name).read_text() for name in ("target.toml", "lock.json")}
+    yield box.project / "images/explained/target.toml"
+    for name, text in kept.items():
+        (box.project / "images/explained" / name).write_text(text)
+
+
+def test_what_the_image_says(box: Box) -> None:
+    said = box("show", TAG, "--json")
+    assert said.code == 0, said.err
+    image = said.data["image"]
+    assert image["labels"]["rlbox.target"] == "explained"
+    assert image["created"] == "2025-01-01T00:00:00Z"
+    assert [layer["part"] for layer in image["layers"]] == ["os", "runtime", "environment", "tools", "rlbox"]
+    assert all(layer["size"] > 0 for layer in image["layers"])
+    groups = {group["name"]: {row["name"]: row["version"] for row in group["packages"]} for group in image["groups"]}
+    assert groups["tools"] == {"six": "1.16.0"}
+    assert {"python3", "ca-certificates"} <= set(groups["os"])
+    assert {"click", "uv"} <= set(groups["runtime"])
+    assert image["standing"] == {"target": "explained", "spec": "same", "lock": "same", "changes": []}
+
+
+def test_an_image_is_found_by_id_and_digest(box: Box) -> None:
+    image = box("show", TAG, "--json").data["image"]
+    names = [image["id"], image["id"].partition(":")[2][:12]]
+    names += [f"rlbox/explained@{image['digest']}"] if image["digest"] else []
+    assert [box("show", name).out.splitlines()[1:] for name in names] == [box("show", TAG).out.splitlines()[1:]] * len(
+        names
+    )
+
+
+def test_nothing_is_left_of_looking_into_it(box: Box) -> None:
+    assert box("show", TAG).code == 0
+    assert docker("ps", "--all", "--quiet", "--filter=label=rlbox.read", f"--filter=ancestor={TAG}") == ""
+
+
+def test_a_changed_lock_is_named(box: Box, spec: Path) -> None:
+    spec.write_text(TINY.replace("six==1.16.0", "six==1.17.0"))
+    assert box("lock", "explained").code == 0
+    shown = box("show", TAG)
+    assert shown.code == 0, shown.err
+    assert shown.out.partition("# beside the target explained of this project\n")[2].splitlines() == [
+        "spec     differs",
+        "lock     differs",
+        "  tools: six 1.16.0 → 1.17.0",
+        "next: rlbox build explained",
+    ]
+
+
+def test_what_lies_beside_it_is_about_it(box: Box) -> None:
+    image = box("show", TAG, "--json").data["image"]
+    digest = image["digest"] or image["id"]
+    folder = cache_folder("images", "explained")
+    document = parse_file(str(folder / "sbom.spdx.json"))
+    assert validate_full_spdx_document(document, "SPDX-2.3") == []
+    assert next(p.version for p in document.packages if p.spdx_id == "SPDXRef-Image") == digest
+    lock = load_lock(box.project / "images/explained/lock.json")
+    assert lock is not None
+    assert len(document.packages) == 2 + len(components(lock))
+    statement = json.loads((folder / "provenance.json").read_bytes())
+    assert statement["subject"][0]["digest"] == {"sha256": digest.partition(":")[2]}
+    given = statement["predicate"]["buildDefinition"]["externalParameters"]
+    assert given == {
+        "target": "explained",
+        "spec": f"sha256:{image['labels']['rlbox.spec']}",
+        "lock": f"sha256:{lock.checksum()}",
+        "mode": "online",
+        "epoch": 1735689600,
+    }
+    engine = statement["predicate"]["runDetails"]["builder"]["version"]["engine"]
+    assert engine == docker("version", "--format", "{{.Server.Version}}").strip()
+
+
+def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
+    """An environment that holds a secret changes the digest; neither it nor this machine is told."""
+    folder = cache_folder("images", "explained")
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    spec.write_text(TINY + '[env]\nTOKEN = "s3cr3t-token"\n')
+    assert box("build", "explained", UV_CONCURRENT_DOWNLOADS="7").code == 0
+    after = {path.name: path.read_text() for path in folder.iterdir()}
+    assert sorted(after) == sorted(before) == ["provenance.json", "sbom.spdx.json"]
+    assert all(after[name] != before[name] for name in after)
+    for text in after.values():
+        for trace in ("s3cr3t-token", str(box.project), str(Path.home()), "://"):
+            assert trace not in text.replace("https://in-toto.io", "").replace("https://slsa.dev", "")
+    spec.write_text(TINY)
+    assert box("build", "explained").code == 0
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_an_image_of_somebody_else(box: Box, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+    docker("build", "--quiet", "--tag=rlbox-test/plain:1", str(tmp_path))
+    try:
+        assert box("show", "rlbox-test/plain:1").err == (
+            "rlbox: error: rlbox-test/plain:1 is no image of rlbox: it has no label rlbox.target\n"
+            "  next:  docker image inspect rlbox-test/plain:1\n"
+        )
+    finally:
+        docker("rmi", "rlbox-test/plain:1")
