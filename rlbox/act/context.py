@@ -65,6 +65,8 @@ def carried_entries(
     for layer in ("uv", "runtime", *plan.layers):
         entries[f"wheels/{layer}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
     entries |= {f"wheels/{name}": path for name, path in wheels.items()}
+    if not plan.rootfs:
+        entries["debs/README"] = _MARK_TEXT
     return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
 
 

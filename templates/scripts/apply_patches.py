@@ -99,7 +99,7 @@ def read(path: Path) -> str:
 def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list[str], list[str]]]) -> str:
     """Change one file below /out and return what was done to it."""
     inside = "/".join((new if new != "/dev/null" else old).split("/")[strip:])
-    path = f"{into.strip('/')}/{inside}"
+    path = f"{into.strip('/')}/{inside}".lstrip("/")
     target = OUT / path
     if new == "/dev/null":
         raise NoFit(f"{path}: a layer cannot remove a file of another one")

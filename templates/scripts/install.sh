@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install Python packages inside a build step: `install.sh debs | uv | runtime | venv PYTHON | layer PYTHON NAME | settle`.
+# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON | layer PYTHON NAME | settle`.
 # What is to be a layer of the image ends up below /out, every time stamp SOURCE_DATE_EPOCH.
 # Settings of the building machine (mirror, CA bundle) come as secrets, so that no layer and no history holds them.
 set -eu
@@ -48,12 +48,15 @@ settle() { # take out what tells where a file came from, and give everything bel
 }
 
 case $1 in
-debs)
+base)
     # Onto a base image: only what this step writes gets its time stamp, or every file would be in this layer.
     touch /tmp/before
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get install --yes --quiet --no-install-recommends \
-        -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=- /run/rlbox/debs/*.deb
+    rm -rf /opt/venv /opt/rlbox # of an image that rlbox made
+    set -- /run/rlbox/debs/*.deb
+    if [ -e "$1" ]; then
+        DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
+            -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=- "$@"
+    fi
     rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp \) -prune -o \
@@ -102,7 +105,7 @@ settle)
     settle
     ;;
 *)
-    echo "install.sh: debs, uv, runtime, venv PYTHON, layer PYTHON NAME, or settle" >&2
+    echo "install.sh: base, uv, runtime, venv PYTHON, layer PYTHON NAME, or settle" >&2
     exit 2
     ;;
 esac

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -187,7 +186,7 @@ def test_a_file_that_is_no_diff(layers: Layers) -> None:
 def test_every_diff_that_does_not_fit_is_named(layers: Layers) -> None:
     layers.put(1, TEXT)
     layers.put(1, TEXT, name="opt/pkg/b.py")
-    both: Callable[[str], str] = lambda name: CHANGE.replace("a.py", name).replace("-4\n", "-vier\n")  # noqa: E731
-    code, out, err = layers.apply(both("a.py") + both("b.py"), CHANGE)
+    wrong = CHANGE.replace("-4\n", "-vier\n")
+    code, out, err = layers.apply(wrong + wrong.replace("a.py", "b.py"), CHANGE)
     assert (code, out) == (1, ["1.diff: opt/pkg/a.py: 2 hunks applied"])
     assert err == [f"0.diff: opt/pkg/{name}: hunk 1 fits nowhere" for name in ("a.py", "b.py")]
