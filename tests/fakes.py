@@ -135,7 +135,7 @@ class Said:
 
 
 class EngineSocket:
-    """An engine that knows images and nothing else, behind a socket of its own; other requests are answered 501."""
+    """An engine that knows images and its version, behind a socket of its own; other requests are answered 501."""
 
     def __init__(self, path: Path) -> None:
         self.images: dict[str, dict[str, Any]] = {}

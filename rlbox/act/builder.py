@@ -64,7 +64,7 @@ def find_builder() -> Builder:
 class BuildRun:
     """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv.
 
-    `base` is the base image as `FOLDER@sha256:DIGEST`, an OCI image layout; empty when the engine gets it by itself.
+    `base` is where BuildKit gets the base image, as in `BuildFiles`; empty when the Dockerfile names it.
     """
 
     context: Path
@@ -100,12 +100,6 @@ def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None])
         files = BuildFiles(
             context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata), base=run.base
         )
-        if run.base and builder.integrated:
-            raise EngineError(
-                "this docker client cannot build on a base image from the store",
-                where=builder.words[0],
-                next_step="install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)",
-            )
         command = plan_build(
             plan,
             builder,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from rlbox.act.engine_api import engine_address, find_image
-from rlbox.act.engine_stream import engine_call, engine_says
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.registry_peek import peek_manifest
 from rlbox.errors import EngineError, RegistryError, RlboxError
@@ -59,6 +58,8 @@ def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool
                 next_step="name the registry by an address that means the same on both",
             )
         return
+    from rlbox.act.engine_stream import engine_says
+
     registry().ping()
     if plain_http and not engine_takes_plain(host, engine_says("/info").get("RegistryConfig") or {}):
         raise EngineError(
@@ -143,6 +144,8 @@ def _tag(image: str, reference: Reference) -> None:
 
 
 def _call(method: str, path: str) -> None:
+    from rlbox.act.engine_stream import engine_call
+
     with engine_call(method, path):
         pass
 
@@ -153,6 +156,7 @@ def _push(
     on_retry: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> PushLog:
+    from rlbox.act.engine_stream import engine_call
     from rlbox.act.registry_auth import engine_header
 
     path = f"/images/{reference.name}/push?tag={quote(reference.tag)}"

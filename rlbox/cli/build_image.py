@@ -83,7 +83,7 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     began = time.monotonic()
     _check_engine(app, wish)
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
-        with unreached_explained(wish.sources or plan.sources):
+        with unreached_explained(app, wish.sources or plan.sources):
             run = prepare(app, plan, wish)
             with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
                 log, digest = build_image(plan, run, on_step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.act.base_layout import write_base_layout
 from rlbox.act.bootstrap import make_rootfs, rootfs_path
-from rlbox.act.builder import BuildRun
+from rlbox.act.builder import BuildRun, find_builder
 from rlbox.act.context import build_digest, carried_entries, context_entries, write_context
 from rlbox.act.engine_api import engine_version
 from rlbox.act.folders import cache_folder
@@ -17,7 +17,7 @@ from rlbox.cli.build_image import BuildWish, require_lock
 from rlbox.cli.places import build_env, fetch_base_image, locator
 from rlbox.errors import EngineError, SpecError
 from rlbox.plan.bootstrap import deb_file
-from rlbox.plan.build import dockerfile_for
+from rlbox.plan.build import LINKED_COPIES, dockerfile_for
 from rlbox.plan.fetch import size_text
 from rlbox.plan.image import ImagePlan, part_files
 from rlbox.plan.layers import plan_layers
@@ -72,14 +72,26 @@ def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = No
 
 
 def _base(app: App, lock: Lock, store: Store, sources: str, *, stored: bool) -> str:
-    """Return the base image as `FOLDER@sha256:DIGEST`, or nothing when the engine is to get it by itself.
+    """Return where BuildKit gets the base image, in the words of a named context; nothing for a bootstrapped base.
 
-    A profile with mirrors of registries gets it through the store: it fails over, and the bytes are verified.
+    A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and the
+    bytes are verified. A named context even for what the engine pulls itself: only then the times in the image's
+    history are the same both ways. Old builders know no named contexts; the Dockerfile names the image for them.
     """
-    if "@" not in lock.base or not (stored or load_profile(app.project, sources).has("oci")):
+    if "@" not in lock.base:
         return ""
+    from_store = stored or load_profile(app.project, sources).has("oci")
+    if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
+        if from_store:
+            raise EngineError(
+                "this engine cannot build on a base image from the store",
+                next_step="use Docker 23 or newer with the buildx plugin, or build without --hermetic",
+            )
+        return ""
+    if not from_store:
+        return f"docker-image://{lock.base}"
     fetch_base_image(app, lock, store, sources)
-    return f"{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+    return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
 
 def _engine() -> tuple[int, ...]:

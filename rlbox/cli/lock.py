@@ -84,7 +84,7 @@ def _resolve(app: App, name: str, upgrade: Upgrade, sources: str, *, again: bool
         if refreshed:
             return before, refreshed
     places = lock_places(app, target, sources)
-    with unreached_explained(sources or target.sources):
+    with unreached_explained(app, sources or target.sources):
         return before, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
 
 
@@ -117,7 +117,7 @@ def _write(app: App, name: str, before: Lock | None, lock: Lock) -> None:
     changed = before is None or before.text() != lock.text()
     if not app.dry_run:
         changed = write_if_changed(path, lock.text()) or changed
-    if changed and before:
+    if before and before.text() != lock.text():
         app.say(_diff(before.text(), lock.text()))
     if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
@@ -135,16 +135,17 @@ def _write(app: App, name: str, before: Lock | None, lock: Lock) -> None:
 
 
 def _diff(old: str, new: str) -> str:
-    """Return what changed, a line a file of the lock, its name and version alone."""
+    """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
     import difflib
     import json
 
     def short(text: str) -> list[str]:
         lines = []
-        for line in text.splitlines():
+        for line in text.split("\n"):
             row = line.strip().rstrip(",")
-            data = json.loads(row) if row.startswith('{"name"') and row.endswith("}") else None
-            lines.append(f"{data['name']} {data.get('version') or data['sha256'][:12]}" if data else row)
+            data = json.loads(row) if row.startswith('{"name"') and row.endswith("}") else {}
+            words = (data["name"], data.get("version", ""), data["sha256"][:12]) if "sha256" in data else (row,)
+            lines.append(" ".join(word for word in words if word))
         return lines
 
     rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)

@@ -45,7 +45,7 @@ class Builder:
 class BuildFiles:
     """What the build command reads and writes, as paths; an empty one is not used.
 
-    `base` is the base image as `FOLDER@sha256:DIGEST`, an OCI image layout.
+    `base` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
     """
 
     context: str
@@ -91,7 +91,7 @@ def plan_build(
         f"--label={BUILD_LABEL}={digest}",
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
         *(("--metadata-file", files.metadata) if files.metadata and not builder.integrated else ()),
-        *((f"--build-context={BASE_CONTEXT}=oci-layout://{files.base}",) if files.base else ()),
+        *((f"--build-context={BASE_CONTEXT}={files.base}",) if files.base else ()),
         *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if cache else ("--no-cache",)),

@@ -48,19 +48,25 @@ def _printer() -> Callable[[Layer], None]:
 @contextmanager
 def _live_layers() -> Iterator[Callable[[Layer], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
     tasks: dict[str, TaskID] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sizes]}"))
     with Progress(*columns, console=Console(stderr=True)) as progress:
 
         def on_layer(layer: Layer) -> None:
             if layer.key not in tasks:
-                tasks[layer.key] = progress.add_task(layer.key)
-            total = max(layer.total, layer.done) or (1 if layer.state in _MARKS else None)
-            done = total if layer.state in _MARKS else layer.done
-            text = f"{layer.key}  {_WORDS[layer.state]:<13}"
-            progress.update(tasks[layer.key], description=text, completed=done or 0, total=total)
+                tasks[layer.key] = progress.add_task(layer.key, sizes="")
+            ended = layer.state in _MARKS
+            total = max(layer.total, layer.done)
+            sizes = size_text(total) if ended else f"{size_text(layer.done)} of {size_text(total)}"
+            progress.update(
+                tasks[layer.key],
+                description=f"{layer.key}  {_WORDS[layer.state]:<13}",
+                completed=total or 1 if ended else layer.done,
+                total=total or 1,
+                sizes=sizes if total else "",
+            )
 
         yield on_layer
 

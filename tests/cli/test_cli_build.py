@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shlex
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import CASES, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
+from rlbox.act.bootstrap import rootfs_path
 from rlbox.act.context import build_digest, context_entries
 from rlbox.act.folders import cache_folder
+from rlbox.act.store import Store, store_folder
 from rlbox.cli.app import App
+from rlbox.spec.lock import LockedGroup, Package, lock_patch
 
 TAG = "rlbox/mine:latest"
 
@@ -31,7 +36,7 @@ def mine(folder: Folder) -> Folder:
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
     plan = App(project=folder.project).image_plan("mine")
-    digest = build_digest(context_entries(plan, None, ()), plan)
+    digest = build_digest(context_entries(plan), plan)
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
 
@@ -69,14 +74,38 @@ def test_no_lock(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("missing"))
     folder.lock("mine")
     folder.target("mine", ON_IMAGE.replace("1.16.0", "1.17.0"))
-    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("stale"))
+    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("stale: the spec changed since"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        (
+            {"python": "3.12"},
+            "stale: made for Python 3.12 on x86_64-unknown-linux-gnu, "
+            "the spec says Python 3.11 on x86_64-unknown-linux-gnu",
+        ),
+        ({"target": "other"}, "stale: made for the target 'other'"),
+        ({"spec": "0"}, "stale: the spec changed since"),
+        ({"patches": (lock_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--hermetic"], ["--verify"]], ids=str)
+def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state: str, more: list[str]) -> None:
+    mine.lock("mine", **changes)
+    assert rlbox("build", "mine", *more) == Said(
+        code=2,
+        out="",
+        err=f"rlbox: error: the lock of target mine is {state}\n"
+        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
+    )
 
 
 def test_dry_run_needs_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     words = (
-        "docker", "buildx", "build", "--output=type=image,compression=zstd,compression-level=1", "--provenance=false",
-        "--progress=plain", "--network=host", f"--tag={TAG}", "--label=rlbox.build=DIGEST",
+        "docker", "buildx", "build", "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
+        "--provenance=false", "--progress=plain", "--network=host", f"--tag={TAG}", "--label=rlbox.build=DIGEST",
         "--build-arg=SOURCE_DATE_EPOCH=1735689600", "--build-arg=https_proxy",
         "--secret", "id=sources,src=SOURCES", "images/mine",
     )  # fmt: skip
@@ -86,12 +115,33 @@ def test_dry_run_needs_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest
         "target": "mine",
         "image": TAG,
         "command": list(words),
-        "wheels": [],
     }
 
 
+@pytest.mark.parametrize(
+    ("more", "network", "last"),
+    [
+        ([], "host", []),
+        (["--rebuild"], "host", []),
+        (["--no-cache"], "host", ["--no-cache"]),
+        (["--verify"], "host", ["--no-cache"]),
+        (["--hermetic"], "none", []),
+        (["--hermetic", "--verify"], "none", ["--no-cache"]),
+        (["--sources", "cn"], "host", []),
+    ],
+    ids=str,
+)
+def test_dry_run_of_every_wish(rlbox: Rlbox, mine: Folder, more: list[str], network: str, last: list[str]) -> None:
+    said = rlbox("build", "mine", "--dry-run", *more)
+    words = shlex.split(said.out)
+    assert (said.code, said.err) == (0, "")
+    assert f"--network={network}" in words
+    assert words[-1 - len(last) :] == [*last, "images/mine"]
+    assert words[-3 - len(last)] == "--secret"
+
+
 @pytest.mark.allow("sockets")
-@pytest.mark.parametrize("more", [[], ["--rebuild"], ["--no-cache"]], ids=str)
+@pytest.mark.parametrize("more", [[], ["--rebuild"], ["--no-cache"], ["--hermetic"], ["--verify"]], ids=str)
 def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/no.sock")
     assert rlbox("build", "mine", *more) == Said(
@@ -152,7 +202,76 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
     assert words[0] == "build"
     assert f"--label=rlbox.build={digest}" in words
     assert words[-1] == str(cache_folder("contexts", "mine"))
-    assert (cache_folder("contexts", "mine") / "rlbox/cli/root.py").is_file()
+    assert (cache_folder("contexts", "mine") / "files/opt/rlbox/lib/rlbox/cli/root.py").is_file()
+
+
+def stored(body: bytes, name: str, tmp_path: Path) -> Package:
+    """Put a wheel with these bytes into the store and return what a lock says of it."""
+    file = tmp_path / f"{name}-1-py3-none-any.whl"
+    file.write_bytes(body)
+    digest = hashlib.sha256(body).hexdigest()
+    Store(store_folder(None)).adopt(file, digest)
+    return Package(name=name, version="1", file=file.name, sha256=digest, size=len(body))
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_hermetic_build(
+    rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Every locked file comes from the store; no step has a network or a mirror's settings."""
+    folder.target("mine")
+    uv, six, tool = (stored(name.encode(), name, tmp_path) for name in ("uv", "six", "wheel"))
+    sdist = replace(stored(b"sdist", "old", tmp_path), file="old-1.tar.gz")
+    folder.lock(
+        "mine",
+        runtime=LockedGroup(name="runtime", packages=(uv,)),
+        build=LockedGroup(name="build", packages=(tool,)),
+        groups=(LockedGroup(name="tools", packages=(six, sdist)),),
+    )
+    plan = App(project=folder.project).image_plan("mine")
+    rootfs_path(plan.rootfs).parent.mkdir(parents=True)
+    rootfs_path(plan.rootfs).write_bytes(b"tar")
+    noted = client()
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    said = rlbox("build", "mine", "--hermetic")
+    assert (said.code, said.out) == (0, f"{TAG}  sha256:0123456789ab  built\n")
+    words = noted.read_text().splitlines()
+    assert "--network=none" in words
+    context = Path(words[-1])
+    wheels = {path.relative_to(context).as_posix() for path in context.glob("wheels/*/*")}
+    assert wheels == {
+        "wheels/uv/complete",
+        "wheels/uv/uv-1-py3-none-any.whl",
+        "wheels/runtime/complete",
+        "wheels/runtime/uv-1-py3-none-any.whl",
+        "wheels/tools/complete",
+        "wheels/tools/six-1-py3-none-any.whl",
+        "wheels/tools/old-1.tar.gz",
+        "wheels/tools/wheel-1-py3-none-any.whl",
+    }
+    assert (context / "rootfs.tar").read_bytes() == b"tar"
+    store = Store(store_folder(None))
+    assert (context / "wheels/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
+    assert f"--label=rlbox.build={build_digest(context_entries(plan), plan)}" in words
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
+    told = "Docker 20.10.24 cannot promise the same bytes for the same lock; 23 and newer can"
+    engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1"}'
+    client()
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    assert rlbox("build", "mine", "--verify") == Said(
+        code=4,
+        out="",
+        err=f"rlbox: error: {told}\n  where: {engine.address}\n"
+        "  next:  build without --verify, or on another engine\n",
+    )
+    said = rlbox("build", "mine")
+    assert (said.code, said.err.splitlines()[0]) == (0, told)
+    dockerfile = (cache_folder("contexts", "mine") / "Dockerfile").read_text()
+    assert "COPY --from=rlbox.runtime /out/ /\n" in dockerfile
+    assert "--link" not in dockerfile
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -254,13 +373,14 @@ def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) ->
 
 def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
-    folder.lock("mine")
+    folder.lock("mine", debs=())
     monkeypatch.setenv("PATH", str(folder.path))
     said = rlbox("render", "mine", "--context", "c")
     assert said == Said(
         code=5,
         out="",
-        err="rlbox: error: mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
+        err="making the base from its 0 apt packages\n"
+        "rlbox: error: mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
         "  where: base.bootstrap\n"
         "  next:  apt-get install mmdebstrap (or set base.image to an image by digest)\n",
     )

@@ -44,7 +44,7 @@ exec "$2" --host "unix://$1/docker.sock" --data-root "$1/data" --exec-root "$1/e
 
 
 class NetBox:
-    """A running box; `declared` may be changed while it runs, `refused` has the names that it knew nothing of."""
+    """A running box; `refused` has the names that it was asked for and knew nothing of, `reached` the real hosts."""
 
     def __init__(self, folder: Path, declared: Iterable[str]) -> None:
         self.folder = folder
@@ -56,6 +56,12 @@ class NetBox:
         self._pid = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
+
+    def forget(self, declared: Iterable[str], *hosts: str) -> None:
+        """Know `declared` from now on, but for `hosts`; what was asked and reached before is forgotten."""
+        self.declared = {*declared} - {*hosts}
+        self.refused.clear()
+        self.reached.clear()
 
     def wrap(self, argv: list[str]) -> list[str]:
         """Return the command that runs `argv` in the box's network, with its resolver."""
@@ -94,7 +100,7 @@ class NetBox:
 
     def _engine_answers(self) -> bool:
         log = self.folder / "dockerd.log"
-        assert self._process and self._process.poll() is None, log.read_text()[-2000:]
+        assert self._process is None or self._process.poll() is None, log.read_text()[-2000:]
         argv = ["docker", "--host", self.engine, "version", "--format", "{{.Server.Version}}"]
         return subprocess.run(argv, capture_output=True, timeout=30).returncode == 0
 
@@ -124,12 +130,14 @@ class NetBox:
     def _answer(self, query: bytes) -> bytes:
         """Return the answer to a DNS query: an address of the box for a declared name, else that there is no such."""
         name, end = _question(query)
+        service = name.startswith("_")  # apt asks for `_http._tcp.HOST` first: a question about the same host
+        name = ".".join(label for label in name.split(".") if not label.startswith("_"))
         known = any(fnmatch.fnmatch(name, pattern) for pattern in self.declared)
         if not known and name not in self.refused:
             self.refused.append(name)
         (kind,) = struct.unpack_from("!H", query, end)
         answers = b""
-        if known and kind == _TYPE_A:
+        if known and kind == _TYPE_A and not service:
             address = socket.inet_aton(self._address(name))
             answers = b"\xc0\x0c" + struct.pack("!HHIH", _TYPE_A, 1, 1, 4) + address
         flags = 0x8180 | (_NO_ERROR if known else _NXDOMAIN)

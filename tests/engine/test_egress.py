@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from enginebox import TINY, Box, Result
@@ -28,15 +29,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Box:
 
 
 @pytest.fixture(scope="module")
-def declared(project: Box) -> list[str]:
-    """The hosts that `rlbox egress` lists for getting files and building."""
+def listed(project: Box) -> dict[str, Any]:
+    """What `rlbox egress` says."""
     result = project("egress", "tiny", "--json")
     assert result.code == 0, result.err
-    hosts = result.data["hosts"]
+    return result.data
+
+
+@pytest.fixture(scope="module")
+def declared(listed: dict[str, Any]) -> list[str]:
+    """The hosts that are listed for locking, fetching and building."""
+    hosts = listed["hosts"]
     return sorted({*hosts["lock"], *hosts["fetch"], *hosts["build"]})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def network(declared: list[str]) -> Iterator[NetBox]:
     """A network with the declared hosts, and an engine that has nothing yet."""
     if os.geteuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
@@ -45,39 +52,64 @@ def network(declared: list[str]) -> Iterator[NetBox]:
         yield box
 
 
-def inside(network: NetBox, project: Box, tmp_path: Path, *words: str) -> Result:
-    """Run rlbox in the network, with caches of its own: everything is fetched anew."""
-    done = subprocess.run(
-        network.wrap(project.argv(*words)),
-        cwd=project.project,
-        env=project.env(
-            DOCKER_HOST=network.engine, XDG_CACHE_HOME=str(tmp_path / "cache"), XDG_DATA_HOME=str(tmp_path / "data")
-        ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    return Result(code=done.returncode, out=done.stdout, err=done.stderr)
+@pytest.fixture(scope="module")
+def inside(network: NetBox, project: Box, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+    """Run rlbox in the network, with caches of the tests' own or of one command's."""
+    shared = tmp_path_factory.mktemp("cache")
+
+    def run(*words: str, cache: Path = shared) -> Result:
+        folders = {f"XDG_{name}_HOME": str(cache / name.lower()) for name in ("CACHE", "DATA")}
+        env = project.env(DOCKER_HOST=network.engine, **folders)
+        done = subprocess.run(
+            network.wrap(project.argv(*words)),
+            cwd=project.project,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        return Result(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    return run
 
 
-def test_the_declared_hosts_are_enough(network: NetBox, project: Box, declared: list[str], tmp_path: Path) -> None:
-    locked = inside(network, project, tmp_path, "lock", "tiny", "--check")
+def hosts_of(listed: dict[str, Any], kind: str) -> list[str]:
+    return [one["host"] for one in listed["contacts"] if one["kind"] == kind]
+
+
+def check_refusal(network: NetBox, failed: Result, host: str) -> None:
+    assert failed.code == 1, failed.err
+    assert network.refused == [host]
+    assert f"{host} is not reached from here" in failed.err
+    assert f'sources/direct.toml:\n           [[egress]]\n           host = "{host}"\n' in failed.err
+
+
+def test_an_undeclared_archive_fails_the_build_with_the_rule_to_add(
+    network: NetBox, inside: Callable[..., Result], listed: dict[str, Any], declared: list[str], tmp_path: Path
+) -> None:
+    for host in hosts_of(listed, "apt"):
+        network.forget(declared, host)
+        check_refusal(network, inside("build", "tiny", cache=tmp_path), host)
+
+
+def test_the_declared_hosts_are_enough(
+    network: NetBox, inside: Callable[..., Result], listed: dict[str, Any], declared: list[str]
+) -> None:
+    network.forget(declared)
+    locked = inside("lock", "tiny", "--check")
     assert locked.code == 0, locked.err
-    built = inside(network, project, tmp_path, "build", "tiny")
+    built = inside("build", "tiny")
     assert built.code == 0, built.err
     assert network.refused == []
     assert network.reached == set(declared)
 
 
-def test_an_undeclared_host_fails_the_build_with_the_rule_to_add(
-    network: NetBox, project: Box, declared: list[str], tmp_path: Path
+def test_an_undeclared_host_in_a_step_fails_the_build_with_the_rule_to_add(
+    network: NetBox, inside: Callable[..., Result], listed: dict[str, Any], declared: list[str]
 ) -> None:
-    """Take away, one after the other, each host; the build names it."""
-    for host in declared:
-        network.declared = {*declared} - {host}
-        network.refused.clear()
-        failed = inside(network, project, tmp_path, "build", "tiny", "--no-cache")
-        assert failed.code == 1, failed.err
-        assert network.refused == [host]
-        assert f"{host} is not reached from here" in failed.err
-        assert f'sources/direct.toml:\n           [[egress]]\n           host = "{host}"\n' in failed.err
+    """Take away, one after the other, what the Python packages come from; a step asks, and the build names it."""
+    for host in hosts_of(listed, "python"):
+        network.forget(declared, host)
+        prune = ["docker", "--host", network.engine, "builder", "prune", "--all", "--force"]
+        subprocess.run(prune, check=True, capture_output=True, timeout=120)
+        check_refusal(network, inside("build", "tiny", "--no-cache"), host)
