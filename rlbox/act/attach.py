@@ -13,6 +13,7 @@ from rlbox.plan.oci import (
     MANIFEST,
     TITLE,
     Descriptor,
+    Manifest,
     artifact_manifest,
     describe,
     sha256_of,
@@ -37,6 +38,16 @@ def find_attachments(folder: Path) -> tuple[Attachment, ...]:
     return tuple(
         Attachment(path=folder / name, artifact_type=kind) for name, kind in KNOWN.items() if (folder / name).is_file()
     )
+
+
+def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, ...]:
+    """Return those of `files` that name the image: its digest, or that of its configuration.
+
+    Another engine, or an archive that was loaded, may have given its tag to an image that they say nothing of.
+    """
+    digests = [manifest.digest, *([manifest.config.digest] if manifest.config else [])]
+    names = [digest.partition(":")[2] for digest in digests]
+    return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
 
 
 def attach(registry: Registry, reference: Reference, digest: str, files: Sequence[Attachment]) -> tuple[str, ...]:

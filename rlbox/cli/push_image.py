@@ -30,7 +30,7 @@ def push_target(app: App, name: str, destination: str, *, plain_http: bool, gzip
     with ExitStack() as stack:
         opened = _Opened(stack, reference.host, plain_http=plain_http)
         pushed = _push(app, image, tag, reference, opened, plain_http=plain_http)
-        attached = _attach(name, reference, pushed, opened)
+        attached = _attach(app, name, reference, pushed, opened)
         copy = _copy(app, reference, pushed, opened) if gzip else ""
     _report(app, name, reference, pushed, attached, copy)
 
@@ -63,15 +63,18 @@ def _push(
         return push_image(image, tag, reference, opened, on_layer=on_layer, on_retry=app.say)
 
 
-def _attach(name: str, reference: Reference, pushed: Pushed, opened: _Opened) -> tuple[str, ...]:
+def _attach(app: App, name: str, reference: Reference, pushed: Pushed, opened: _Opened) -> tuple[str, ...]:
     from rlbox.act.folders import cache_folder
 
     folder = cache_folder("images", name)
     if not folder.is_dir():
         return ()
-    from rlbox.act.attach import attach, find_attachments
+    from rlbox.act.attach import about, attach, find_attachments
 
-    files = find_attachments(folder)
+    found = find_attachments(folder)
+    files = about(found, pushed.manifest)
+    if len(files) < len(found):
+        app.say(f"note: the SBOM in {folder} is of another build; `rlbox build {name} --rebuild` writes this one's")
     return attach(opened(), reference, pushed.manifest.digest, files) if files else ()
 
 

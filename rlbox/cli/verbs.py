@@ -17,7 +17,7 @@ VERBS = {
     "runs": "list the runs on the data disk",
     "save": "write a target's image to an archive",
     "shell": "open a shell in a target's image, or run one command",
-    "show": "print a target or job, completed and checked",
+    "show": "print a target or job, or explain an image",
     "store": "list, verify or prune the store of fetched files",
     "targets": "list targets and jobs",
 }

@@ -107,19 +107,7 @@ def plan_image(
         return render(templates, name, values, bytecode)
 
     layers = plan_layers(target, lock)
-    rows = [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers]
-    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
-    dockerfile = text(
-        "Dockerfile.j2",
-        target=target,
-        layers=rows,
-        patched=[*(layer.name for layer in layers), *parts],
-        further=[*parts, *(["rlbox.patches"] if target.patches else [])],
-        carried={**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
-        torch_wheels=TORCH_WHEELS,
-        ca_names=CA_NAMES,
-        labels=image_labels(target, lock),
-    )
+    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= {f"patches/{name}": diff for name, diff in (patches or {}).items()}
@@ -143,6 +131,20 @@ def plan_image(
         env=dict(target.env),
         container=ContainerDefaults(**run.model_dump(), **disk.model_dump()),
     )
+
+
+def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer]) -> dict[str, Any]:
+    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
+    return {
+        "target": target,
+        "layers": [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers],
+        "patched": [*(layer.name for layer in layers), *parts],
+        "further": [*parts, *(["rlbox.patches"] if target.patches else [])],
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
+        "torch_wheels": TORCH_WHEELS,
+        "ca_names": CA_NAMES,
+        "labels": image_labels(target, lock),
+    }
 
 
 def part_files(lock: Lock) -> dict[str, str]:

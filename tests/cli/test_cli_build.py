@@ -264,8 +264,7 @@ def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client:
     assert rlbox("build", "mine", "--verify") == Said(
         code=4,
         out="",
-        err=f"rlbox: error: {told}\n  where: {engine.address}\n"
-        "  next:  build without --verify, or on another engine\n",
+        err=f"rlbox: error: {told}\n  where: {engine.address}\n  next:  build without --verify, or on another engine\n",
     )
     said = rlbox("build", "mine")
     assert (said.code, said.err.splitlines()[0]) == (0, told)

@@ -2,103 +2,315 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import TARGET, Folder, Rlbox, Said
+from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
 from rlbox.cli.app import own_requirements
 from rlbox.errors import WorkFailed
-from rlbox.spec.lock import Lock, LockedGroup, Package, load_lock, lock_checksum
+from rlbox.plan.lock import Upgrade
+from rlbox.spec.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
+from rlbox.spec.project import Project
 from rlbox.spec.target import Target
 
-SIX = Package(name="six", version="1.16.0", sha256=("a" * 64,))
-UV = Package(name="uv", version="0.9.0", sha256=("b" * 64,))
+
+class Resolver:
+    """What uv, apt and git would find now; `asked` are the upgrades that were wanted."""
+
+    def __init__(self) -> None:
+        self.packages: tuple[Package, ...] = (PACKAGE,)
+        self.debs = (DEB,)
+        self.git: tuple[GitTree, ...] = ()
+        self.asked: list[Upgrade] = []
+        self.sources: list[str] = []
+
+    def resolve(
+        self,
+        target: Target,
+        runtime: tuple[str, ...],
+        before: Lock | None,
+        upgrade: Upgrade,
+        places: str,
+        patches: Mapping[str, str],
+    ) -> Lock:
+        self.asked.append(upgrade)
+        self.sources.append(places)
+        groups = tuple(LockedGroup(name=group.name, packages=self.packages) for group in target.stack)
+        locked = tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches)
+        return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
 
 
 @pytest.fixture
-def uv(monkeypatch: pytest.MonkeyPatch) -> None:
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     """A resolver that finds six for every group."""
-
-    def resolve(target: Target, runtime: tuple[str, ...], sources: Any, ca: str) -> Lock:
-        return Lock(
-            target=target.name,
-            spec=lock_checksum(target, runtime),
-            runtime=LockedGroup(name="runtime", packages=(UV,)),
-            groups=tuple(LockedGroup(name=group.name, packages=(SIX,)) for group in target.stack),
-        )
-
-    monkeypatch.setattr("rlbox.act.uv.resolve_lock", resolve)
+    made = Resolver()
+    monkeypatch.setattr("rlbox.act.lock.resolve_lock", made.resolve)
+    monkeypatch.setattr("rlbox.cli.places.lock_places", lambda app, target, sources: sources)
+    return made
 
 
-WRITTEN = "tools           1 packages\nruntime         1 packages\nlock.json {}\n"
+NEXT = "next: rlbox build mine\n"
+COUNTS = "os              1 packages       0.0 MB\nruntime         1 packages       0.0 MB\n"
+WRITTEN = COUNTS + "tools           1 packages       0.0 MB\nlock.json {}\n"
+NEWER = replace(PACKAGE, version="1.17.0", sha256="f" * 64, size=3_450_000)
 
 
-def test_writing(rlbox: Rlbox, folder: Folder, uv: None) -> None:
-    folder.target("mine")
-    next_step = "next: rlbox build mine\n"
-    assert rlbox("lock", "mine", "--dry-run") == Said(
-        code=0, out=WRITTEN.format("not written (--dry-run)"), err=next_step
-    )
-    assert not (folder.path / "images/mine/lock.json").exists()
-    assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("written"), err=next_step)
-    assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("unchanged"), err=next_step)
-    lock = load_lock(folder.path / "images/mine/lock.json")
+def written(folder: Folder, name: str = "mine") -> Lock:
+    lock = load_lock(folder.path / f"images/{name}/lock.json")
     assert lock is not None
-    assert lock.groups == (LockedGroup(name="tools", packages=(SIX,)),)
+    return lock
+
+
+def test_writing(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    said = rlbox("lock", "mine", "--dry-run")
+    assert said == Said(code=0, out=WRITTEN.format("not written (--dry-run)"), err=NEXT)
+    assert not (folder.path / "images/mine/lock.json").exists()
+    assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("written"), err=NEXT)
+    assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("unchanged"), err=NEXT)
+    assert written(folder) == folder.fitting_lock("mine")
     assert rlbox("lock", "mine", "--json").data == {
         "schema": 1,
         "target": "mine",
-        "groups": {"tools": 1, "runtime": 1},
+        "groups": {"os": 1, "runtime": 1, "tools": 1},
+        "bytes": {"os": DEB.size, "runtime": UV.size, "build": 0, "tools": PACKAGE.size},
         "changed": False,
     }
 
 
-def test_check(rlbox: Rlbox, folder: Folder, uv: None) -> None:
+def test_a_lock_that_fits_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
     folder.target("mine")
-    stale = "rlbox: error: the lock of target mine is {}\n  next:  rlbox lock mine\n"
-    assert rlbox("lock", "mine", "--check") == Said(code=1, out="", err=stale.format("missing"))
+    rlbox("lock", "mine")
+    rlbox("lock", "mine")
+    assert resolver.asked == [Upgrade()]
+    folder.target("mine", TARGET.replace("1.16.0", "1.17.0"))
+    rlbox("lock", "mine")
+    assert resolver.asked == [Upgrade()] * 2
+
+
+def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine", TARGET + '[[patches]]\nfile = "one.diff"\ninto = "/opt"\n')
+    folder.write("images/mine/patches/one.diff", "1\n")
+    rlbox("lock", "mine")
+    folder.write("images/mine/patches/one.diff", "2\n")
+    assert rlbox("build", "mine").err.startswith(
+        "rlbox: error: the lock of target mine is stale: one.diff changed since\n"
+    )
+    old, new = (lock_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
+    assert rlbox("lock", "mine").err == f"--- lock.json\n+++ lock.json (now)\n-one.diff {old}\n+one.diff {new}\n{NEXT}"
+    assert len(resolver.asked) == 1
+    assert written(folder).patches == (lock_patch("one.diff", "2\n"),)
+
+
+def test_a_missing_patch(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine", TARGET + '[[patches]]\nfile = "one.diff"\ninto = "/opt"\n')
+    assert rlbox("lock", "mine") == Said(
+        code=2,
+        out="",
+        err=f"rlbox: error: patches: there is no file one.diff\n  where: {folder.path}/images/mine/patches\n",
+    )
+
+
+def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    resolver.packages = (NEWER, replace(PACKAGE, name="rich", version="15"))
+    resolver.debs = (replace(DEB, sha256="9" * 64),)
+    resolver.git = (GitTree(name="tree", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),)
+    said = rlbox("lock", "mine", "--upgrade")
+    assert said.out == (COUNTS + "tools           2 packages       3.5 MB\nlock.json written\n")
+    assert said.err == (
+        "--- lock.json\n"
+        "+++ lock.json (now)\n"
+        "-python3 3.11.2-1+b1 dddddddddddd\n"
+        "+python3 3.11.2-1+b1 999999999999\n"
+        "-six 1.16.0 aaaaaaaaaaaa\n"
+        "+six 1.17.0 ffffffffffff\n"
+        "+rich 15 aaaaaaaaaaaa\n"
+        '-"git": []\n'
+        '+"git": [\n'
+        "+tree 333333333333\n"
+        "+]\n" + NEXT
+    )
+
+
+def test_a_group_without_packages_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    resolver.packages = ()
+    said = rlbox("lock", "mine", "--upgrade")
+    assert said.code == 0
+    assert '+{"name": "tools", "packages": []}\n' in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "upgrade"),
+    [
+        (["--upgrade"], Upgrade(everything=True)),
+        (["six", "--upgrade"], Upgrade(names=frozenset({"six"}))),
+        (["--upgrade", "six", "python3", "uv"], Upgrade(names=frozenset({"six", "python3", "uv"}))),
+    ],
+)
+def test_upgrades(rlbox: Rlbox, folder: Folder, resolver: Resolver, words: list[str], upgrade: Upgrade) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    assert rlbox("lock", "mine", *words) == Said(code=0, out=WRITTEN.format("unchanged"), err=NEXT)
+    assert resolver.asked == [Upgrade(), upgrade]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("sixx", " (did you mean 'six'?)"), ("pyton3", " (did you mean 'python3'?)"), ("zzz", "")]
+)
+def test_an_upgrade_of_what_is_not_locked(
+    rlbox: Rlbox, folder: Folder, resolver: Resolver, name: str, near: str
+) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    before = written(folder)
+    resolver.packages = (NEWER,)
+    assert rlbox("lock", "mine", "--upgrade", "six", name) == Said(
+        code=2,
+        out="",
+        err=f"rlbox: error: the lock has no package {name!r}{near}\n  next:  rlbox show mine\n",
+    )
+    assert written(folder) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["six"], ["--check", "--upgrade"], ["--offline"], ["--offline", "--upgrade"]], ids=str
+)
+def test_words_that_do_not_go_together(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
+    folder.target("mine")
+    said = rlbox("lock", "mine", *words)
+    assert said.code == 2
+    assert said.err.splitlines()[-1] == (
+        "Error: names go with --upgrade, --offline with --check, and --check without --upgrade"
+    )
+
+
+def test_check(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    wrong = "rlbox: error: the lock of target mine is {}\n  next:  rlbox lock mine\n"
+    assert rlbox("lock", "mine", "--check") == Said(code=1, out="", err=wrong.format("missing"))
     rlbox("lock", "mine")
     assert rlbox("lock", "mine", "--check") == Said(code=0, out="mine  lock is current\n", err="")
     assert rlbox("lock", "mine", "--check", "--json").data == {"schema": 1, "target": "mine", "lock": "current"}
+    assert resolver.asked == [Upgrade()] * 3
     folder.target("mine", TARGET + '[env]\nA = "1"\n')
     assert rlbox("lock", "mine", "--check").code == 0
     folder.target("mine", TARGET.replace("1.16.0", "1.17.0"))
-    assert rlbox("lock", "mine", "--check") == Said(code=1, out="", err=stale.format("stale"))
+    said = rlbox("lock", "mine", "--check")
+    assert said == Said(code=1, out="", err=wrong.format("stale: the spec changed since"))
     rlbox("lock", "mine")
     assert rlbox("lock", "mine", "--check").code == 0
 
 
-def test_a_torn_lock_is_made_again(rlbox: Rlbox, folder: Folder, uv: None) -> None:
+def test_check_finds_what_the_sources_changed(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    before = written(folder)
+    resolver.packages = (replace(PACKAGE, sha256="f" * 64),)
+    assert rlbox("lock", "mine", "--check") == Said(
+        code=1,
+        out="",
+        err="rlbox: error: the lock of target mine drifted: its sources no longer offer what it names\n"
+        "--- lock.json\n+++ lock.json (now)\n-six 1.16.0 aaaaaaaaaaaa\n+six 1.16.0 ffffffffffff\n"
+        "  next:  rlbox lock mine\n",
+    )
+    assert written(folder) == before
+
+
+def test_check_offline_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    folder.lock("mine")
+    resolver.packages = (NEWER,)
+    assert rlbox("lock", "mine", "--check", "--offline") == Said(code=0, out="mine  lock is current\n", err="")
+    assert resolver.asked == []
+
+
+def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine", "--sources", "cn")
+    monkeypatch.setenv("RLBOX_SOURCES", "lan")
+    rlbox("lock", "mine", "--check")
+    assert resolver.sources == ["cn", "lan"]
+
+
+def test_source_archives_are_said(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    resolver.packages = (PACKAGE, replace(PACKAGE, name="old", file="old-1.tar.gz"))
+    assert rlbox("lock", "mine").err == (
+        "no wheel for x86_64-unknown-linux-gnu, built from source in every image: old-1.tar.gz\n" + NEXT
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"schema": 2, ',
+            "not a lock file: JSONDecodeError: "
+            "Expecting property name enclosed in double quotes: line 1 column 15 (char 14)",
+        ),
+        ('{"schema": 1}', "schema 1, this rlbox reads 2"),
+    ],
+)
+def test_a_lock_that_cannot_be_read_is_made_again(
+    rlbox: Rlbox, folder: Folder, resolver: Resolver, text: str, message: str
+) -> None:
     """The step that the message names must work."""
     folder.target("mine")
-    path = folder.write("images/mine/lock.json", '{"schema": 1, ')
+    path = folder.write("images/mine/lock.json", text)
     said = rlbox("lock", "mine", "--check")
-    assert said == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: {path}: not a lock file: JSONDecodeError: "
-        "Expecting property name enclosed in double quotes: line 1 column 15 (char 14)\n  next:  rlbox lock mine\n",
-    )
+    assert said == Said(code=2, out="", err=f"rlbox: error: {path}: {message}\n  next:  rlbox lock mine\n")
     assert rlbox("build", "mine").err == said.err
-    assert rlbox("lock", "mine").code == 0
+    assert rlbox("lock", "mine") == Said(
+        code=0, out=WRITTEN.format("written"), err=f"{path}: {message}; it is made anew\n{NEXT}"
+    )
     assert rlbox("lock", "mine", "--check").code == 0
 
 
+def test_the_lock_of_a_shipped_target_is_written_into_the_project(
+    rlbox: Rlbox, folder: Folder, resolver: Resolver
+) -> None:
+    shipped = folder.project.lock_file("local")
+    text = shipped.read_bytes()
+    said = rlbox("lock", "local", "--upgrade")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "lock.json written")
+    assert folder.files() == ["images/local/lock.json"]
+    assert [group.name for group in written(folder, "local").groups] == ["torch", "engine", "framework"]
+    assert shipped.read_bytes() == text
+    assert Project(folder=folder.path).lock_file("local") == folder.path / "images/local/lock.json"
+    assert rlbox("lock", "local", "--check", "--offline").code == 0
+
+
+def test_a_shipped_lock_that_fits_is_copied(rlbox: Rlbox, folder: Folder) -> None:
+    shipped = folder.project.lock_file("local")
+    said = rlbox("lock", "local")
+    assert (said.code, said.out.splitlines()[-1], said.err) == (0, "lock.json written", "next: rlbox build local\n")
+    assert (folder.path / "images/local/lock.json").read_bytes() == shipped.read_bytes()
+
+
 def test_the_shipped_lock(rlbox: Rlbox) -> None:
-    assert rlbox("lock", "local", "--check") == Said(code=0, out="local  lock is current\n", err="")
+    said = rlbox("lock", "local", "--check", "--offline")
+    assert said == Said(code=0, out="local  lock is current\n", err="")
 
 
-def test_no_solution(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*args: object) -> None:
-        raise WorkFailed("uv finds no set of packages for target mine (exit code 1)\n  | because six==9")
+def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: Any) -> None:
+        raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
-    monkeypatch.setattr("rlbox.act.uv.resolve_lock", none)
+    monkeypatch.setattr("rlbox.act.lock.resolve_lock", none)
+    monkeypatch.setattr("rlbox.act.mirrors.default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(
         code=1,
         out="",
-        err="rlbox: error: uv finds no set of packages for target mine (exit code 1)\n  | because six==9\n",
+        err="rlbox: error: uv finds no set of packages for the stack of target mine (exit code 1)\n"
+        "  | because six==9\n",
     )
 
 

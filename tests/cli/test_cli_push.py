@@ -131,13 +131,26 @@ def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: Engine
 def test_what_explains_the_image_is_attached(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
 ) -> None:
-    stored(server, engine, "gzip")
+    digest = stored(server, engine, "gzip")
     cache_folder("images", "mine").mkdir(parents=True)
-    (cache_folder("images", "mine") / "sbom.spdx.json").write_text("{}")
+    (cache_folder("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": digest}))
     data = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--gzip", "--json").data
     (attached,) = data["attached"]
     assert json.loads(server.manifests[attached][1])["artifactType"] == "application/spdx+json"
     assert data["gzip"] is None  # no layer is zstd
+
+
+def test_what_explains_another_image_is_not_attached(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
+) -> None:
+    stored(server, engine)
+    folder = cache_folder("images", "mine")
+    folder.mkdir(parents=True)
+    (folder / "sbom.spdx.json").write_text(json.dumps({"about": "sha256:" + "0" * 64}))
+    said = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--json")
+    assert said.data["attached"] == []
+    note = f"note: the SBOM in {folder} is of another build; `rlbox build mine --rebuild` writes this one's\n"
+    assert said.err.startswith(note)
 
 
 def test_an_address_that_means_two_machines(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
+from fakes import CHECKOUT, TARGET, EngineSocket, Folder, Rlbox, Said
 
+from rlbox.act.bootstrap import rootfs_path
 from rlbox.cli.app import App
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
@@ -51,7 +52,7 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("render", "--check") == Said(code=0, out=f"{BASE}  unchanged\n{LOCAL}  unchanged\n", err="")
     path = folder.path / BASE
     text = path.read_text()
-    path.write_text(text.replace("LANG=C.UTF-8", "LANG=C"))
+    path.write_text(text.replace("rlbox.os", "os"))
     assert rlbox("render", "--check") == Said(
         code=1,
         out="",
@@ -59,18 +60,18 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
 --- Dockerfile.base
 +++ Dockerfile.base (rendered now)
 @@ -3,7 +3,7 @@
- # ---- first stage of every image: operating system, uv, rlbox's own runtime, entrypoint ----
- FROM os AS base
+ # ---- first stages of every image: operating system, uv, rlbox's own runtime ----
+ # No layer of the image is a RUN: each stage lays its files below /out with fixed time stamps, and only those are copied.
+ # So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
+-FROM os AS rlbox.tools
++FROM rlbox.os AS rlbox.tools
  ARG SOURCE_DATE_EPOCH
--ENV LANG=C \\
-+ENV LANG=C.UTF-8 \\
-     PYTHONUNBUFFERED=1
- COPY scripts/install.sh /opt/rlbox/libexec/install.sh
- COPY requirements/uv.txt requirements/runtime.txt /opt/rlbox/requirements/
+ COPY scripts/install.sh requirements/uv.txt /opt/tools/
+ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \\
   next:  rlbox render
-""",
+""",  # noqa: E501 - these are lines of a template
     )
-    assert "LANG=C " in path.read_text()
+    assert "FROM os AS" in path.read_text()
 
 
 def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder) -> None:
@@ -114,21 +115,25 @@ def test_context_takes_one_target(rlbox: Rlbox, folder: Folder, words: list[str]
 
 
 @pytest.fixture
-def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bootstrapped base, made by nobody."""
-    path = tmp_path / "rootfs.tar"
+def rootfs(folder: Folder) -> Path:
+    """The bootstrapped base of the shipped target, made by nobody."""
+    path = rootfs_path(App(project=folder.project).image_plan("local").rootfs)
+    path.parent.mkdir(parents=True)
     path.write_text("an archive")
-    monkeypatch.setattr("rlbox.act.bootstrap.make_rootfs", lambda *made_from: path)
     return path
 
 
-def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+@pytest.mark.allow("sockets")
+def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, rootfs: Path, engine: EngineSocket) -> None:
     assert rlbox("render", "local", "--context", "c").code == 0
     context = folder.path / "c"
     there = {path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()}
     plan = App(project=folder.project).image_plan("local")
-    assert {*plan.context, "rootfs.tar", "wheels/README", "rlbox/__main__.py", "rlbox/data/defaults.toml"} <= there
+    lib = "files/opt/rlbox/lib/rlbox"
+    layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", *plan.layers)}
+    assert {*plan.context, *layers, "rootfs.tar", "wheels/README", f"{lib}/__main__.py"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"
+    assert (context / "Dockerfile").read_text() == plan.context["Dockerfile"]
     (context / "stranger").write_text("x")
     assert rlbox("render", "local", "--context", "c").code == 0
     assert not (context / "stranger").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fakes import Folder, Rlbox, Said
+from fakes import EngineSocket, Folder, Rlbox, Said
 
 from rlbox import __version__
 from rlbox.act.folders import cache_folder
@@ -85,7 +85,8 @@ def test_every_failure(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, kind: type
     assert (said.code, said.err) == (code, "rlbox: error: it broke\n  where: here\n  next:  mend it\n")
 
 
-def test_errors_of_specs_as_json(rlbox: Rlbox) -> None:
+@pytest.mark.allow("sockets")
+def test_errors_of_specs_as_json(rlbox: Rlbox, engine: EngineSocket) -> None:
     said = rlbox("show", "locl", "--json")
     assert said.code == 2
     assert said.data["error"] == {
@@ -167,7 +168,8 @@ def test_quiet_says_only_what_goes_wrong(rlbox: Rlbox, folder: Folder) -> None:
 
 
 def test_json_is_one_object_with_a_schema(rlbox: Rlbox) -> None:
-    for words in (["targets"], ["show", "local"], ["render", "--check"], ["lock", "local", "--check"], ["runs"]):
+    lock = ["lock", "local", "--check", "--offline"]
+    for words in (["targets"], ["show", "local"], ["render", "--check"], lock, ["runs"]):
         said = rlbox(*words, "--json")
         data = json.loads(said.out)
         assert (type(data), data["schema"]) == (dict, 1), words

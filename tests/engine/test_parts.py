@@ -42,7 +42,7 @@ SIX_PATCH = """--- a/six.py
  __author__ = "Benjamin Peterson <benjamin@python.org>"
 -__version__ = "1.16.0"
 +__version__ = "1.16.0+patched"
- 
+\x20
 """
 TREE_PATCH = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1,2 @@\n hello\n+{}\n"
 

@@ -191,8 +191,9 @@ def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy
     box = make(layers=1)
     folder = tmp_path / f"cache/rlbox/images/{NAME}"
     folder.mkdir(parents=True)
-    (folder / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-2.3"}')
-    (folder / "provenance.json").write_text('{"_type": "https://in-toto.io/Statement/v1"}')
+    digest = image_of(box)["Id"]
+    (folder / "sbom.spdx.json").write_text(json.dumps({"spdxVersion": "SPDX-2.3", "about": digest}))
+    (folder / "provenance.json").write_text(json.dumps({"_type": "https://in-toto.io/Statement/v1", "about": digest}))
     data = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
     with Registry(proxy.host) as registry:
         listed = registry.referrers(NAME, data["digest"])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from fakes import CHECKOUT, Folder, Rlbox
+from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.cli.app import App
-from rlbox.plan.image import ImagePlan
+from rlbox.plan.image import ImagePlan, part_files
+from rlbox.spec.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
 from rlbox.spec.project import Project
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -58,7 +61,47 @@ EMPTY = ""
 QUOTES = '''"double" 'single' `back`'''
 UNICODE = "äöü 世界 "
 """
-TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES}
+PARTS = f"""
+title = "all that an image can be made of"
+sources = "cn"
+[base]
+image = "registry.example/base@sha256:{DIGEST}"
+[[stack]]
+name = "tools"
+packages = ["six", "rich"]
+[[git]]
+name = "verl"
+url = "https://git.example/verl"
+ref = "v0.5"
+into = "/opt/verl"
+[[http]]
+name = "tool"
+url = "https://files.example/tool"
+into = "/opt/bin/tool"
+executable = true
+[[http]]
+name = "table"
+url = "https://files.example/table.json"
+into = "/opt/share/$table.json"
+[[patches]]
+file = "six.diff"
+into = "/opt/venv/lib/python3.11/site-packages"
+[[patches]]
+file = "verl.diff"
+into = "/opt/verl"
+strip = 2
+[build]
+own_layer_mib = 1
+bake_ca = true
+"""
+LARGE = replace(PACKAGE, name="Large", version="2.0", sha256="e" * 64, size=1 << 20)
+LOCKED: dict[str, Any] = {
+    "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
+    "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
+    "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
+    "patches": tuple(lock_patch(f"{name}.diff", name) for name in ("six", "verl")),
+}
+TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}
 # What no image file may name, in pieces so that this file does not.
 REGISTRY = re.compile("|".join(r"\.".join(parts) for parts in (("pypi", "org"), ("debian", "org"), ("npmjs", "org"))))
 SECRET = re.compile(
@@ -86,47 +129,53 @@ def test_committed_locks_are_current(name: str) -> None:
 def test_targets_that_try_the_templates(
     name: str, folder: Folder, rlbox: Rlbox, golden: Callable[[str, str], None]
 ) -> None:
-    folder.target(name, TARGETS[name])
+    write_target(folder, name)
     assert rlbox("render", name).code == 0
     text = (folder.path / f"images/{name}/Dockerfile").read_bytes().decode()
     # `mine` follows the shipped target: its golden is that target's Dockerfile and this difference.
     golden(f"{name}.Dockerfile", text if name != "mine" else difference(text))
 
 
+def write_target(folder: Folder, name: str) -> None:
+    """Write one of `TARGETS`; only `parts` has a lock, and that of `rlbox` itself is no part of its text."""
+    folder.target(name, TARGETS[name])
+    if name == "parts":
+        for patch in ("six", "verl"):
+            folder.write(f"images/parts/patches/{patch}.diff", patch)
+        folder.lock("parts", spec="0", **LOCKED)
+
+
 def difference(text: str) -> str:
     """Return the lines of `mine` that the Dockerfile of `local` does not have."""
     local = (CHECKOUT / "images/local/Dockerfile").read_bytes().decode().splitlines(keepends=True)
     lines = [line for line in text.splitlines(keepends=True) if line not in local]
-    return re.sub(r'rlbox.spec="[0-9a-f]{64}"', 'rlbox.spec="…"', "".join(lines))
+    return re.sub(r'rlbox.(spec|lock)="[0-9a-f]{64}"', r'rlbox.\1="…"', "".join(lines))
 
 
 def test_rendering_twice_gives_the_same_bytes(folder: Folder, rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in TARGETS.items():
-        folder.target(name, text)
+    for name in TARGETS:
+        write_target(folder, name)
     assert rlbox("render").code == 0
     first = {name: (folder.path / name).read_bytes() for name in folder.files()}
     for name in first:
-        if not name.endswith("target.toml"):
+        if name.endswith("Dockerfile") or name == "Dockerfile.base":
             (folder.path / name).unlink()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.path.parent / "another cache"))
     assert rlbox("render").code == 0
     assert {name: (folder.path / name).read_bytes() for name in folder.files()} == first
-    assert sorted(first) == sorted(
-        ["Dockerfile.base"]
-        + [f"images/{name}/Dockerfile" for name in (*TARGETS, *SHIPPED.targets())]
-        + [f"images/{name}/target.toml" for name in TARGETS]
-    )
+    written = [name for name in first if name.endswith("Dockerfile") or name == "Dockerfile.base"]
+    assert written == sorted(["Dockerfile.base", *(f"images/{n}/Dockerfile" for n in (*TARGETS, *SHIPPED.targets()))])
 
 
-def test_every_image_begins_with_the_same_stage(folder: Folder) -> None:
+def test_every_image_begins_with_the_same_stages(folder: Folder) -> None:
     base = (CHECKOUT / "Dockerfile.base").read_text(encoding="utf-8")
     head, _, stage = base.partition("\n\n")
-    assert head == "# Rendered by `rlbox render`: the first stage of every images/*/Dockerfile."
-    assert stage.startswith("# ---- first stage of every image")
+    assert head == "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile."
+    assert stage.startswith("# ---- first stages of every image")
     dockerfiles = sorted(CHECKOUT.glob("images/*/Dockerfile"))
     assert [path.parent.name for path in dockerfiles] == list(SHIPPED.targets())
-    for name, text in TARGETS.items():
-        folder.target(name, text)
+    for name in TARGETS:
+        write_target(folder, name)
     texts = [path.read_text(encoding="utf-8") for path in dockerfiles]
     texts += [plan(folder.project, name).rendered[f"images/{name}/Dockerfile"] for name in TARGETS]
     for text in texts:
@@ -153,13 +202,29 @@ def test_no_registry_and_no_secret_in_what_images_are_made_from() -> None:
     assert [(name, hit.group()) for name, text in texts.items() for hit in SECRET.finditer(text)] == []
 
 
-@pytest.mark.parametrize("name", SHIPPED.targets())
-def test_the_context_has_what_the_dockerfile_copies(name: str) -> None:
-    """Every source of COPY, ADD and of a bind mount is in the context."""
-    image = plan(SHIPPED, name)
-    there = {*image.context, "rootfs.tar", "wheels", "rlbox"}
+@pytest.mark.parametrize("name", [*SHIPPED.targets(), *TARGETS])
+def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -> None:
+    """Every source of COPY, ADD and of a bind mount is in the context, and every build stage that is named is there."""
+    project = SHIPPED
+    if name in TARGETS:
+        write_target(folder, name)
+        if name != "parts":
+            folder.lock(name)
+        project = folder.project
+    image = plan(project, name)
+    carried = part_files(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
+    there = {*image.context, "rootfs.tar", *carried.values()}
+    there |= {
+        path for layer in ("uv", "runtime", *image.layers) for path in (f"wheels/{layer}", f"requirements/{layer}.txt")
+    }
+    there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {"files/", "scripts", "debs"}
     dockerfile = image.context["Dockerfile"]
-    copied = [words.split()[:-1] for words in re.findall(r"^(?:COPY|ADD) (?!--from)(.+)$", dockerfile, re.M)]
+    copied = [
+        words.split()[:-1] for words in re.findall(r"^(?:COPY|ADD) (?:--chmod=\d+ )?(?!--)(.+)$", dockerfile, re.M)
+    ]
     wanted = {word for words in copied for word in words} | set(re.findall(r"type=bind,source=([^,\s]+)", dockerfile))
     assert wanted - there == set()
-    assert {f"requirements/{group}.txt" for group in image.groups} <= set(image.context)
+    assert {f"requirements/{layer}.txt" for layer in image.layers} <= set(image.context)
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)
+    assert len(stages) == len(set(stages))
+    assert set(re.findall(r"(?:--from=|from=)([^,\s]+)", dockerfile)) <= set(stages)

@@ -99,5 +99,5 @@ def test_a_target_of_the_user_needs_nothing_in_the_package(wheel: Path, tmp_path
 
 def test_the_lock_of_the_wheel_is_current(wheel: Path, tmp_path: Path) -> None:
     """rlbox's own requirements are read from the installed distribution, and the lock was made from them."""
-    done = rlbox(wheel, tmp_path, "lock", "local", "--check")
+    done = rlbox(wheel, tmp_path, "lock", "local", "--check", "--offline")
     assert (done.returncode, done.stdout) == (0, "local  lock is current\n"), done.stderr

@@ -140,7 +140,8 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
     )
     assert part_files(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
     text = plan_image(target, lock, (), TEMPLATES, None).context["Dockerfile"]
-    assert """
+    assert (
+        """
 # https://git.example/verl at main
 FROM rlbox.tools AS verl
 ARG SOURCE_DATE_EPOCH
@@ -152,7 +153,9 @@ FROM rlbox.tools AS tool
 ARG SOURCE_DATE_EPOCH
 COPY --chmod=0755 http/tool-555555555555 "/out/opt/bin/tool"
 RUN sh /opt/tools/install.sh settle
-""" in text
+"""
+        in text
+    )
     assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.files" in text
     assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES, None).context["Dockerfile"]
 

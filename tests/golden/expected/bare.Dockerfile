@@ -2,40 +2,68 @@
 # nothing but one group
 # Build it with `rlbox build bare`, or `docker build` the folder that `rlbox render bare --context FOLDER` makes.
 
-FROM registry.example/base@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef AS os
-
-# ---- first stage of every image: operating system, uv, rlbox's own runtime, entrypoint ----
-FROM os AS base
+FROM registry.example/base@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef AS rlbox.os
 ARG SOURCE_DATE_EPOCH
-ENV LANG=C.UTF-8 \
-    PYTHONUNBUFFERED=1
-COPY scripts/install.sh /opt/rlbox/libexec/install.sh
-COPY requirements/uv.txt requirements/runtime.txt /opt/rlbox/requirements/
-# rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
+# Its locked apt packages come with the build context: no archive is asked, whose contents change from day to day.
+RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
+    --mount=type=bind,source=debs,target=/run/rlbox/debs \
+    sh /run/rlbox/scripts/install.sh base
+
+# ---- first stages of every image: operating system, uv, rlbox's own runtime ----
+# No layer of the image is a RUN: each stage lays its files below /out with fixed time stamps, and only those are copied.
+# So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
+FROM rlbox.os AS rlbox.tools
+ARG SOURCE_DATE_EPOCH
+COPY scripts/install.sh requirements/uv.txt /opt/tools/
 RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,target=/root/.cache/uv \
-    sh /opt/rlbox/libexec/install.sh runtime
-COPY scripts/entrypoint.sh /opt/rlbox/libexec/entrypoint.sh
+    --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh uv
 
-# ---- the stack: one layer a group, the least often changed first ----
-FROM base AS stack
+# rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
+FROM rlbox.tools AS rlbox.runtime
+COPY requirements/runtime.txt requirements/build.txt /opt/tools/
+RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
+    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
+    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh runtime
+
+# ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+FROM rlbox.tools AS rlbox.venv
 ARG SOURCE_DATE_EPOCH
-RUN /opt/rlbox/bin/uv venv --quiet --python '/opt/python'"'"'s/bin/python3' /opt/venv
+RUN sh /opt/tools/install.sh venv '/opt/python'"'"'s/bin/python3'
 
 # tools: six
-COPY requirements/tools.txt /opt/rlbox/requirements/
+FROM rlbox.tools AS tools
+ARG SOURCE_DATE_EPOCH
+COPY requirements/tools.txt requirements/build.txt /opt/tools/
 RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels,target=/run/rlbox/wheels \
-    sh /opt/rlbox/libexec/install.sh group tools
+    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh layer '/opt/python'"'"'s/bin/python3' tools
 
-# ---- what changes most: rlbox itself, environment, labels ----
-COPY rlbox /opt/rlbox/lib/rlbox
-ENV PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# ---- what changes most: rlbox itself ----
+FROM rlbox.tools AS rlbox.files
+ARG SOURCE_DATE_EPOCH
+COPY files/ /out/
+RUN sh /opt/tools/install.sh settle
+
+# ---- the image ----
+FROM rlbox.os
+COPY --link --from=rlbox.runtime /out/ /
+COPY --link --from=rlbox.venv /out/ /
+COPY --link --from=tools /out/ /
+COPY --link --from=rlbox.files /out/ /
+ENV LANG=C.UTF-8 \
+    PYTHONUNBUFFERED=1 \
+    PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
-LABEL rlbox.target="bare" \
-      rlbox.spec="7dfa27c05fd471a5e448f6df1dbe1dfe8300b21f1d744c7b23d4895f423fb6d9"
+LABEL org.opencontainers.image.title="nothing but one group" \
+      rlbox.fixes="" \
+      rlbox.lock="" \
+      rlbox.spec="2048ad89114beedda4360bec761f35a35c7e28a52a69477c67d44ad2105d9d62" \
+      rlbox.target="bare"

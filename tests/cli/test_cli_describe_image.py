@@ -1,0 +1,76 @@
+"""What a build leaves beside its image, with an engine that knows the image."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fakes import ON_IMAGE, EngineSocket, Folder
+
+from rlbox.act.folders import cache_folder
+from rlbox.cli.app import App
+from rlbox.cli.describe_image import describe_image
+
+TAG = "rlbox/mine:latest"
+ID = "sha256:" + "1234567890abcdef" * 4
+FILES = ["provenance.json", "sbom.spdx.json"]
+pytestmark = pytest.mark.allow("sockets")
+
+
+@pytest.fixture
+def app(folder: Folder) -> App:
+    """A project with a locked target on an image."""
+    folder.target("mine", ON_IMAGE)
+    folder.lock("mine")
+    return App(project=folder.project)
+
+
+def image(**more: Any) -> dict[str, Any]:
+    return {"Id": ID, "Config": {"Labels": {"rlbox.spec": "5" * 64}}, **more}
+
+
+def left() -> dict[str, Any]:
+    return {path.name: json.loads(path.read_bytes()) for path in sorted(cache_folder("images", "mine").iterdir())}
+
+
+def test_both_files_are_about_the_image(app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.images[TAG] = image(RepoDigests=[f"rlbox/mine@{ID}"])
+    describe_image(app, app.image_plan("mine"), hermetic=True)
+    assert list(left()) == FILES
+    predicate = left()["provenance.json"]["predicate"]
+    assert predicate["buildDefinition"]["externalParameters"]["mode"] == "hermetic"
+    assert predicate["buildDefinition"]["externalParameters"]["spec"] == f"sha256:{'5' * 64}"
+    assert predicate["runDetails"]["builder"]["version"]["engine"] == "28.2.2"
+    assert "annotations" not in left()["provenance.json"]["subject"][0]
+    assert left()["sbom.spdx.json"]["packages"][0]["versionInfo"] == ID
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_engine_that_keeps_no_manifest(app: App, engine: EngineSocket) -> None:
+    engine.images[TAG] = image(RepoDigests=[])
+    describe_image(app, app.image_plan("mine"), hermetic=False)
+    (subject,) = left()["provenance.json"]["subject"]
+    assert subject["digest"] == {"sha256": ID.partition(":")[2]}
+    assert "configuration" in subject["annotations"]["rlbox.digest"]
+
+
+def test_what_explained_an_image_goes_with_it(app: App, engine: EngineSocket) -> None:
+    engine.images[TAG] = image()
+    describe_image(app, app.image_plan("mine"), hermetic=False)
+    del engine.images[TAG]
+    describe_image(app, app.image_plan("mine"), hermetic=False)
+    assert left() == {}
+
+
+def test_a_folder_that_cannot_be_written_fails_no_build(
+    app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.images[TAG] = image()
+    plan = app.image_plan("mine")
+    folder = cache_folder("images", "mine")
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    describe_image(app, plan, hermetic=False)
+    note = f"note: the image has no SBOM and provenance: {folder} cannot be written: Not a directory\n"
+    assert capsys.readouterr() == ("", note)

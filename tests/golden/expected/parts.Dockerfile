@@ -1,0 +1,123 @@
+# Rendered by `rlbox render parts` from images/parts/target.toml: edit that file, not this one.
+# all that an image can be made of
+# Build it with `rlbox build parts`, or `docker build` the folder that `rlbox render parts --context FOLDER` makes.
+
+FROM registry.example/base@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef AS rlbox.os
+ARG SOURCE_DATE_EPOCH
+# Its locked apt packages come with the build context: no archive is asked, whose contents change from day to day.
+RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
+    --mount=type=bind,source=debs,target=/run/rlbox/debs \
+    sh /run/rlbox/scripts/install.sh base
+
+# ---- first stages of every image: operating system, uv, rlbox's own runtime ----
+# No layer of the image is a RUN: each stage lays its files below /out with fixed time stamps, and only those are copied.
+# So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
+FROM rlbox.os AS rlbox.tools
+ARG SOURCE_DATE_EPOCH
+COPY scripts/install.sh requirements/uv.txt /opt/tools/
+RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
+    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
+    --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh uv
+
+# rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
+FROM rlbox.tools AS rlbox.runtime
+COPY requirements/runtime.txt requirements/build.txt /opt/tools/
+RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
+    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
+    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh runtime
+
+# ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+FROM rlbox.tools AS rlbox.venv
+ARG SOURCE_DATE_EPOCH
+RUN sh /opt/tools/install.sh venv /usr/bin/python3
+
+# tools: Large 2.0
+FROM rlbox.tools AS tools.large
+ARG SOURCE_DATE_EPOCH
+COPY requirements/tools.large.txt requirements/build.txt /opt/tools/
+RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
+    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
+    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/tools.large,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh layer /usr/bin/python3 tools.large
+
+# tools: six, rich
+FROM rlbox.tools AS tools
+ARG SOURCE_DATE_EPOCH
+COPY requirements/tools.txt requirements/build.txt /opt/tools/
+RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
+    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
+    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
+    sh /opt/tools/install.sh layer /usr/bin/python3 tools
+
+# https://git.example/verl at v0.5
+FROM rlbox.tools AS verl
+ARG SOURCE_DATE_EPOCH
+ADD git/verl-111111111111.tar "/out/opt/verl/"
+RUN sh /opt/tools/install.sh settle
+
+# https://files.example/tool
+FROM rlbox.tools AS tool
+ARG SOURCE_DATE_EPOCH
+COPY --chmod=0755 http/tool-222222222222 "/out/opt/bin/tool"
+RUN sh /opt/tools/install.sh settle
+
+# https://files.example/table.json
+FROM rlbox.tools AS table
+ARG SOURCE_DATE_EPOCH
+COPY --chmod=0644 http/table-222222222222 "/out/opt/share/\$table.json"
+RUN sh /opt/tools/install.sh settle
+
+# Diffs: each changed file is written anew, into a layer above the one it comes from.
+FROM rlbox.tools AS rlbox.patches
+ARG SOURCE_DATE_EPOCH
+COPY scripts/apply_patches.py patches/ /opt/tools/patches/
+RUN \
+    --mount=type=bind,from=tools.large,source=/out,target=/in/1 \
+    --mount=type=bind,from=tools,source=/out,target=/in/2 \
+    --mount=type=bind,from=verl,source=/out,target=/in/3 \
+    --mount=type=bind,from=tool,source=/out,target=/in/4 \
+    --mount=type=bind,from=table,source=/out,target=/in/5 \
+    mkdir -p /out && python3 /opt/tools/patches/apply_patches.py \
+        /opt/venv/lib/python3.11/site-packages 1 /opt/tools/patches/six.diff \
+        /opt/verl 2 /opt/tools/patches/verl.diff \
+    && sh /opt/tools/install.sh settle
+
+# ---- what changes most: rlbox itself ----
+FROM rlbox.tools AS rlbox.files
+ARG SOURCE_DATE_EPOCH
+COPY files/ /out/
+RUN sh /opt/tools/install.sh settle
+
+# ---- the image ----
+FROM rlbox.os
+COPY --link --from=rlbox.runtime /out/ /
+COPY --link --from=rlbox.venv /out/ /
+COPY --link --from=tools.large /out/ /
+COPY --link --from=tools /out/ /
+COPY --link --from=verl /out/ /
+COPY --link --from=tool /out/ /
+COPY --link --from=table /out/ /
+COPY --link --from=rlbox.patches /out/ /
+COPY --link --from=rlbox.files /out/ /
+ENV LANG=C.UTF-8 \
+    PYTHONUNBUFFERED=1 \
+    SSL_CERT_FILE=/opt/rlbox/share/ca.crt \
+    REQUESTS_CA_BUNDLE=/opt/rlbox/share/ca.crt \
+    CURL_CA_BUNDLE=/opt/rlbox/share/ca.crt \
+    PIP_CERT=/opt/rlbox/share/ca.crt \
+    GIT_SSL_CAINFO=/opt/rlbox/share/ca.crt \
+    NODE_EXTRA_CA_CERTS=/opt/rlbox/share/ca.crt \
+    PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+WORKDIR /
+ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
+CMD ["sh"]
+LABEL org.opencontainers.image.title="all that an image can be made of" \
+      rlbox.fixes="six.diff verl.diff" \
+      rlbox.lock="e344ddfcd47d6084b7ebe5d95e57826ee06be8efcfb5c0d627828f4c6b2d4f6a" \
+      rlbox.spec="341a4592af5de394428fd275f915b28c7db83f8f3ba500059ceb06c61c9fa768" \
+      rlbox.target="parts"
