@@ -14,6 +14,7 @@ smoke: .venv/rlbox.stamp
 
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
+	scripts/ensure-registry.sh
 	$(PY) -m pytest $(addprefix tests/,unit golden cli jobs supervisor engine) $(ARGS)
 
 lint: .venv/rlbox.stamp

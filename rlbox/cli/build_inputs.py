@@ -23,7 +23,7 @@ from rlbox.plan.image import ImagePlan, part_files
 from rlbox.plan.layers import plan_layers
 from rlbox.plan.sources import SiteFacts
 from rlbox.report.fetch_view import fetch_view
-from rlbox.spec.artifact import artifacts
+from rlbox.spec.artifact import Artifact, artifacts
 from rlbox.spec.load import load_profile, load_target
 from rlbox.spec.lock import Lock, Package, load_lock
 
@@ -111,10 +111,11 @@ def _lock(app: App, plan: ImagePlan) -> Lock:
 
 
 def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *, everything: bool) -> None:
-    """Bring into the store what the build carries: all, or what no step of a Dockerfile verifies by itself."""
+    """Bring into the store what the build carries: all, or uv and what no step of a Dockerfile verifies by itself."""
     from rlbox.act.fetch import ensure
 
-    carried = [artifact for artifact in artifacts(lock) if everything or artifact.kind in ("apt", "git", "http")]
+    wanted = artifacts(lock)
+    carried = [file for file in wanted if everything or file.kind in ("apt", "git", "http") or _is_uv(file)]
     if plan.rootfs and rootfs_path(plan.rootfs).exists():
         carried = [artifact for artifact in carried if artifact.kind != "apt"]
     missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
@@ -122,7 +123,11 @@ def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *,
         size = sum(artifact.size for artifact in missing)
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
         with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
-            ensure(carried, locator(app, profile, artifacts(lock)), store, on_progress, target=plan.target)
+            ensure(carried, locator(app, profile, wanted), store, on_progress, target=plan.target)
+
+
+def _is_uv(file: Artifact) -> bool:
+    return (file.name, file.group) == ("uv", "runtime")
 
 
 def _wheels(
@@ -135,7 +140,7 @@ def _wheels(
     rows += [(layer.name, package) for layer in layers for package in layer.packages]
     found: dict[str, Path] = {}
     for layer, package in rows:
-        path = store.path(package.sha256) if everything else _local_wheel(package, site)
+        path = store.path(package.sha256) if everything or layer == "uv" else _local_wheel(package, site)
         if path:
             found[f"{layer}/{package.file}"] = path
             if everything and not package.is_wheel:

@@ -204,6 +204,5 @@ def _locked_files(lock: Lock, layers: Sequence[Layer]) -> dict[str, str]:
     files = {f"requirements/{layer.name}.txt": requirements(layer.packages) for layer in layers}
     files["requirements/runtime.txt"] = lock.runtime.requirements()
     files["requirements/build.txt"] = lock.build.requirements()
-    files["requirements/uv.txt"] = requirements(p for p in lock.runtime.packages if p.name == "uv")
     files[f"files{LOCK_IN_IMAGE}"] = lock.text()
     return files

@@ -12,7 +12,7 @@ if [ -s /run/rlbox/sources.env ]; then
     set +a
 fi
 if [ -s /run/rlbox/ca.crt ]; then
-    export SSL_CERT_FILE=/run/rlbox/ca.crt PIP_CERT=/run/rlbox/ca.crt
+    export SSL_CERT_FILE=/run/rlbox/ca.crt
 fi
 export UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
 
@@ -65,15 +65,11 @@ base)
     touch -d "@$SOURCE_DATE_EPOCH" /tmp
     ;;
 uv)
-    # uv comes by pip, hash-checked, into a throw-away environment.
-    python3 -m venv /tmp/first
-    set -- --quiet --disable-pip-version-check --no-cache-dir --no-compile --require-hashes
-    if offline; then
-        set -- "$@" --no-index --find-links "$wheels"
-    fi
-    /tmp/first/bin/pip install "$@" -r "$tools/uv.txt"
-    mv /tmp/first/bin/uv "$uv"
-    rm -rf /tmp/first
+    # Its wheel comes with the build context, verified: nothing else is needed to begin with.
+    python3 -m zipfile -e "$wheels"/uv-*.whl /tmp/uv
+    mv /tmp/uv/uv-*.data/scripts/uv "$uv"
+    chmod 755 "$uv"
+    rm -r /tmp/uv
     ;;
 runtime)
     "$uv" venv --quiet --python python3 /opt/rlbox

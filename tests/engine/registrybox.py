@@ -6,6 +6,7 @@ import http.client
 import itertools
 import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -30,7 +31,7 @@ bootstrap = "debian:bookworm"
 name = "libs"
 packages = ["six==1.16.0"]
 """
-_PROGRAM = Path("/opt/docker26/bin/docker-registry")
+_UNPACKED = Path(__file__).parents[2] / ".venv/registry/usr/bin/docker-registry"
 
 
 def answers(host: str) -> bool:
@@ -49,7 +50,8 @@ def registry_running(folder: Path) -> Iterator[str]:
     if answers(REGISTRY):
         yield REGISTRY
         return
-    assert _PROGRAM.exists(), f"no registry at {REGISTRY} and no {_PROGRAM}; RLBOX_TEST_REGISTRY names another"
+    program = shutil.which("docker-registry") or _UNPACKED
+    assert Path(program).exists(), f"no registry answers at {REGISTRY}; scripts/ensure-registry.sh brings the program"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -57,7 +59,7 @@ def registry_running(folder: Path) -> Iterator[str]:
     settings.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: '{host}'}}\n"
     )
-    process = subprocess.Popen([_PROGRAM, "serve", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, "serve", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):
             if answers(host):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, docker
+from registrybox import registry_running
 
-REGISTRY = os.environ.get("RLBOX_TEST_REGISTRY", "127.0.0.1:5000")
 SIX = "/opt/venv/lib/python3.11/site-packages"
 TARGET = """
 title = "parts"
@@ -133,11 +133,18 @@ def layers(tag: str) -> list[str]:
 
 
 @pytest.fixture
-def based(tmp_path: Path, tiny_project: Path) -> Iterator[Box]:
+def registry(tmp_path: Path) -> Iterator[str]:
+    """The address of a registry."""
+    with registry_running(tmp_path) as host:
+        yield host
+
+
+@pytest.fixture
+def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     """A project with a target on a base image that only the registry has, and that knows an apt archive."""
     told = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True)
     archive = next(line for line in told.stdout.split() if line.rstrip("/").endswith("/debian"))
-    name = f"{REGISTRY}/rlbox-test/base-{os.getpid()}"
+    name = f"{registry}/rlbox-test/base-{os.getpid()}"
     (tmp_path / "base").mkdir()
     (tmp_path / "base/Dockerfile").write_text(
         f"FROM rlbox/tiny:latest\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list\n"

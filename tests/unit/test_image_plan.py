@@ -67,7 +67,6 @@ def test_the_whole_plan(folder: Folder) -> None:
             "requirements/runtime.txt": (
                 f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{'b' * 64}\n"
             ),
-            "requirements/uv.txt": f"uv==0.9.1 --hash=sha256:{'b' * 64}\n",
         },
         lock_checksum=lock.checksum(),
         rootfs=rootfs_checksum(lock, 1735689600),
