@@ -31,6 +31,7 @@ def build_target(app: App, name: str, wish: BuildWish) -> None:
 
     plan = app.image_plan(name)
     require_lock(plan)
+    app.project.source_file(wish.sources or plan.sources)  # a name that is none is met before anything is prepared
     if app.dry_run:
         _dry_run(app, plan, wish)
         return

@@ -27,6 +27,8 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         app = App(
             project=_there(project_of(project)), as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose
         )
+        if rest.get("sources"):  # a name that is none is met before anything else
+            app.project.source_file(rest["sources"])
         return function(app, *args, **rest)
 
     return with_app

@@ -117,6 +117,8 @@ def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
     said = rlbox("mirrors", "--sources", "cnn")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("rlbox: error: unknown sources profile 'cnn' (did you mean 'cn'?)\n")
+    for verb in ("build", "fetch", "lock"):
+        assert rlbox(verb, "local", "--dry-run", "--sources", "cnn").err.startswith(said.err.partition("\n")[0]), verb
     folder.write("sources/lan.toml", "title = \n")
     assert rlbox("mirrors", "--sources", "lan").err == (
         "rlbox: error: sources/lan.toml: broken TOML: Invalid value (at line 1, column 9)\n"
