@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rlbox.act.store import Store, store_folder
 from rlbox.cli.app import own_requirements
 from rlbox.plan.image import ContainerDefaults, ImagePlan
 from rlbox.spec.load import load_target
@@ -50,7 +52,14 @@ need_gib = 0
 """
 
 PACKAGE = Package(name="six", version="1.16.0", file="six-1.16.0-py2.py3-none-any.whl", sha256="a" * 64, size=11053)
-UV = Package(name="uv", version="0.9.1", file="uv-0.9.1-py3-none-manylinux_2_28_x86_64.whl", sha256="b" * 64, size=2048)
+UV_WHEEL = b"uv"
+UV = Package(
+    name="uv",
+    version="0.9.1",
+    file="uv-0.9.1-py3-none-manylinux_2_28_x86_64.whl",
+    sha256=hashlib.sha256(UV_WHEEL).hexdigest(),
+    size=len(UV_WHEEL),
+)
 DEB = Deb(
     name="python3",
     version="3.11.2-1+b1",
@@ -207,6 +216,15 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
         runtime=LockedGroup(name="runtime", packages=(UV,)),
         groups=tuple(LockedGroup(name=group.name, packages=(PACKAGE,)) for group in target.stack),
     )
+
+
+def hold(body: bytes) -> str:
+    """Put bytes into the store and return their sha256."""
+    digest = hashlib.sha256(body).hexdigest()
+    with Store(store_folder(None)).draft(digest) as draft:
+        draft.write(body)
+        draft.keep()
+    return digest
 
 
 LIMITS = ContainerDefaults(

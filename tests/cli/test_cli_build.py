@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shlex
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CASES, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.act.bootstrap import rootfs_path
 from rlbox.act.context import build_digest, context_entries
@@ -30,6 +29,7 @@ def mine(folder: Folder) -> Folder:
     """A project with a locked target on an image."""
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
+    hold(UV_WHEEL)
     return folder
 
 
@@ -205,23 +205,44 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
     assert (cache_folder("contexts", "mine") / "files/opt/rlbox/lib/rlbox/cli/root.py").is_file()
 
 
-def stored(body: bytes, name: str, tmp_path: Path) -> Package:
-    """Put a wheel with these bytes into the store and return what a lock says of it."""
-    file = tmp_path / f"{name}-1-py3-none-any.whl"
-    file.write_bytes(body)
-    digest = hashlib.sha256(body).hexdigest()
-    Store(store_folder(None)).adopt(file, digest)
-    return Package(name=name, version="1", file=file.name, sha256=digest, size=len(body))
+def stored(name: str) -> Package:
+    """Put a wheel into the store and return what a lock says of it."""
+    body = name.encode()
+    return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold(body), size=len(body))
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_a_hermetic_build(
-    rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+def test_uv_is_carried_by_every_build(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
 ) -> None:
+    client()
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    assert rlbox("build", "mine").code == 0
+    wheels = cache_folder("contexts", "mine") / "wheels"
+    assert sorted(path.relative_to(wheels).as_posix() for path in wheels.glob("*/*")) == [
+        "runtime/README",
+        "tools/README",
+        "uv/README",
+        f"uv/{UV.file}",
+    ]
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--hermetic"]], ids=str)
+def test_an_unknown_sources_profile(rlbox: Rlbox, mine: Folder, more: list[str]) -> None:
+    assert rlbox("build", "mine", "--sources", "direkt", *more) == Said(
+        code=2,
+        out="",
+        err="rlbox: error: unknown sources profile 'direkt' (did you mean 'direct'?)\n"
+        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/data/sources\n  next:  choose one of: cn, direct\n",
+    )
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
     """Every locked file comes from the store; no step has a network or a mirror's settings."""
     folder.target("mine")
-    uv, six, tool = (stored(name.encode(), name, tmp_path) for name in ("uv", "six", "wheel"))
-    sdist = replace(stored(b"sdist", "old", tmp_path), file="old-1.tar.gz")
+    uv, six, tool = (stored(name) for name in ("uv", "six", "wheel"))
+    sdist = replace(stored("old"), file="old-1.tar.gz")
     folder.lock(
         "mine",
         runtime=LockedGroup(name="runtime", packages=(uv,)),
@@ -373,6 +394,7 @@ def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) ->
 def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     folder.lock("mine", debs=())
+    hold(UV_WHEEL)
     monkeypatch.setenv("PATH", str(folder.path))
     said = rlbox("render", "mine", "--context", "c")
     assert said == Said(

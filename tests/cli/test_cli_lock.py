@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
+from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
 from rlbox.cli.app import own_requirements
 from rlbox.errors import WorkFailed
@@ -234,9 +234,16 @@ def test_check_offline_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resol
 def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     rlbox("lock", "mine", "--sources", "cn")
+    folder.write("sources/lan.toml", 'title = "our own"\n')
     monkeypatch.setenv("RLBOX_SOURCES", "lan")
     rlbox("lock", "mine", "--check")
     assert resolver.sources == ["cn", "lan"]
+    assert rlbox("lock", "mine", "--sources", "wan") == Said(
+        code=2,
+        out="",
+        err="rlbox: error: unknown sources profile 'wan' (did you mean 'lan'?)\n"
+        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/data/sources\n  next:  choose one of: cn, direct, lan\n",
+    )
 
 
 def test_source_archives_are_said(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from fakes import CHECKOUT, TARGET, EngineSocket, Folder, Rlbox, Said
+from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.act.bootstrap import rootfs_path
 from rlbox.cli.app import App
@@ -66,8 +64,8 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
 -FROM os AS rlbox.tools
 +FROM rlbox.os AS rlbox.tools
  ARG SOURCE_DATE_EPOCH
- COPY scripts/install.sh requirements/uv.txt /opt/tools/
- RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \\
+ COPY scripts/install.sh /opt/tools/
+ RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \\
   next:  rlbox render
 """,  # noqa: E501 - these are lines of a template
     )
@@ -114,32 +112,30 @@ def test_context_takes_one_target(rlbox: Rlbox, folder: Folder, words: list[str]
     assert folder.files() == ["images/mine/target.toml"]
 
 
-@pytest.fixture
-def rootfs(folder: Folder) -> Path:
-    """The bootstrapped base of the shipped target, made by nobody."""
-    path = rootfs_path(App(project=folder.project).image_plan("local").rootfs)
-    path.parent.mkdir(parents=True)
-    path.write_text("an archive")
-    return path
-
-
 @pytest.mark.allow("sockets")
-def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, rootfs: Path, engine: EngineSocket) -> None:
-    assert rlbox("render", "local", "--context", "c").code == 0
+def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket) -> None:
+    folder.target("mine")
+    folder.lock("mine")
+    hold(UV_WHEEL)
+    plan = App(project=folder.project).image_plan("mine")
+    rootfs = rootfs_path(plan.rootfs)
+    rootfs.parent.mkdir(parents=True)
+    rootfs.write_text("an archive")
+    assert rlbox("render", "mine", "--context", "c").code == 0
     context = folder.path / "c"
     there = {path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()}
-    plan = App(project=folder.project).image_plan("local")
     lib = "files/opt/rlbox/lib/rlbox"
-    layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", *plan.layers)}
-    assert {*plan.context, *layers, "rootfs.tar", "wheels/README", f"{lib}/__main__.py"} <= there
+    layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools")}
+    carried = {"rootfs.tar", "wheels/README", f"wheels/uv/{UV.file}"}
+    assert {*plan.context, *layers, *carried, f"{lib}/__main__.py", f"{lib}/data/defaults.toml"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"
     assert (context / "Dockerfile").read_text() == plan.context["Dockerfile"]
     (context / "stranger").write_text("x")
-    assert rlbox("render", "local", "--context", "c").code == 0
+    assert rlbox("render", "mine", "--context", "c").code == 0
     assert not (context / "stranger").exists()
 
 
-def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", TARGET)
     keep = folder.write("keep.txt", "x")
     assert rlbox("render", "local", "--context", ".") == Said(
@@ -151,7 +147,7 @@ def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder, rootfs: P
     assert keep.read_text() == "x"
 
 
-def test_context_needs_a_lock(rlbox: Rlbox, folder: Folder, rootfs: Path) -> None:
+def test_context_needs_a_lock(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine")
     assert rlbox("render", "mine", "--context", "c") == Said(
         code=2,

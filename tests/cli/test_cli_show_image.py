@@ -160,7 +160,7 @@ def test_what_differs_from_the_target_now_is_named(
     assert rlbox("show", TAG).out.partition("# beside the target")[2] == (
         " mine of this project\nspec     differs\nlock     differs\n"
         "  target: python 3.11 → 3.12\n"
-        f"  runtime: uv {'b' * 12} → {'f' * 12}\n"
+        f"  runtime: uv {uv.sha256[:12]} → {'f' * 12}\n"
         "  tools: new 1.16.0 was added\n"
         "  tools: six 1.16.0 → 1.17.0\n"
         "next: rlbox build mine\n"

@@ -65,7 +65,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "requirements/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
             "requirements/tools.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
             "requirements/runtime.txt": (
-                f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{'b' * 64}\n"
+                f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{UV.sha256}\n"
             ),
         },
         lock_checksum=lock.checksum(),

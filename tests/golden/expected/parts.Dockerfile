@@ -14,10 +14,8 @@ RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
 # So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
-COPY scripts/install.sh requirements/uv.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
+COPY scripts/install.sh /opt/tools/
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
     sh /opt/tools/install.sh uv
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
@@ -118,6 +116,6 @@ ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="all that an image can be made of" \
       rlbox.fixes="six.diff verl.diff" \
-      rlbox.lock="e344ddfcd47d6084b7ebe5d95e57826ee06be8efcfb5c0d627828f4c6b2d4f6a" \
+      rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.spec="341a4592af5de394428fd275f915b28c7db83f8f3ba500059ceb06c61c9fa768" \
       rlbox.target="parts"

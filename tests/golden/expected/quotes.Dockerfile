@@ -11,10 +11,8 @@ ADD rootfs.tar /
 # So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
-COPY scripts/install.sh requirements/uv.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
+COPY scripts/install.sh /opt/tools/
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
     sh /opt/tools/install.sh uv
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
