@@ -81,7 +81,10 @@ def engine_version() -> tuple[int, ...]:
     address = engine_address()
     if address.startswith("unix://"):
         _, body = _get(address.removeprefix("unix://"), "/version")
-        told = json.loads(body)
+        try:
+            told = json.loads(body)
+        except ValueError as error:
+            raise EngineError(f"this is no Docker engine: it answered {body[:200]!r}", where=address) from error
     else:
         from rlbox.act.docker_engine import DockerEngine
 

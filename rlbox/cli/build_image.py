@@ -71,7 +71,7 @@ def _report(app: App, plan: ImagePlan, image: str, state: str, log: Path | None)
 def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     import time
 
-    from rlbox.act.builder import build_image
+    from rlbox.act.builder import build_image, find_builder
     from rlbox.act.engine_api import find_image
     from rlbox.act.file_lock import hold
     from rlbox.act.folders import cache_folder
@@ -83,8 +83,9 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
 
     began = time.monotonic()
     _check_engine(app, wish)
+    find_builder()  # a missing tool is met before anything is fetched
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
-        with unreached_explained(app, wish.sources or plan.sources):
+        with unreached_explained(wish.sources or plan.sources):
             run = prepare(app, plan, wish)
             with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
                 log, digest = build_image(plan, run, on_step)

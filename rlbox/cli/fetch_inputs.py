@@ -95,7 +95,7 @@ def _fetch(
         return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
     view = fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0)
-    with unreached_explained(app, profile), view as on_progress:
+    with unreached_explained(profile), view as on_progress:
         report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
     return (*base, *files), report
 

@@ -84,7 +84,7 @@ def _resolve(app: App, name: str, upgrade: Upgrade, sources: str, *, again: bool
         if refreshed:
             return before, refreshed
     places = lock_places(app, target, sources)
-    with unreached_explained(app, sources or target.sources):
+    with unreached_explained(sources or target.sources):
         return before, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
 
 

@@ -102,14 +102,14 @@ def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifa
 
 
 @contextmanager
-def unreached_explained(app: App, sources: str) -> Iterator[None]:
+def unreached_explained(sources: str) -> Iterator[None]:
     """Add to a failure that is about a host what to write into the profile `sources` about it."""
     from rlbox.plan.unreached import rule_to_add, unreached_host
 
     try:
         yield
     except WorkFailed as error:
-        host = unreached_host(error.what.splitlines(), _index_host(app, sources))
+        host = unreached_host(error.what.splitlines())
         if not host:
             raise
         step = rule_to_add(host, sources) + (f"\n         {error.next_step}" if error.next_step else "")
@@ -127,15 +127,3 @@ def fetch_base_image(app: App, lock: Lock, store: Store, sources: str) -> tuple[
 
     places = oci_places(lock.base, load_profile(app.project, sources))
     return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)
-
-
-def _index_host(app: App, sources: str) -> str:
-    """Return the host of the Python index of a profile, without a rule that of this machine's clients."""
-    from rlbox.act.mirrors import default_index
-    from rlbox.act.site import probe_site
-    from rlbox.plan.egress import host_of
-    from rlbox.spec.load import load_profile
-
-    first = load_profile(app.project, sources).rules("python")[0]
-    index = first.url or probe_site().index_url or default_index()
-    return host_of(index) if index else ""

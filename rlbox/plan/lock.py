@@ -162,19 +162,19 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
         One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
     """
     versions, _ = parse_pins(resolution.pins)
-    channels = {_name(line): group.channel for group in target.stack if group.channel for line in group.packages}
+    channels = {group.channel for group in target.stack if group.channel}
     found = {}
     for row in resolution.files.get("packages", ()):
         file = _chosen_file(row, target)
         name, version = str(row["name"]), str(row["version"])
-        local = "+" in version and channels.get(name)
+        local = version.partition("+")[2]
         found[name] = Package(
             name=name,
             version=version,
             file=file_name(file),
             sha256=str(file["hashes"]["sha256"]),
             size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
-            source=f"torch-wheels/{local}" if local else "python",
+            source=f"torch-wheels/{local}" if local in channels else "python",
         )
     if missing := sorted(set(versions) - set(found)):
         raise WorkFailed(f"uv found no file for {', '.join(missing)}")
@@ -207,10 +207,6 @@ def file_name(file: Mapping[str, Any]) -> str:
     """Return the name of a file of a pylock.toml."""
     place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
     return unquote(place.rpartition("/")[2])
-
-
-def _name(requirement: str) -> str:
-    return re.sub(r"[-_.]+", "-", re.split(r"[\[=<>!~;\s]", requirement, maxsplit=1)[0]).lower()
 
 
 def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -28,24 +28,17 @@ _NAMELESS = re.compile(
     r"|network is unreachable|tcp connect error",
     re.IGNORECASE,
 )
-# pip before urllib3 2 (Debian 12's) says the path of the page alone: the host is that of the index.
-_PIP = re.compile(r"Retrying \(Retry\(total=.* after connection broken by .*: /\S+$")
 _ADDRESS = re.compile(rf"(?:https?://(?:[^/@\s]*@)?|host=['\"]){_HOST}")
 _LINES_BEFORE = 25  # a Python traceback stands between
 
 
-def unreached_host(lines: Sequence[str], index_host: str = "") -> str:
-    """Return the host that the last failure in a command's output is about, empty when it is about none.
-
-    `index_host` is the Python index's, for a pip that does not name it.
-    """
+def unreached_host(lines: Sequence[str]) -> str:
+    """Return the host that the last failure in a command's output is about, empty when it is about none."""
     for number in range(len(lines) - 1, -1, -1):
         for pattern in _NAMING:
             if found := pattern.search(lines[number]):
                 return found["host"].lower()
         if _NAMELESS.search(lines[number]):
-            if _PIP.search(lines[number]):
-                return index_host
             for line in reversed(lines[max(0, number - _LINES_BEFORE) : number + 1]):
                 if near := list(_ADDRESS.finditer(line)):
                     return near[-1]["host"].lower()

@@ -96,6 +96,20 @@ def read(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
+def fits(lines: list[str], hunks: list[tuple[list[str], list[str]]]) -> bool:
+    """Return whether every hunk fits."""
+    try:
+        apply(lines, hunks)
+    except NoFit:
+        return False
+    return True
+
+
+def grows(hunks: list[tuple[list[str], list[str]]]) -> bool:
+    """Return whether the hunks add more lines than they take."""
+    return sum(len(after) - len(before) for before, after in hunks) > 0
+
+
 def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list[str], list[str]]]) -> str:
     """Change one file below /out and return what was done to it."""
     inside = "/".join((new if new != "/dev/null" else old).split("/")[strip:])
@@ -113,10 +127,11 @@ def patch_file(into: str, strip: int, old: str, new: str, hunks: list[tuple[list
     try:
         changed = apply(lines, hunks)
     except NoFit as error:
-        try:
-            apply(lines, [(after, before) for before, after in hunks])
-        except NoFit:
+        if not fits(lines, [(after, before) for before, after in hunks]):
             raise NoFit(f"{path}: {error}") from None
+        return f"{path}: applied already"
+    # Both ways fit where one side holds the other, as at an insertion: the longer side tells.
+    if grows(hunks) and fits(lines, [(after, before) for before, after in hunks]):
         return f"{path}: applied already"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes("".join(changed).encode("utf-8", "surrogateescape"))

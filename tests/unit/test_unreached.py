@@ -34,12 +34,6 @@ def test_the_host_is_found_in_a_line(text: str) -> None:
     assert unreached_host(text.splitlines()) == "no-such.example"
 
 
-def test_a_pip_that_names_no_host() -> None:
-    lines = (CASES / "unreached/pip-23.0.log").read_text(encoding="utf-8").splitlines()
-    assert unreached_host(lines, "index.example") == "index.example"
-    assert unreached_host(lines) == ""
-
-
 def test_the_last_one_counts() -> None:
     lines = [
         "curl: (6) Could not resolve host: first.example",
