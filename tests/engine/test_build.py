@@ -33,7 +33,7 @@ def test_an_env_change_reruns_no_install_step(tiny: Box) -> None:
     spec.write_text(TINY + '[env]\nGREETING = "a \\"quoted\\" $HOME"\n')
     result = tiny("build", "tiny", "--json")
     assert result.data["state"] == "built", result.err
-    installs = [line for line in Path(result.data["log"]).read_text().splitlines() if "install.sh group" in line]
+    installs = [line for line in Path(result.data["log"]).read_text().splitlines() if "install.sh layer" in line]
     assert installs
     shown = tiny("shell", "tiny", "--", "python3", "-c", "import os; print(os.environ['GREETING'])")
     assert shown.out == 'a "quoted" $HOME\n'
@@ -47,11 +47,29 @@ def test_the_image_explains_itself_and_holds_no_trace_of_the_builder(tiny: Box) 
     history = docker("history", "--no-trunc", "rlbox/tiny:latest")
     for trace in ("ca-certificates.crt", "sources.env=", str(Path.home()) + "/.cache/rlbox"):
         assert trace not in history
-    listing = tiny(
-        "shell", "tiny", "--", "sh", "-c", "ls -A /run /run/rlbox /var/log /var/lib/apt/lists 2>/dev/null"
-    ).out
-    assert ".crt" not in listing
-    assert "sources.env" not in listing
+    look = "ls -A /run /run/rlbox /var/log /var/lib/apt/lists /root /tmp /opt 2>/dev/null; true"
+    listing = docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "sh", "-c", look)
+    for trace in (".crt", "sources.env", "tools", ".cache"):
+        assert trace not in listing
+
+
+def test_a_container_is_told_the_sites_ca_bundle(tiny: Box, tmp_path: Path) -> None:
+    bundle = tmp_path / "site.crt"
+    bundle.write_text("the site's own\n")
+    show = ("shell", "tiny", "--", "sh", "-c", 'cat "$SSL_CERT_FILE" "$REQUESTS_CA_BUNDLE"')
+    assert tiny(*show, RLBOX_CA_BUNDLE=str(bundle)).out == "the site's own\n" * 2
+    assert "site" not in docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "env")
+
+
+def test_a_target_may_keep_the_ca_bundle_in_its_image(tiny: Box, tmp_path: Path) -> None:
+    bundle = tmp_path / "site.crt"
+    bundle.write_bytes(Path("/etc/ssl/certs/ca-certificates.crt").read_bytes() + b"# the site's own\n")
+    spec = tiny.project / "images/tiny/target.toml"
+    spec.write_text(f"{TINY}[build]\nbake_ca = true\n")
+    result = tiny("build", "tiny", RLBOX_CA_BUNDLE=str(bundle))
+    assert result.code == 0, result.err
+    kept = docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "sh", "-c", 'tail -n 1 "$SSL_CERT_FILE"')
+    assert kept == "# the site's own\n"
 
 
 def test_the_runtime_of_rlbox_cannot_disturb_the_stack(tiny: Box) -> None:
@@ -63,12 +81,12 @@ def test_the_runtime_of_rlbox_cannot_disturb_the_stack(tiny: Box) -> None:
 def test_a_failing_step_is_named_with_its_last_lines(tiny: Box) -> None:
     lock = tiny.project / "images/tiny/lock.json"
     locked = json.loads(lock.read_text())
-    locked["groups"][0]["packages"][0]["sha256"] = ["0" * 64]
+    locked["groups"][0]["packages"][0]["sha256"] = "0" * 64
     lock.write_text(json.dumps(locked))
     result = tiny("build", "tiny")
     assert result.code == 1
     assert "build step failed" in result.err
-    assert "install.sh group tools" in result.err
+    assert "install.sh layer /usr/bin/python3 tools" in result.err
     assert "ash mismatch" in result.err
     assert "next:  whole log: " in result.err
     assert "Traceback" not in result.err
@@ -80,7 +98,7 @@ def test_a_stale_and_a_missing_lock_are_refused(tiny: Box) -> None:
     result = tiny("build", "tiny")
     assert result.code == 2
     assert result.err == (
-        "rlbox: error: the lock of target tiny is stale\n  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
+        "rlbox: error: the lock of target tiny is stale: the spec changed since\n  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
     )
     (tiny.project / "images/tiny/lock.json").unlink()
     assert "is missing" in tiny("build", "tiny").err
