@@ -98,7 +98,8 @@ def test_a_stale_and_a_missing_lock_are_refused(tiny: Box) -> None:
     result = tiny("build", "tiny")
     assert result.code == 2
     assert result.err == (
-        "rlbox: error: the lock of target tiny is stale: the spec changed since\n  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
+        "rlbox: error: the lock of target tiny is stale: the spec changed since\n"
+        "  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
     )
     (tiny.project / "images/tiny/lock.json").unlink()
     assert "is missing" in tiny("build", "tiny").err
