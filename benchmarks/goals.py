@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from benchmarks import building, rendering, running, startup
-from benchmarks.pairs import Sample
-from benchmarks.place import Place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """One ratio. `key` is the goal's number, with a letter for a further case of it; no gate: reported only."""
-
-    key: str
-    what: str
-    anchor: str
-    gate: float | None
-    stretch: float | None
-    measure: Callable[[Place, int], Sample]
-    rounds: int = 15
-
-    @property
-    def number(self) -> str:
-        """The goal's number alone."""
-        return self.key.rstrip("abcdefgh")
-
+from benchmarks.goal import Goal
+from benchmarks.image_goals import IMAGE_GOALS
 
 CLICK = "python -c 'import click'"
 JINJA = "python -c 'import click,jinja2'"
@@ -158,4 +136,5 @@ GOALS = (
         measure=running.further_stage,
         rounds=11,
     ),
+    *IMAGE_GOALS,
 )

@@ -44,15 +44,16 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Rounds of one comparison: seconds of rlbox and of the anchor, in the order they were measured."""
+    """Rounds of one comparison: what rlbox and the anchor took, in the order they were measured; `unit` is s or B."""
 
-    ours_s: tuple[float, ...]
-    anchor_s: tuple[float, ...]
+    ours: tuple[float, ...]
+    anchor: tuple[float, ...]
+    unit: str = "s"
 
     @property
     def ratios(self) -> tuple[float, ...]:
         """The ratio of each round."""
-        return tuple(ours / anchor for ours, anchor in zip(self.ours_s, self.anchor_s, strict=True))
+        return tuple(ours / anchor for ours, anchor in zip(self.ours, self.anchor, strict=True))
 
     @property
     def ratio(self) -> float:
@@ -61,7 +62,13 @@ class Sample:
 
     def as_json(self) -> dict[str, object]:
         """Return the sample as JSON types."""
-        return {"ratio": self.ratio, "ratios": self.ratios, "ours_s": self.ours_s, "anchor_s": self.anchor_s}
+        return {
+            "unit": self.unit,
+            "ratio": self.ratio,
+            "ratios": self.ratios,
+            "ours": self.ours,
+            "anchor": self.anchor,
+        }
 
 
 def compare(ours: Case, anchor: Case, rounds: int) -> Sample:
@@ -74,16 +81,16 @@ def compare(ours: Case, anchor: Case, rounds: int) -> Sample:
     """
     cases = (ours, anchor)
     seconds = interleave([lambda case=case: time_process(case) for case in cases], rounds)  # type: ignore[misc]
-    return Sample(ours_s=seconds[0], anchor_s=seconds[1])
+    return Sample(ours=seconds[0], anchor=seconds[1])
 
 
-def interleave(measures: Sequence[Callable[[], float]], rounds: int) -> list[tuple[float, ...]]:
-    """Return what each of `measures` gave in `rounds` rounds of one call each."""
+def interleave(measures: Sequence[Callable[[], float]], rounds: int, warm_up: int = WARM_UP) -> list[tuple[float, ...]]:
+    """Return what each of `measures` gave in `rounds` rounds of one call each, after `warm_up` that do not count."""
     found: list[list[float]] = [[] for _ in measures]
-    for number in range(WARM_UP + rounds):
+    for number in range(warm_up + rounds):
         for measure, values in zip(measures, found, strict=True):
             value = measure()
-            if number >= WARM_UP:
+            if number >= warm_up:
                 values.append(value)
     return [tuple(values) for values in found]
 

@@ -9,22 +9,41 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, Unusable
 from rlbox.act.folders import cache_folder
 from rlbox.spec.project import Project
 
+_Made = TypeVar("_Made")
+
+
+class Kept:
+    """What takes minutes to make and is used by several goals; `on_close` ends it after the last of them."""
+
+    def __init__(self) -> None:
+        self.on_close = contextlib.ExitStack()
+        self._made: dict[Callable[[Place], Any], Any] = {}
+
+    def get(self, make: Callable[[Place], _Made]) -> _Made:
+        """Return what `make` makes in a place that is kept; it is called once."""
+        if make not in self._made:
+            self._made[make] = make(self.on_close.enter_context(Place(self)))
+        made: _Made = self._made[make]
+        return made
+
 
 class Place:
     """A temporary project and cache folder; `close` runs what `on_close` collected, last first.
 
-    Commands see the user's own environment but for the cache and the `RLBOX_*` settings.
+    Commands see the user's own environment but for the cache and the `RLBOX_*` settings. `kept` outlives the place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Kept | None = None) -> None:
+        self.kept = kept or Kept()
         self.on_close = contextlib.ExitStack()
         self.folder = Path(self.on_close.enter_context(tempfile.TemporaryDirectory(prefix="rlbox-bench-")))
         self.project = self.folder / "project"
@@ -80,8 +99,7 @@ class Place:
     def built_target(self) -> str:
         """Make a target that includes `local`, build its image, and return its name.
 
-        The image of `local` must have been built before: its layers are used, itself is left alone. The operating
-        system's archive is the user's own, by a link, because making it takes a minute.
+        The image of `local` must have been built before: its layers are used, itself is left alone.
         """
         if shutil.which("docker") is None:
             raise Unusable("no docker client on PATH")
@@ -89,13 +107,18 @@ class Place:
         if (self.project / "images" / name).exists():
             return name
         self.own_target(name)
-        (self.cache / "rlbox").mkdir()
-        if (archives := cache_folder("bootstrap")).is_dir():
-            (self.cache / "rlbox" / "bootstrap").symlink_to(archives)
+        self.use_archives()
         self.on_close.callback(_drop_contexts, _context_records())
         self.remove_at_end(f"rlbox/{name}:latest")
         run(self.rlbox("build", name).argv, env=self.env, cwd=self.project)
         return name
+
+    def use_archives(self) -> None:
+        """Use the user's own archives of operating systems, by a link; those that are made stay there."""
+        archives = cache_folder("bootstrap")
+        archives.mkdir(parents=True, exist_ok=True)
+        (self.cache / "rlbox").mkdir()
+        (self.cache / "rlbox" / "bootstrap").symlink_to(archives)
 
     def remove_at_end(self, tag: str) -> str:
         """Have an image removed from the engine at the end; return its tag."""

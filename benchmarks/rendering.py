@@ -52,7 +52,7 @@ def many_changed(place: Place, rounds: int) -> Sample:
 def per_line(place: Place, rounds: int) -> Sample:
     """Seconds a line within one process, everything loaded: rlbox's template against hpccm's recipe of a like image."""
     ours, anchor = interleave([_per_line(_own_render(place)), _per_line(_hpccm_recipe)], rounds)
-    return Sample(ours_s=ours, anchor_s=anchor)
+    return Sample(ours=ours, anchor=anchor)
 
 
 def _jinja(place: Place) -> Case:

@@ -48,8 +48,8 @@ def further_stage(place: Place, rounds: int) -> Sample:
     place.on_close.callback(subprocess.run, ["docker", "rm", "--force", container], check=False, capture_output=True)
     stages = iter(_stage_seconds(place, target, rounds + 1))
     anchor = place.case(("docker", "exec", container, "true"), name="docker exec")
-    ours_s, anchor_s = interleave([lambda: next(stages), lambda: time_process(anchor)], rounds)
-    return Sample(ours_s=ours_s, anchor_s=anchor_s)
+    ours, theirs = interleave([lambda: next(stages), lambda: time_process(anchor)], rounds)
+    return Sample(ours=ours, anchor=theirs)
 
 
 def _image(target: str) -> str:

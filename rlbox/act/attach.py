@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlbox.act.registry import Registry
+from rlbox.act.registry_peek import peek_manifest
 from rlbox.plan.oci import (
     EMPTY,
     EMPTY_BLOB,
@@ -16,9 +17,13 @@ from rlbox.plan.oci import (
     Manifest,
     artifact_manifest,
     describe,
+    fallback_tag,
     sha256_of,
 )
 from rlbox.plan.reference import Reference
+
+if TYPE_CHECKING:
+    from rlbox.act.registry import Registry
 
 SPDX = "application/spdx+json"
 IN_TOTO = "application/vnd.in-toto+json"
@@ -50,10 +55,17 @@ def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, 
     return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
 
 
-def attach(registry: Registry, reference: Reference, digest: str, files: Sequence[Attachment]) -> tuple[str, ...]:
-    """Attach `files` to the image `digest` and return the digests of what now refers to it, in order.
+def attach(
+    registry: Callable[[], Registry], reference: Reference, subject: Descriptor, files: Sequence[Attachment]
+) -> tuple[str, ...]:
+    """Attach `files` to the image `subject` and return the digests of what now refers to it, in order.
 
     The same files again change nothing; a changed file takes the place of the older one in the list.
+
+    Parameters
+    ----------
+    registry
+        Opens the registry; called only when a look without it does not show that all is there.
 
     Raises
     ------
@@ -62,17 +74,32 @@ def attach(registry: Registry, reference: Reference, digest: str, files: Sequenc
     """
     if not files:
         return ()
-    repository = reference.repository
-    subject = registry.get_manifest(repository, digest).descriptor
+    artifacts = [_artifact(subject, item) for item in files]
+    there = peek_manifest(replace(reference, tag=fallback_tag(subject.digest)))
+    if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
+        _send(registry(), reference.repository, subject, artifacts)
+    return tuple(artifact.listed.digest for artifact in artifacts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Artifact:
+    content: Descriptor
+    data: bytes
+    body: bytes
+    listed: Descriptor
+
+
+def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
+    data = item.path.read_bytes()
+    title = {TITLE: item.path.name}
+    content = Descriptor(media_type=item.artifact_type, digest=sha256_of(data), size=len(data), annotations=title)
+    body = artifact_manifest(subject, content, item.artifact_type)
+    listed = describe(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
+    return _Artifact(content=content, data=data, body=body, listed=listed)
+
+
+def _send(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
     registry.put_blob(repository, describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB)
-    attached = []
-    for item in files:
-        data = item.path.read_bytes()
-        title = {TITLE: item.path.name}
-        content = Descriptor(media_type=item.artifact_type, digest=sha256_of(data), size=len(data), annotations=title)
-        registry.put_blob(repository, content, data)
-        body = artifact_manifest(subject, content, item.artifact_type)
-        listed = describe(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
-        registry.put_referrer(repository, digest, body, listed)
-        attached.append(listed.digest)
-    return tuple(attached)
+    for artifact in artifacts:
+        registry.put_blob(repository, artifact.content, artifact.data)
+    registry.put_referrers(repository, subject.digest, [(artifact.body, artifact.listed) for artifact in artifacts])

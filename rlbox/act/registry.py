@@ -7,15 +7,15 @@ fetching a base by its digest, attaching small artifacts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
-
-from rlbox.act.registry_wire import Content, Wire
+from rlbox.act.connections import Answer
+from rlbox.act.registry_wire import Wire
 from rlbox.errors import RegistryError
 from rlbox.plan.oci import (
     INDEX,
@@ -30,7 +30,6 @@ from rlbox.plan.oci import (
     with_referrer,
 )
 
-CHUNK = 1 << 20
 T = TypeVar("T")
 
 
@@ -46,7 +45,9 @@ class Registry:
     plain_http
         Whether http will do for a registry that is not this machine; on this machine it always will.
     ca_bundle
-        The site's CA bundle (`probe_site().ca_bundle`).
+        The site's CA bundle (`site_ca()`), or what finds it when TLS is first spoken.
+    on_retry
+        Told why, and how long from now, a request is repeated.
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class Registry:
         *,
         write: bool = False,
         plain_http: bool = False,
-        ca_bundle: str = "",
+        ca_bundle: str | Callable[[], str] = "",
         pause: Callable[[float], None] = time.sleep,
+        on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.host = host
         scope = "pull,push" if write else "pull"
-        self._wire = Wire(host, scope=scope, plain_http=plain_http, ca_bundle=ca_bundle, pause=pause)
+        self._wire = Wire(host, scope=scope, plain_http=plain_http, ca_bundle=ca_bundle, pause=pause, on_retry=on_retry)
 
     def __enter__(self) -> Registry:
         return self
@@ -83,11 +85,11 @@ class Registry:
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
         response = self._wire.send("GET", path, repository=repository, headers=accept, expect=(200, 404))
-        if response.status_code == 404:
+        if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
         try:
-            manifest = parse_manifest(response.content, kind)
+            manifest = parse_manifest(response.read(), kind)
         except ValueError as error:
             raise RegistryError(
                 f"{self.host} answered {kind or 'something'} where a manifest was asked for",
@@ -126,7 +128,7 @@ class Registry:
     def _has_blob(self, repository: str, digest: str) -> bool:
         path = f"/v2/{repository}/blobs/{digest}"
         with self._wire.once("HEAD", path, repository, {}, expect=(200, 404)) as response:
-            return response.status_code == 200
+            return response.status == 200
 
     @contextmanager
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -138,67 +140,113 @@ class Registry:
             The connection broke; `retry` is for that.
         """
         path = f"/v2/{repository}/blobs/{digest}"
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        headers = {"Range": f"bytes={start}-"} if start else {}
         with self._wire.once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield _starts_at(response), response.iter_raw()
+            yield _starts_at(response), response.chunks()
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
         return self._wire.retry(action)
 
-    def put_blob(self, repository: str, blob: Descriptor, source: bytes | Path) -> bool:
+    def put_blob(
+        self,
+        repository: str,
+        blob: Descriptor,
+        source: bytes | Path,
+        *,
+        elsewhere: str = "",
+        on_sent: Callable[[int], None] = lambda sent: None,
+    ) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
 
         Parameters
         ----------
         source
             The bytes, or a file with them; it is read again when an upload must be repeated.
+        elsewhere
+            A repository of this registry that may have the blob; it is taken from there then.
+        on_sent
+            Told how many bytes of a file are sent by now, each time some were; a repeated upload starts at 0.
 
         Raises
         ------
         RegistryError
             The registry refused, or stored other bytes.
+        OSError
+            The file cannot be read.
         """
 
         def upload() -> bool:
             if self._has_blob(repository, blob.digest):
                 return False
-            self._upload(repository, blob, _content(source))
-            return True
+            place = self._upload_place(repository, blob.digest, elsewhere)
+            if place:
+                self._upload(repository, blob, source, place, on_sent)
+            return bool(place)
 
         return self.retry(upload)
 
-    def _upload(self, repository: str, blob: Descriptor, content: Content) -> None:
-        where = f"{self.host}/{repository}"
-        with self._wire.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
+    def _upload_place(self, repository: str, digest: str, elsewhere: str) -> str:
+        """Return where a blob is to be sent; "" when the registry took it from the repository `elsewhere`."""
+        path = f"/v2/{repository}/blobs/uploads/"
+        if elsewhere:
+            known = f"{path}?{urlencode({'mount': digest, 'from': elsewhere})}"
+            with self._wire.once("POST", known, repository, {}, expect=(201, 202, 400, 401, 403, 404)) as answer:
+                if answer.status == 201:
+                    return ""
+                if answer.status == 202 and (location := answer.headers.get("Location", "")):
+                    return str(location)
+        with self._wire.once("POST", path, repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
-            raise RegistryError(f"{self.host} names no place to upload to", where=where)
+            raise RegistryError(f"{self.host} names no place to upload to", where=f"{self.host}/{repository}")
+        return str(location)
+
+    def _upload(
+        self,
+        repository: str,
+        blob: Descriptor,
+        source: bytes | Path,
+        location: str,
+        on_sent: Callable[[int], None],
+    ) -> None:
         place = location + ("&" if urlsplit(location).query else "?") + urlencode({"digest": blob.digest})
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
-        with self._wire.once("PUT", place, repository, headers, content, expect=(201, 204)) as stored:
+        headers = {"Content-Type": "application/octet-stream"}
+        with self._wire.once("PUT", place, repository, headers, source, expect=(201, 204), on_sent=on_sent) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
-            raise wrong_digest(where, blob.digest, said)
+            raise wrong_digest(f"{self.host}/{repository}", blob.digest, said)
 
     def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
         """Return what is attached to an image: by the referrers API, or the tag that stands for it in its absence."""
         response = self._wire.send(
             "GET", f"/v2/{repository}/referrers/{digest}", repository=repository, expect=(200, 400, 404, 405)
         )
-        if response.status_code == 200 and INDEX in response.headers.get("Content-Type", ""):
-            return parse_manifest(response.content, INDEX).manifests
+        if response.status == 200 and INDEX in response.headers.get("Content-Type", ""):
+            return parse_manifest(response.read(), INDEX).manifests
         listed = self.find_manifest(repository, fallback_tag(digest))
         return listed.manifests if listed else ()
 
-    def put_referrer(self, repository: str, subject: str, body: bytes, listed: Descriptor) -> None:
-        """Store a manifest with a subject, and list it where the registry does not do so itself."""
-        if self.put_manifest(repository, listed.digest, body, listed.media_type):
+    def put_referrers(self, repository: str, subject: str, artifacts: Sequence[tuple[bytes, Descriptor]]) -> None:
+        """Store manifests with the same subject, and list those that the registry does not list itself.
+
+        Parameters
+        ----------
+        artifacts
+            Each manifest, and what points to it.
+        """
+        unlisted = [
+            listed
+            for body, listed in artifacts
+            if not self.put_manifest(repository, listed.digest, body, listed.media_type)
+        ]
+        if not unlisted:
             return
         tag = fallback_tag(subject)
         before = self.find_manifest(repository, tag)
-        after = with_referrer(before.manifests if before else (), listed)
-        if not before or after != before.manifests:
+        known = before.manifests if before else ()
+        after = reduce(with_referrer, unlisted, known)
+        if not before or after != known:
             self.put_manifest(repository, tag, index(after), INDEX)
 
 
@@ -211,19 +259,8 @@ def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
     )
 
 
-def _starts_at(response: httpx.Response) -> int:
-    if response.status_code != 206:
+def _starts_at(response: Answer) -> int:
+    if response.status != 206:
         return 0
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(first) if first.isdigit() else 0
-
-
-def _content(source: bytes | Path) -> Content:
-    if isinstance(source, bytes):
-        return source
-
-    def chunks() -> Iterable[bytes]:
-        with open(source, "rb") as file:
-            yield from iter(lambda: file.read(CHUNK), b"")
-
-    return chunks

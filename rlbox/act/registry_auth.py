@@ -12,15 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from threading import Lock
+from urllib.parse import urlencode, urlsplit
 
+from rlbox.act.connections import Connections, Request
 from rlbox.errors import RegistryError
 from rlbox.plan.reference import DOCKER_HUB, is_loopback
 from rlbox.values import Secret
-
-if TYPE_CHECKING:
-    import httpx
 
 PASSING = (429, 500, 502, 503, 504)
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
@@ -106,19 +104,20 @@ def engine_header(host: str) -> str:
 
 
 class Authorizer:
-    """Answers a registry's challenges, and remembers the answer for the next request."""
+    """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
 
-    def __init__(self, client: httpx.Client, host: str, *, plain_http: bool) -> None:
-        self._client = client
+    def __init__(self, connections: Connections, host: str, *, plain_http: bool) -> None:
+        self._connections = connections
         self._host = host
         self._plain_http = plain_http
         self._header = Secret("")
+        self._lock = Lock()
 
     def headers(self) -> dict[str, str]:
         """Return what to send along now."""
         return {"Authorization": self._header.reveal()} if self._header.reveal() else {}
 
-    def answer(self, challenge: str, scope: str) -> bool:
+    def answer(self, challenge: str, scope: str, sent: str) -> bool:
         """Take up the challenge of a 401; return whether there is something new to send.
 
         Parameters
@@ -127,6 +126,8 @@ class Authorizer:
             The `WWW-Authenticate` header.
         scope
             What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
+        sent
+            The `Authorization` header that was refused; empty when there was none.
 
         Raises
         ------
@@ -134,13 +135,15 @@ class Authorizer:
             The token service refused the login, or would get the password unencrypted.
         """
         kind, _, rest = challenge.partition(" ")
-        before = self._header
-        login = find_login(self._host)
-        if kind.lower() == "bearer":
-            self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
-        elif kind.lower() == "basic" and login:
-            self._header = Secret(login.basic())
-        return self._header != before
+        with self._lock:
+            if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
+                return True
+            login = find_login(self._host)
+            if kind.lower() == "bearer":
+                self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
+            elif kind.lower() == "basic" and login:
+                self._header = Secret(login.basic())
+            return self._header.reveal() != sent
 
     def _token(self, fields: Mapping[str, str], login: Login | None, scope: str) -> Secret:
         realm = fields.get("realm", "")
@@ -148,21 +151,17 @@ class Authorizer:
             self._check_realm(realm)
         asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
         asked = {key: value for key, value in asked.items() if value}
-        if login and login.stands_for_both:
-            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
-            response = self._client.post(realm, data={**form, "client_id": _CLIENT_ID})
-        else:
-            headers = {"Authorization": login.basic()} if login else {}
-            response = self._client.get(realm, params=asked, headers=headers)
-        if response.status_code in (400, 401, 403):
+        with self._connections.ask(_token_request(realm, login, asked)) as response:
+            response.read()
+        if response.status in (400, 401, 403):
             raise refused_login(self._host, login_known=login is not None)
-        if response.status_code in PASSING:
-            raise MayPass(f"the token service of {self._host} answered {response.status_code}", where=realm)
+        if response.status in PASSING:
+            raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
         try:
-            value = response.json()
+            value = json.loads(response.read())
             return Secret(str(value.get("token") or value["access_token"]))
-        except (ValueError, KeyError, AttributeError) as error:
-            what = f"the token service of {self._host} gave no token (status {response.status_code})"
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"the token service of {self._host} gave no token (status {response.status})"
             raise RegistryError(what, where=realm) from error
 
     def _check_realm(self, realm: str) -> None:
@@ -170,6 +169,17 @@ class Authorizer:
         parts = urlsplit(realm)
         if parts.scheme != "https" and not is_loopback(parts.netloc) and not self._plain_http:
             raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
+
+
+def _token_request(realm: str, login: Login | None, asked: Mapping[str, str]) -> Request:
+    if login and login.stands_for_both:
+        form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
+        body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        return Request(method="POST", url=realm, headers=headers, content=body)
+    headers = {"Authorization": login.basic()} if login else {}
+    url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked)
+    return Request(method="GET", url=url, headers=headers)
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.act.registry import CHUNK, Registry, wrong_digest
+from rlbox.act.connections import CHUNK
+from rlbox.act.registry import Registry, wrong_digest
 from rlbox.errors import NodeError
 from rlbox.plan.oci import Descriptor
 

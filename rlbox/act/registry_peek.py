@@ -1,4 +1,4 @@
-"""Ask a registry on this machine for a manifest in one request, without httpx, whose import takes 0.3 s."""
+"""Ask a registry on this machine for a manifest in one request, without http.client, whose import takes 0.02 s."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ def peek_manifest(reference: Reference) -> Manifest | None:
     """
     if not is_loopback(reference.host):
         return None
-    port = reference.host.rpartition(":")[2]
-    address = (host_name(reference.host), int(port) if port.isdigit() else 80)
+    name, port = host_name(reference.host), reference.host.rpartition(":")[2]
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
     path = f"/v2/{reference.repository}/manifests/{reference.digest or reference.tag}"
     accept = ", ".join((*MANIFESTS, *INDEXES))
     try:
-        with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+        with socket.socket(family) as connection:
+            connection.settimeout(_TIMEOUT_S)
+            connection.connect((name, int(port) if port.isdigit() else 80))
             connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {reference.host}\r\nAccept: {accept}\r\n\r\n".encode())
             answer = parse_answer(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
         return parse_manifest(answer[1]) if answer and answer[0] == 200 else None

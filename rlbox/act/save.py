@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlbox.act.archive_file import whole_file
+from rlbox.act.engine_files import find_blobs
 from rlbox.act.engine_stream import engine_call
 from rlbox.act.push import stored_digest
-from rlbox.act.save_store import copy_blobs, find_blobs
+from rlbox.act.save_store import copy_blobs
 
 OnBytes = Callable[[int], None]
 

@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
     `--version` and `--help` are answered from text, before click is imported: that import is nearly all they cost. So
-    are the plainest `build` and `shell` (cli/quick.py).
+    are the plainest `build`, `shell` and `push` (cli/quick.py).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 def push_target(app: App, name: str, destination: str, *, plain_http: bool, gzip: bool) -> None:
     """Push the image of a target, prove that the registry has it, attach what explains it."""
     from rlbox.act.engine_api import find_image
-    from rlbox.plan.reference import push_reference
+    from rlbox.plan.reference import image_tag, push_reference
 
     reference = push_reference(destination, name)
-    tag = app.image_plan(name).tag
+    app.project.target_file(name)
+    tag = image_tag(name)
     if app.dry_run:
         _dry_run(app, name, tag, reference, gzip=gzip)
         return
@@ -28,7 +30,7 @@ def push_target(app: App, name: str, destination: str, *, plain_http: bool, gzip
     if image is None:
         raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
     with ExitStack() as stack:
-        opened = _Opened(stack, reference.host, plain_http=plain_http)
+        opened = _Opened(stack, reference.host, plain_http=plain_http, on_retry=app.say)
         pushed = _push(app, image, tag, reference, opened, plain_http=plain_http)
         attached = _attach(app, name, reference, pushed, opened)
         copy = _copy(app, reference, pushed, opened) if gzip else ""
@@ -38,29 +40,39 @@ def push_target(app: App, name: str, destination: str, *, plain_http: bool, gzip
 class _Opened:
     """Opens the registry when it is first asked for; a push to this machine often needs nothing of it."""
 
-    def __init__(self, stack: ExitStack, host: str, *, plain_http: bool) -> None:
-        self._stack, self._host, self._plain_http = stack, host, plain_http
+    def __init__(self, stack: ExitStack, host: str, *, plain_http: bool, on_retry: Callable[[str], None]) -> None:
+        self._stack, self._host, self._plain_http, self._on_retry = stack, host, plain_http, on_retry
         self._registry: Registry | None = None
 
     def __call__(self) -> Registry:
         if self._registry is None:
             from rlbox.act.registry import Registry
-            from rlbox.act.site import probe_site
 
-            made = Registry(self._host, write=True, plain_http=self._plain_http, ca_bundle=probe_site().ca_bundle)
+            made = Registry(
+                self._host,
+                write=True,
+                plain_http=self._plain_http,
+                ca_bundle=_site_ca,
+                on_retry=self._on_retry,
+            )
             self._registry = self._stack.enter_context(made)
         return self._registry
+
+
+def _site_ca() -> str:
+    from rlbox.act.site import site_ca
+
+    return site_ca()
 
 
 def _push(
     app: App, image: dict[str, Any], tag: str, reference: Reference, opened: _Opened, *, plain_http: bool
 ) -> Pushed:
-    from rlbox.act.push import check_route, push_image
+    from rlbox.act.push import push_image
     from rlbox.report.transfer_view import push_view
 
-    check_route(opened, reference.host, plain_http=plain_http)
     with push_view(live=app.interactive, quiet=app.verbosity < 0) as on_layer:
-        return push_image(image, tag, reference, opened, on_layer=on_layer, on_retry=app.say)
+        return push_image(image, tag, reference, opened, plain_http=plain_http, on_layer=on_layer, on_retry=app.say)
 
 
 def _attach(app: App, name: str, reference: Reference, pushed: Pushed, opened: _Opened) -> tuple[str, ...]:
@@ -75,7 +87,7 @@ def _attach(app: App, name: str, reference: Reference, pushed: Pushed, opened: _
     files = about(found, pushed.manifest)
     if len(files) < len(found):
         app.say(f"note: the SBOM in {folder} is of another build; `rlbox build {name} --rebuild` writes this one's")
-    return attach(opened(), reference, pushed.manifest.digest, files) if files else ()
+    return attach(opened, reference, pushed.manifest.descriptor, files) if files else ()
 
 
 def _copy(app: App, reference: Reference, pushed: Pushed, opened: _Opened) -> str:

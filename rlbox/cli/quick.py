@@ -22,6 +22,8 @@ def run_quickly(words: Sequence[str]) -> int | None:
             return _build(words, name, flags)
         case ["shell", name, "--", *command] if not name.startswith("-"):
             return _shell(words, name, tuple(command))
+        case ["push", name, "--to", place] if not name.startswith("-"):
+            return _push(words, name, place)
         case _:
             return None
 
@@ -42,6 +44,14 @@ def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | N
 
     app = _app()
     return answer_failures(words, lambda: open_shell(app, name, command, None)) if app else None
+
+
+def _push(words: Sequence[str], name: str, place: str) -> int | None:
+    from rlbox.cli.failure import answer_failures
+    from rlbox.cli.push_image import push_target
+
+    app = _app()
+    return answer_failures(words, lambda: push_target(app, name, place, plain_http=False, gzip=False)) if app else None
 
 
 def _app() -> App | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.plan.ca import CA_NAMES
+from rlbox.plan.reference import image_tag
 from rlbox.plan.sources import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
@@ -115,7 +116,7 @@ def plan_image(
     return ImagePlan(
         target=target.name,
         title=target.title,
-        tag=f"rlbox/{target.name}:latest",
+        tag=image_tag(target.name),
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches or {}),

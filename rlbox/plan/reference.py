@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 
 from rlbox.errors import SpecError
 
@@ -13,6 +12,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LOOPBACK = re.compile(r"127(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}", re.ASCII)
 _LONGEST = 255
 
 
@@ -81,13 +81,15 @@ def push_reference(text: str, target: str) -> Reference:
     return replace(reference, tag=reference.tag or "latest")
 
 
+def image_tag(target: str) -> str:
+    """Return the name of a target's image in the engine."""
+    return f"rlbox/{target}:latest"
+
+
 def is_loopback(host: str) -> bool:
     """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
     name = host_name(host)
-    try:
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return name in ("localhost", "::1") or bool(_LOOPBACK.fullmatch(name))
 
 
 def host_name(host: str) -> str:

@@ -45,13 +45,23 @@ def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
     assert containers(box.data) == []
 
 
+@pytest.fixture(scope="session")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Python compiled in the first run, for the disks of the others: an empty disk costs a run half a minute."""
+    return tmp_path_factory.getbasetemp() / "bytecode"
+
+
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Box]:
+def local(tmp_path: Path, bytecode: Path) -> Iterator[Box]:
     """The shipped target, built, in an empty project folder (everything comes from what rlbox ships), with a disk."""
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
+    if bytecode.is_dir():
+        shutil.copytree(bytecode, tmp_path / "data/cache/bytecode")
     box = Box(project=tmp_path / "project", data=tmp_path / "data")
     result = box("build", "local")
     assert result.code == 0, result.err
     yield box
+    if not bytecode.is_dir() and (box.data / "cache/bytecode").is_dir():
+        shutil.copytree(box.data / "cache/bytecode", bytecode)
     assert containers(box.data) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginebox import Box, docker, wait_until
+from enginebox import CHECKOUT, Box, docker, wait_until
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
 from rlbox.act.registry import Registry
@@ -19,6 +19,7 @@ from rlbox.act.registry import Registry
 ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.skipif(not ENGINES, reason="RLBOX_TEST_ENGINES names no other engine")
 MIB = 1 << 20
+UNREADABLE = "from rlbox.act import engine_files\nengine_files._STORE = 'nowhere'\n"
 NAME = f"crate{os.getpid()}"
 TAG = f"rlbox/{NAME}:latest"
 
@@ -37,16 +38,26 @@ def proxy(registry: str) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.fixture(params=["from files", "by the engine"])
+def way(request: pytest.FixtureRequest) -> str:
+    """How blobs travel: from the engine's files, or, as if this user could not read those, through the engine."""
+    return str(request.param)
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
+def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Box]]:
     """Return a function that builds a small image on an engine and gives the command line for it."""
     made: list[Box] = []
+    way = request.getfixturevalue("way") if "way" in request.fixturenames else "from files"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(UNREADABLE if way == "by the engine" else "")
 
     def build_on(engine: str = "", layers: int = 3, size: int = 3 * MIB) -> Box:
         project = tmp_path / f"project{len(made)}"
         (project / f"images/{NAME}").mkdir(parents=True)
         (project / f"images/{NAME}/target.toml").write_text(TARGET)
-        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | ({"DOCKER_HOST": engine} if engine else {})
+        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}/site:{CHECKOUT}"}
+        extra |= {"DOCKER_HOST": engine} if engine else {}
         box = Box(project=project, data=tmp_path, extra=extra)
         made.append(box)
         if layers:
@@ -75,7 +86,7 @@ def idle(proxy: Proxy) -> None:
     wait_until(lambda: not proxy.busy, "the end of the requests", 60)
 
 
-def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_the_registry_has_the_engines_bytes(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     result = box("push", NAME, "--to", f"{proxy.host}/team/")
     identity = image_of(box)["Id"]
@@ -89,7 +100,7 @@ def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Pro
     docker("image", "rm", result.out.strip())
 
 
-def test_a_second_push_sends_nothing(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_second_push_sends_nothing(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     first = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
     sizes = sum(size for size in _layer_sizes(proxy.host, NAME, "1"))
@@ -108,7 +119,7 @@ def _layer_sizes(host: str, repository: str, tag: str) -> list[int]:
         return [layer.size for layer in registry.get_manifest(repository, tag).layers]
 
 
-def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_name_of_the_users_stays(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     mine = f"{proxy.host}/{NAME}:mine"
     docker("tag", TAG, mine)
@@ -117,14 +128,14 @@ def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> No
     docker("image", "rm", mine)
 
 
-def test_after_a_kill_only_what_is_missing_is_sent(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_after_a_kill_only_what_is_missing_is_sent(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     box = make(layers=5, size=12 * MIB)  # more than fits into the buffers of a connection
     proxy.allow = 2
     process = box.start("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     wait_until(lambda: len(proxy.uploaded) >= 2, "two whole blobs", 60)
     process.kill()
     process.communicate()
-    assert image_of(box)["RepoTags"] != [TAG]
+    assert (image_of(box)["RepoTags"] == [TAG]) is (way == "from files")  # the engine needs a name to push under
     proxy.allow = 1000
     idle(proxy)
     there = list(proxy.uploaded)
@@ -139,7 +150,7 @@ def test_after_a_kill_only_what_is_missing_is_sent(make: Callable[..., Box], pro
     assert image_of(box)["RepoTags"] == [TAG]  # what the killed push left is gone too
 
 
-def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_failure_that_passes(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     proxy.fail, proxy.times = ("^PUT .*/uploads/", 503, b"busy", {}), 2
     box = make()
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
@@ -148,43 +159,66 @@ def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
     assert "attempt 1 of 4 failed: " in done.err
 
 
+BASIC = {"WWW-Authenticate": 'Basic realm="x"'}
+NO_PUSH = "{host} does not let this login push to crate"
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "what", "step"),
     [
-        (507, {}, "{host} has no room left", "free space in the registry"),
-        (401, {"WWW-Authenticate": 'Basic realm="x"'}, "{host} does not let this login push to crate", "docker login"),
-        (403, {}, "{host} does not let this login push to crate", "docker login"),
+        (507, {}, ("{host} has no room left: 507", "{host} has no room left\n"), "free space in the registry"),
+        (401, BASIC, ("{host} wants a login\n", f"{NO_PUSH}\n"), "docker login"),
+        (403, {}, ("{host} refused: this login may not push here", f"{NO_PUSH}\n"), "docker login"),
     ],
 )
 def test_a_refusal_is_not_repeated(
-    make: Callable[..., Box], proxy: Proxy, status: int, headers: dict[str, str], what: str, step: str
+    way: str,
+    make: Callable[..., Box],
+    proxy: Proxy,
+    status: int,
+    headers: dict[str, str],
+    what: tuple[str, str],
+    step: str,
 ) -> None:
     proxy.fail, proxy.times = ("^(PUT|POST) .*/uploads/", status, b"", headers), 1000
     box = make()
     done = box("push", NAME, "--to", f"{proxy.host}/crate:1")
     assert (done.code, done.out) == (6, ""), done.err
-    assert f"rlbox: error: {what.format(host=proxy.host)}\n" in done.err
+    assert f"rlbox: error: {what[way != 'from files'].format(host=proxy.host)}" in done.err
     assert f"  next:  {step}" in done.err
     assert "attempt" not in done.err
     assert image_of(box)["RepoTags"] == [TAG]
 
 
-def test_a_registry_that_is_not_there(make: Callable[..., Box], registry: str) -> None:
+def test_a_registry_that_is_not_there(way: str, make: Callable[..., Box], registry: str) -> None:
     with proxied(registry) as proxy:
         host = proxy.host
     done = make(layers=1)("push", NAME, "--to", f"{host}/x:1")
     assert (done.code, done.out) == (6, "")
     assert done.err.count("attempt ") == 3
-    assert "rlbox: error: the push failed 4 times\n" in done.err
+    said = f"{host} does not answer: " if way == "from files" else "the push failed 4 times\n"
+    assert f"rlbox: error: {said}" in done.err
 
 
-def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Proxy) -> None:
+def test_blobs_of_another_repository_are_taken_from_there(make: Callable[..., Box], proxy: Proxy) -> None:
+    box = make()
+    other = f"{proxy.host}/{NAME}/first:1"
+    docker("tag", TAG, other)
+    assert box("push", NAME, "--to", other).code == 0
+    sent = list(proxy.uploaded)
+    data = box("push", NAME, "--to", f"{proxy.host}/{NAME}/second:1", "--json").data
+    assert data["layers"] == {"total": 4, "pushed": 0, "present": 4}
+    assert proxy.uploaded == sent
+    docker("image", "rm", other)
+
+
+def test_other_bytes_in_the_registry_are_met(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
     other = b'{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[]}'
     proxy.swap = other
     box = make(layers=1)
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert (done.code, done.out) == (6, "")
-    assert f"the engine pushed {image_of(box)['Id']}" in done.err
+    assert f"what was pushed is {image_of(box)['Id']}" in done.err
 
 
 def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: Path) -> None:

@@ -176,3 +176,10 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     assert re.fullmatch(r"  layer 3 \(COPY /out/ /\): opt/noise: contents differ from byte \d+", error[-2])
     assert error[-1].startswith("  next:  whole log: ")
     assert [line for line in error[1:-2] if not line.startswith("  config: ")] == []
+
+
+def test_the_shipped_target_is_the_same_image_without_network(local: Box) -> None:
+    online = docker("image", "inspect", "rlbox/local:latest", "--format={{.Id}}").strip()
+    result = local("build", "local", "--hermetic", "--rebuild", "--json")
+    assert result.code == 0, result.err
+    assert result.data["id"] == online

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from rlbox.plan.oci import Descriptor
-from rlbox.plan.push import Layer, PushCount, PushLog, count_push, engine_takes_plain, may_pass, push_error
+from rlbox.plan.push import Layer, PushCount, count_push
+from rlbox.plan.push_log import PushLog, engine_takes_plain, may_pass, push_error
 from rlbox.plan.reference import Reference
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")

@@ -6,13 +6,15 @@ import base64
 import hashlib
 import json
 import logging
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from registry_server import PASSWORD, USER, Fault, RegistryServer, running
 
-from rlbox.act.attach import Attachment, attach, find_attachments
+from rlbox.act.attach import attach, find_attachments
 from rlbox.act.registry import Registry
 from rlbox.act.registry_auth import engine_header, find_login
 from rlbox.act.registry_fetch import fetch_blob
@@ -263,7 +265,7 @@ def test_other_bytes_than_the_digest_says(server: RegistryServer, registry: Regi
     )
 
 
-def test_a_look_without_httpx(server: RegistryServer) -> None:
+def test_a_look_in_one_request(server: RegistryServer) -> None:
     body = image_manifest(blob_of(), [], {})
     server.add_manifest("1", body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
@@ -392,10 +394,11 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("api", [True, False], ids=["referrers", "fallback tag"])
 def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, registry: Registry, files: Path) -> None:
     server.referrers = api
-    digest = server.add_manifest("1", image_manifest(blob_of(), [], {}), MANIFEST)
+    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
-    attached = attach(registry, reference, digest, found)
+    attached = attach(lambda: registry, reference, image.descriptor, found)
     listed = registry.referrers("team/x", digest)
     assert tuple(item.digest for item in listed) == attached
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
@@ -403,24 +406,64 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
     assert (fallback_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
-    assert attach(registry, reference, digest, found) == attached
+    assert attach(lambda: registry, reference, image.descriptor, found) == attached
     assert registry.referrers("team/x", digest) == listed
     assert server.count("PUT", "/uploads/") == puts
 
 
 def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, registry: Registry, files: Path) -> None:
-    digest = server.add_manifest("1", image_manifest(blob_of(), [], {}), MANIFEST)
+    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attach(registry, reference, digest, find_attachments(files))
+    attach(lambda: registry, reference, image.descriptor, find_attachments(files))
     (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
-    attached = attach(registry, reference, digest, find_attachments(files))
+    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
     assert {item.digest for item in registry.referrers("team/x", digest)} == set(attached)
     assert server.manifests[fallback_tag(digest)][0] == INDEX
 
 
+def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, registry: Registry, files: Path) -> None:
+    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    server.add_manifest("1", image.body, MANIFEST)
+    reference = Reference(host=server.host, repository="team/x", tag="1")
+    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    asked = len(server.seen)
+
+    def never() -> Registry:
+        raise AssertionError("the registry was opened")
+
+    assert attach(never, reference, image.descriptor, find_attachments(files)) == attached
+    assert len(server.seen) == asked + 1
+
+
 def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    assert attach(registry, reference, "sha256:0", find_attachments(tmp_path)) == ()
+    assert attach(lambda: registry, reference, blob_of(), find_attachments(tmp_path)) == ()
     assert server.seen == []
-    with pytest.raises(RegistryError, match="has no sha256:0"):
-        attach(registry, reference, "sha256:0", [Attachment(path=tmp_path, artifact_type="x")])
+
+
+# ---- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_the_sites_ca_is_trusted_and_no_other(
+    server: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "ca.crt", tmp_path / "key"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=here -days 2"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run([*make.split(), *names], check=True, capture_output=True)
+    server.speak_tls(certificate, key)
+    monkeypatch.setattr("rlbox.act.registry_wire.is_loopback", lambda host: False)
+    (tmp_path / "blob").write_bytes(BLOB)
+    with Registry(server.host, write=True, ca_bundle=str(certificate)) as registry:
+        registry.ping()
+        assert registry.put_blob("team/x", blob_of(), tmp_path / "blob") is True
+    assert server.blobs[blob_of().digest] == BLOB
+    with Registry(server.host) as registry, pytest.raises(RegistryError) as error:
+        registry.ping()
+    what, step = refused(error)
+    assert what.startswith(f"the certificate of {server.host} is not trusted: ")
+    assert step.startswith("name the site's CA with RLBOX_CA_BUNDLE")
+    with Registry(server.host, ca_bundle=str(key)) as registry, pytest.raises(RegistryError, match="cannot be read"):
+        registry.ping()

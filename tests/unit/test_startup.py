@@ -1,4 +1,4 @@
-"""`rlbox --help` and `rlbox --version` answer from text: what they must not import, and that the text is current."""
+"""What quick command lines must not import, and that the text behind `rlbox --help` and `--version` is current."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from fakes import CHECKOUT
+from fakes import CHECKOUT, EngineSocket
+from registry_server import running
 
 from rlbox import __version__
+from rlbox.act.folders import cache_folder
 from rlbox.cli import HELP_TEXT, main
 from rlbox.cli.root import VERBS, root
+from rlbox.plan.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
 
 HEAVY = ("click", "docker", "httpx", "jinja2", "psutil", "pydantic", "requests", "rich", "uv", "yaml")
 ASK = """
@@ -26,7 +29,7 @@ sys.stderr.write(json.dumps([code, sorted(sys.modules)]))
 def modules_after(*words: str) -> tuple[int, str, set[str]]:
     argv = [sys.executable, "-c", ASK, json.dumps(words)]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    code, names = json.loads(done.stderr)
+    code, names = json.loads(done.stderr.splitlines()[-1])
     return code, done.stdout, {name.partition(".")[0] for name in names} | set(names)
 
 
@@ -38,6 +41,25 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
     assert out == (f"rlbox {__version__}\n" if "--version" in words else HELP_TEXT.read_text(encoding="utf-8"))
     assert names.isdisjoint(HEAVY)
     assert {name for name in names if name.startswith("rlbox.")} == {"rlbox.cli"}
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_a_push_that_finds_everything_there_imports_little(engine: EngineSocket) -> None:
+    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+gzip")], {})
+    folder = cache_folder("images", "local")
+    folder.mkdir(parents=True)
+    (folder / "sbom.spdx.json").write_text(json.dumps({"about": sha256_of(body)}))
+    digest = sha256_of(body)
+    engine.images["rlbox/local:latest"] = {"Id": digest, "RepoDigests": [f"rlbox/local@{digest}"], "RootFS": {}}
+    with running() as server:
+        server.add_manifest("1", body, MANIFEST)
+        words = ("push", "local", "--to", f"{server.host}/team/x:1")
+        for _ in ("attaches the SBOM", "finds it there"):
+            code, out, names = modules_after(*words)
+            assert (code, out) == (0, f"{server.host}/team/x@{digest}\n")
+    assert names.isdisjoint({*HEAVY, "http.client", "ssl", "subprocess", "threading", "tomllib"})
+    plans = {name for name in names if name.startswith("rlbox.plan.")}
+    assert plans == {"rlbox.plan.oci", "rlbox.plan.push", "rlbox.plan.reference"}
 
 
 def test_help_is_what_click_prints() -> None:

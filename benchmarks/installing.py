@@ -1,0 +1,73 @@
+"""Goal 18: the install step of the whole lock, without any image."""
+
+from __future__ import annotations
+
+import subprocess
+
+from benchmarks.pairs import Case, Sample, interleave, time_process
+from benchmarks.place import Place, run
+from benchmarks.stack import Stack
+from rlbox.act.uv import find_uv
+
+TOOLS = "/opt/tools"
+INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layer /usr/bin/python3 all"
+UNDO = "rm -rf /opt/venv /out"
+UNDO_ALL = f"{UNDO} /root/.cache/uv"
+PIP = "/tmp/pip/bin/pip install -q -r /opt/tools/pip.txt"
+UNDO_PIP = "rm -rf /tmp/pip && python3 -m venv /tmp/pip"
+
+
+class Installs:
+    """rlbox's install script, with uv's cache empty and then full, and pip: in turn in one container."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._container = place, _container(place, place.kept.get(Stack))
+        self.warm: Sample | None = None
+
+    def measure(self, rounds: int) -> Sample:
+        """Return seconds of the script with an empty cache; `warm` is then the sample with a full one."""
+        cases = [self._case(*words) for words in ((INSTALL, UNDO_ALL), (INSTALL, UNDO), (PIP, UNDO_PIP))]
+        cold, warm, pip = interleave([lambda case=case: time_process(case) for case in cases], rounds, 0)  # type: ignore[misc]
+        self.warm = Sample(ours=warm, anchor=pip)
+        return Sample(ours=cold, anchor=pip)
+
+    def _case(self, command: str, undo: str) -> Case:
+        def before() -> None:
+            run(("docker", "exec", self._container, "sh", "-c", undo))
+
+        argv = ("docker", "exec", self._container, "sh", "-ec", command)
+        return self._place.case(argv, name=command, before=before)
+
+
+def cold_cache(place: Place, rounds: int) -> Sample:
+    """uv's cache is empty: the first build on a machine."""
+    return place.kept.get(Installs).measure(rounds)
+
+
+def warm_cache(place: Place, rounds: int) -> Sample:
+    """uv's cache holds every wheel, as the cache mount does when a layer is made anew."""
+    installs = place.kept.get(Installs)
+    if installs.warm is None:
+        installs.measure(rounds)
+    sample, installs.warm = installs.warm, None
+    assert sample
+    return sample
+
+
+def _container(place: Place, stack: Stack) -> str:
+    """Start a container of the operating system alone with rlbox's script, uv and the lock in it."""
+    tools = place.folder / "tools"
+    tools.mkdir()
+    context = stack.place.cache / "rlbox/contexts" / stack.name
+    locked = [path for path in (context / "requirements").glob("*.txt") if path.stem not in ("build", "runtime", "uv")]
+    (tools / "all.txt").write_text("".join(path.read_text() for path in sorted(locked)))
+    (tools / "pip.txt").write_text(f"-i {stack.mirror.url}\n" + "\n".join(stack.pins()) + "\n")
+    (tools / "install.sh").write_text((context / "scripts/install.sh").read_text())
+    (tools / "sources.env").write_text(f"UV_DEFAULT_INDEX={stack.mirror.url}\n")
+    mounts = [f"--volume={tools}:{TOOLS}", f"--volume={find_uv()}:{TOOLS}/uv:ro"]
+    mounts.append(f"--volume={tools}/sources.env:/run/rlbox/sources.env:ro")
+    env = ["--env=PIP_NO_CACHE_DIR=1", "--env=PIP_TRUSTED_HOST=127.0.0.1", "--env=PIP_DISABLE_PIP_VERSION_CHECK=1"]
+    words = ("docker", "run", "--detach", "--init", "--network=host", *mounts, *env, stack.base_image())
+    container = run((*words, "sleep", "7200")).strip()
+    place.on_close.callback(subprocess.run, ["docker", "rm", "--force", container], check=False, capture_output=True)
+    return container

@@ -1,0 +1,108 @@
+"""The stack of the image benchmarks, and its wheels: fetched once with rlbox itself, then kept in the user's cache.
+
+`rlbox/bench` in the cache folder holds them, about half a gigabyte; it can be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.place import Place, run
+from rlbox.act.folders import cache_folder, write_atomic
+from rlbox.act.store import Store, store_folder
+from rlbox.cli.app import own_requirements
+from rlbox.spec.lock import load_lock
+
+TARGET = "stack"
+SPEC = Path(__file__).with_name("stack.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """A package whose version is changed: every version is one that a build has not seen, until they are used up."""
+
+    name: str
+    group: str
+    versions: tuple[str, ...]
+
+    @property
+    def first(self) -> str:
+        """The version that the stack begins with."""
+        return self.versions[0]
+
+
+LEAF = Moving(name="transformers", group="leaf", versions=("4.55.4", "4.55.3", "4.55.2", "4.55.1", "4.55.0"))
+BOTTOM = Moving(name="numpy", group="base", versions=("2.2.6", "2.2.5", "2.2.4", "2.2.3"))
+
+
+def stack_text(versions: Mapping[str, str], mark: str = "") -> str:
+    """Return the target's spec with other versions of some packages, and `mark` behind the name of every group."""
+    text = SPEC.read_text(encoding="utf-8")
+    for name, version in versions.items():
+        text = re.sub(rf'"{name}==[^"]+"', f'"{name}=={version}"', text)
+    return re.sub(r'^name = "(.+)"$', rf'name = "\1{mark}"', text, flags=re.MULTILINE)
+
+
+def group_pins(text: str, group: str) -> list[str]:
+    """Return the requirements of a group of a spec."""
+    found = re.search(rf'^name = "{group}[^"]*"\npackages = \[(.*?)^\]', text, re.MULTILINE | re.DOTALL)
+    return re.findall(r'"([^"]+)"', found[1]) if found else []
+
+
+def wheel_folder() -> Path:
+    """Return the folder of all wheels, with their sha256 in its `digests.json`; what is missing is fetched first.
+
+    A fetch that was interrupted goes on where it stopped: rlbox's store keeps what is whole.
+    """
+    folder = cache_folder("bench")
+    if _known(folder)[0] != _made_from():
+        with Place() as place:
+            _fetch(place, folder)
+    return folder
+
+
+def wheel_digests(folder: Path) -> Mapping[str, str]:
+    """Return the sha256 of every wheel in the folder by its file name."""
+    return _known(folder)[1]
+
+
+def _known(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return what the wheels were chosen by, and the sha256 of each; nothing while some are missing."""
+    try:
+        found = json.loads((folder / "digests.json").read_bytes())
+        return str(found["made_from"]), dict(found["files"])
+    except (OSError, ValueError, KeyError):
+        return "", {}
+
+
+def _made_from() -> str:
+    parts = (SPEC.read_text(encoding="utf-8"), repr(LEAF), repr(BOTTOM), *own_requirements())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _fetch(place: Place, folder: Path) -> None:
+    """Lock and fetch the stack with every version of what moves, and link the wheels into `folder`."""
+    root = store_folder(None)
+    place.env |= {"RLBOX_STORE": str(root), "RLBOX_SOURCES": os.environ.get("RLBOX_SOURCES", "direct")}
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(root)
+    digests: dict[str, str] = {}
+    spec = place.project / "images" / TARGET / "target.toml"
+    spec.parent.mkdir(parents=True)
+    for number in range(max(len(LEAF.versions), len(BOTTOM.versions))):
+        versions = {moving.name: moving.versions[number % len(moving.versions)] for moving in (LEAF, BOTTOM)}
+        spec.write_text(stack_text(versions))
+        for verb in ("lock", "fetch"):
+            run(place.rlbox(verb, TARGET).argv, env=place.env, cwd=place.project)
+        lock = load_lock(spec.with_name("lock.json"))
+        digests |= {package.file: package.sha256 for package in (lock.packages() if lock else ())}
+    for name, digest in digests.items():
+        (folder / name).unlink(missing_ok=True)
+        store.link(digest, folder / name)
+    write_atomic(folder / "digests.json", json.dumps({"made_from": _made_from(), "files": digests}))
