@@ -9,6 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
 from enginebox import CHECKOUT, Box, wait_until
 
 
@@ -72,6 +73,7 @@ def test_a_checkpoint_truncated_between_stages_is_found(local: Box) -> None:
     assert "model.safetensors" in err
 
 
+@pytest.mark.slow
 def test_a_server_killed_mid_rollout_is_the_first_cause(local: Box) -> None:
     process = local.start("run", "smoke", "--set", "rollouts=200")
     log = lambda: next(iter((local.data / "runs").glob("*/stages/3-smoke/stage.log")), None)  # noqa: E731
@@ -85,6 +87,7 @@ def test_a_server_killed_mid_rollout_is_the_first_cause(local: Box) -> None:
     assert "cause: service vllm ended with signal 9 (SIGKILL) while stage smoke was running" in err
 
 
+@pytest.mark.slow
 def test_a_job_that_lies_is_caught(local: Box) -> None:
     programs = own_job(local)
     (programs / "loop.py").write_text("print('all went well')\n")

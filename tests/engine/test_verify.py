@@ -72,6 +72,7 @@ def test_a_hermetic_build(box: Box, digest: str) -> None:
     assert result.data["id"] == digest
 
 
+@pytest.mark.slow
 def test_another_state_of_the_machine(box: Box, digest: str, tmp_path: Path) -> None:
     """Store, caches, home, settings of clients, umask, time zone, language, host name, project folder: all others."""
     home = tmp_path / "home"
@@ -131,6 +132,7 @@ class Lab:
         return {path for server in self.servers for path in server.asked}
 
 
+@pytest.mark.slow
 def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_path: Path) -> None:
     """Whatever asks elsewhere fails: the only way out is a proxy that is not there."""
     lock = load_lock(box.project / f"images/{NAME}/lock.json")
