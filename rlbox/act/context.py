@@ -16,6 +16,7 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.plan.image import ImagePlan
 from rlbox.spec.project import PACKAGE
 
+_FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
 _LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
@@ -154,6 +155,8 @@ def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
             write_atomic(path, source)
         else:
             path.chmod(0o644)
+    for path in sorted((folder / "lock").rglob("*"), reverse=True):  # copied into the image as they stand
+        os.utime(path, (_FIXED_S, _FIXED_S))
 
 
 def check_context_folder(folder: Path) -> None:

@@ -78,7 +78,6 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     from rlbox.cli.build_inputs import prepare
     from rlbox.cli.describe_image import describe_image
     from rlbox.cli.places import unreached_explained
-    from rlbox.cli.verify_image import verify_image
     from rlbox.report.build_view import build_view
 
     began = time.monotonic()
@@ -92,6 +91,8 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
         describe_image(app, plan, hermetic=wish.hermetic)
         if wish.verify:
+            from rlbox.cli.verify_image import verify_image
+
             verify_image(app, plan, run, digest)
     image = find_image(plan.tag)
     if image is None:

@@ -46,5 +46,6 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
         mode="hermetic" if hermetic else "online",
         versions={"engine": str(engine_says("/version")["Version"])},
     )
-    lock = parse_lock(plan.context[f"files{LOCK_IN_IMAGE}"], plan.tag, f"rlbox lock {plan.target}")
+    text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
+    lock = parse_lock(text, plan.tag, f"rlbox lock {plan.target}")
     return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}

@@ -144,6 +144,7 @@ def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer
         "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
         "torch_wheels": TORCH_WHEELS,
         "ca_names": CA_NAMES,
+        "lock": lock_folder(lock) if lock else "",
         "labels": image_labels(target, lock),
     }
 
@@ -156,6 +157,15 @@ def part_files(lock: Lock) -> dict[str, str]:
     """
     trees = {tree.name: f"git/{tree.name}-{tree.sha256[:12]}.tar" for tree in lock.git}
     return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
+
+
+def lock_folder(lock: Lock) -> str:
+    """Return the folder of the build context that holds the lock as the image has it.
+
+    It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:
+    BuildKit takes files of one path, size and time stamp for the same.
+    """
+    return f"lock/{lock.checksum()[:12]}"
 
 
 def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
@@ -205,5 +215,5 @@ def _locked_files(lock: Lock, layers: Sequence[Layer]) -> dict[str, str]:
     files = {f"requirements/{layer.name}.txt": requirements(layer.packages) for layer in layers}
     files["requirements/runtime.txt"] = lock.runtime.requirements()
     files["requirements/build.txt"] = lock.build.requirements()
-    files[f"files{LOCK_IN_IMAGE}"] = lock.text()
+    files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files

@@ -59,7 +59,7 @@ def test_the_whole_plan(folder: Folder) -> None:
         context={
             "Dockerfile": "FROM mine\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
-            "files/opt/rlbox/share/lock.json": lock.text(),
+            f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/install.sh": "install.sh\n",
             "requirements/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",

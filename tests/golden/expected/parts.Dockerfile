@@ -102,6 +102,7 @@ COPY --link --from=tool /out/ /
 COPY --link --from=table /out/ /
 COPY --link --from=rlbox.patches /out/ /
 COPY --link --from=rlbox.files /out/ /
+COPY --link lock/ced3e8ceb822/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     SSL_CERT_FILE=/opt/rlbox/share/ca.crt \
