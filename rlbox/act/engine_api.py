@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,12 @@ def find_image(tag: str) -> dict[str, Any] | None:
 
 
 def engine_version() -> tuple[int, ...]:
-    """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
-    address = engine_address()
+    """Return the engine's version, as far as it is numbers: (26, 1, 5); asked once, since the answer takes it long."""
+    return _version_at(engine_address())
+
+
+@cache
+def _version_at(address: str) -> tuple[int, ...]:
     if address.startswith("unix://"):
         _, body = _get(address.removeprefix("unix://"), "/version")
         try:
