@@ -11,7 +11,8 @@ from rlbox.plan.layers import split_group
 if TYPE_CHECKING:  # pydantic is slow to import
     from rlbox.spec.lock import Lock
 
-_OWN_LAYER = "COPY /out/ / "  # what the engine's history says of each `COPY --link --from=PART /out/ /`
+# What the engine's history says of each `COPY --link --from=PART /out/ /`, and of the lock's copy above them.
+_OWN_LAYER, _LOCK_LAYER = "COPY /out/ / ", "COPY lock/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,13 @@ class Change:
 def image_layers(history: Sequence[Mapping[str, Any]], lock: Lock | None) -> tuple[LayerFacts, ...]:
     """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it."""
     rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
+    top = ("lock",) if rows and str(rows[-1]["CreatedBy"]).startswith(_LOCK_LAYER) else ()
+    below = rows[: len(rows) - len(top)]
     own = 0
-    while own < len(rows) and str(rows[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
+    while own < len(below) and str(below[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
         own += 1
     parts = _parts(lock, own) if lock else ("",) * own
-    names = ("os",) * (len(rows) - own) + parts
+    names = ("os",) * (len(below) - own) + parts + top
     return tuple(
         LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
         for name, row in zip(names, rows, strict=True)
