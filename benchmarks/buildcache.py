@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 ROUNDS = 8
+_NUMBER = re.compile(r"^\[\S+ +\d+/\d+\] ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One record; `what` is the step that made it, `parents` are the records that it stands on."""
+    """One record; `what` is the step that made it, without its number; `parents` are the records that it stands on."""
 
     identity: str
     parents: frozenset[str]
@@ -49,7 +50,7 @@ def _records() -> list[Record]:
         fields: dict[str, str] = dict(rows)
         if "ID" in fields:
             parents = frozenset(fields.get("Parent", fields.get("Parents", "")).split(","))
-            made, what = fields.get("Created at", ""), fields.get("Description", "")
+            made, what = fields.get("Created at", ""), _NUMBER.sub("", fields.get("Description", ""))
             found.append(Record(identity=fields["ID"].rstrip("*"), parents=parents, made=made, what=what))
     return found
 

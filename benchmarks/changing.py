@@ -124,7 +124,7 @@ def equal_content(place: Place, rounds: int) -> Sample:
     again = changes.stack.ours(now)
     changes.stack.must_have_run(BOTTOM.group)
     new = sum(size for digest, size in again.layers.items() if digest not in before)
-    return _bytes([(new, changes.stack.cold_naive.new_bytes)])
+    return _bytes([(new, changes.stack.cold.new_bytes)])
 
 
 def _bytes(pairs: list[tuple[int, int]]) -> Sample:

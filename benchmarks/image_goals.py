@@ -70,7 +70,7 @@ IMAGE_GOALS = (
     Goal(
         key="17",
         what="new bytes, a group made anew as it was",
-        anchor="naive Dockerfile's",
+        anchor="bytes of all its layers",
         gate=0.0,
         stretch=0.0,
         measure=changing.equal_content,
@@ -84,7 +84,7 @@ IMAGE_GOALS = (
         gate=0.15,
         stretch=0.07,
         measure=installing.cold_cache,
-        rounds=3,
+        rounds=2,
         quick_rounds=1,
     ),
     Goal(
@@ -94,7 +94,7 @@ IMAGE_GOALS = (
         gate=0.15,
         stretch=0.04,
         measure=installing.warm_cache,
-        rounds=3,
+        rounds=2,
         quick_rounds=1,
     ),
     Goal(

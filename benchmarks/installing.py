@@ -11,10 +11,13 @@ from rlbox.act.uv import find_uv
 
 TOOLS = "/opt/tools"
 INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layer /usr/bin/python3 all"
-UNDO = "rm -rf /opt/venv /out"
-UNDO_ALL = f"{UNDO} /root/.cache/uv"
-PIP = "/tmp/pip/bin/pip install -q -r /opt/tools/pip.txt"
-UNDO_PIP = "rm -rf /tmp/pip && python3 -m venv /tmp/pip"
+# What was installed is put aside, and removed with the container: where files were removed in the minute before, ext4
+# spends most of its time of making new ones on looking out for those (`recently_deleted`).
+ASIDE = 'mkdir -p /old && into=$(mktemp -d -p /old) && for old in {}; do [ ! -e "$old" ] || mv "$old" "$into"; done'
+UNDO = ASIDE.format("/out")
+UNDO_ALL = ASIDE.format("/out /root/.cache/uv")
+PIP = "/opt/pip/bin/pip install -q -r /opt/tools/pip.txt"
+UNDO_PIP = ASIDE.format("/opt/pip") + " && python3 -m venv /opt/pip"
 
 
 class Installs:

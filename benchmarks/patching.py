@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import itertools
+import secrets
 import zipfile
 
 from benchmarks.building import quiet_build
@@ -23,14 +23,14 @@ into = "{SITE}"
 def patch_line(place: Place, rounds: int) -> Sample:
     """`rlbox build` of an image whose patch reads otherwise now, against BuildKit finding that nothing changed."""
     stack = place.kept.get(Stack)
-    kept, name = stack.place, f"{stack.name}-patched"
+    kept, name = stack.place, f"patched-{stack.mark}"
     folder = kept.project / "images" / name
-    (folder / "patches").mkdir(parents=True)
+    (folder / "patches").mkdir(parents=True, exist_ok=True)
     (folder / "target.toml").write_text(stack.spec_text(Wish()) + PATCHES)
-    original, numbers = _original(stack), itertools.count()
+    original = _original(stack)
 
     def change() -> None:
-        changed = [f"# changed: {next(numbers)}\n", *original]
+        changed = [f"# changed: {secrets.token_hex(4)}\n", *original]
         text = "".join(difflib.unified_diff(original, changed, f"a/{PATCHED}", f"b/{PATCHED}"))
         (folder / "patches/one-line.patch").write_text(text)
         run(kept.rlbox("lock", name).argv, env=kept.env, cwd=kept.project)

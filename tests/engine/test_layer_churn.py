@@ -21,7 +21,7 @@ from rlbox.spec.lock import load_lock
 
 NAME = "layers"
 OCI = "application/vnd.oci.image.manifest.v1+json"
-OWN = "rlbox.files"
+OWN, LOCK = "rlbox.files", "the lock"
 MIB = 1 << 20
 SPEC = """
 title = "layers"
@@ -80,6 +80,7 @@ class Layers:
         return [
             "rlbox.os",
             *re.findall(r"^COPY --link --from=(\S+) /out/ /$", (folder / "Dockerfile").read_text(), re.M),
+            LOCK,
         ]
 
     def _digests(self) -> list[str]:
@@ -124,7 +125,7 @@ def _offer_runtime(box: Box, index: Index) -> None:
 
 
 def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:
-    assert list(layers.first) == ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", OWN]
+    assert list(layers.first) == ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", OWN, LOCK]
     assert len(set(layers.first.values())) == len(layers.first)
 
 
@@ -132,8 +133,7 @@ def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:
     ("package", "layer"), [("leaf", "upper"), ("bottom", "lower"), ("large", "lower.large"), ("upper", "upper")]
 )
 def test_another_version_moves_one_layer_and_downloads_one_wheel(layers: Layers, package: str, layer: str) -> None:
-    """The lock lies with rlbox's own files, so that layer, which has no wheel, moves too."""
-    assert layers.changed(f"{package}==1.0", f"{package}==1.1") == {layer, OWN}
+    assert layers.changed(f"{package}==1.0", f"{package}==1.1") == {layer, LOCK}
     assert layers.index.wheels_asked_for() == {f"{package}-1.1-py3-none-any.whl"}
 
 
@@ -153,7 +153,7 @@ def test_a_group_installed_anew_has_the_same_digest(layers: Layers) -> None:
     renamed = layers.built(SPEC.replace('name = "upper"', 'name = "renamed"'))
     assert "renamed" in renamed
     assert renamed["renamed"] == layers.first["upper"]
-    assert {*renamed.values()} - {*layers.first.values()} == {renamed[OWN]}  # the lock names the group
+    assert {*renamed.values()} - {*layers.first.values()} == {renamed[LOCK]}  # the lock names the group
 
 
 def test_rlbox_itself_moves_only_its_own_layer(layers: Layers, tmp_path: Path) -> None:
