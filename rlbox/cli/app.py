@@ -57,17 +57,19 @@ class App:
 
         from rlbox.act.folders import cache_folder, make_folder
         from rlbox.act.plan_cache import remember_plan
+        from rlbox.fixes.load import load_fixed_target
         from rlbox.plan.image import plan_image
-        from rlbox.spec.load import load_target
         from rlbox.spec.lock import load_lock
 
-        loaded = load_target(self.project, name)
+        loaded = load_fixed_target(self.project, name)
         lock_file = self.project.lock_file(name)
         folders = self.project.template_folders()
         bytecode = make_folder(cache_folder("templates"))
         patches = self.project.patches(name, [patch.file for patch in loaded.target.patches])
         texts = {path.name: path.read_text("utf-8") for path in patches}
-        plan = plan_image(loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode, texts)
+        plan = plan_image(
+            loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode, texts, loaded.fixes
+        )
         inputs = [*patches, lock_file, self.project.own_lock_file(name), *loaded.files]
         inputs += [*_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
         inputs += _distribution_files()
@@ -84,7 +86,7 @@ def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:
 
 def _sources_of_plans(folders: list[Path]) -> list[Path]:
     """Return what plans are made with, the template folders among it: a new file in one changes its time stamp."""
-    own = [path for layer in ("spec", "plan", "data") for path in sorted((PACKAGE / layer).glob("*.*"))]
+    own = [path for layer in ("spec", "fixes", "plan", "data") for path in sorted((PACKAGE / layer).glob("*.*"))]
     return own + [path for folder in folders for path in (folder, *sorted(folder.rglob("*")))]
 
 

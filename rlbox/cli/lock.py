@@ -73,9 +73,9 @@ def _resolve(app: App, name: str, upgrade: Upgrade, sources: str, *, again: bool
     """Return the lock before and the lock now; `again` asks the sources even when the spec did not change."""
     from rlbox.act.lock import refresh_lock, resolve_lock
     from rlbox.cli.places import lock_places, unreached_explained
-    from rlbox.spec.load import load_target
+    from rlbox.fixes.load import load_fixed_target
 
-    target = load_target(app.project, name).target
+    target = load_fixed_target(app.project, name).target
     before = _before(app, name)
     files = app.project.patches(name, [patch.file for patch in target.patches])
     patches = {path.name: path.read_text("utf-8") for path in files}

@@ -45,7 +45,8 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.spec.load import load_job, load_target
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.spec.load import load_job
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
@@ -57,7 +58,7 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
         raise SpecError(
             f"unknown target or job {name!r}{suggest(name, known)}", next_step=f"choose one of: {', '.join(known)}"
         )
-    return "target", load_target(app.project, name).target.model_dump(mode="json")
+    return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
 
 
 def _lines(data: Any, path: str = "") -> list[str]:

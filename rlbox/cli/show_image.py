@@ -92,17 +92,17 @@ def _lock_in(image: str) -> tuple[Lock | None, str]:
 
 def _standing(app: App, labels: dict[str, str], lock: Lock | None) -> Standing:
     """Return how an image stands to the project's target of its name."""
+    from rlbox.fixes.load import load_fixed_target
     from rlbox.plan.image import spec_checksum
     from rlbox.plan.image_facts import lock_changes
     from rlbox.report.image_view import Standing
-    from rlbox.spec.load import load_target
     from rlbox.spec.lock import load_lock
 
     name = labels[_TARGET]
     if name not in app.project.targets():
         return Standing(target=name, spec="there is no such target", lock="", changes=())
     try:
-        target = load_target(app.project, name).target
+        target = load_fixed_target(app.project, name).target
         now = load_lock(app.project.lock_file(name))
     except SpecError as error:
         return Standing(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlbox.plan.ca import CA_BUNDLE, CA_NAMES
 from rlbox.plan.image import ContainerDefaults
@@ -28,6 +28,8 @@ class ContainerPlan:
     cpus: float
     pids: int
     user: str
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    cap_add: tuple[str, ...] = ()
 
 
 def plan_container(
@@ -67,24 +69,32 @@ def plan_container(
         cpus=limits.cpus,
         pids=limits.pids,
         user=caller if limits.user == "caller" and caller != "0:0" else "",
+        ulimits=limits.ulimits,
+        cap_add=limits.cap_add,
     )
 
 
 def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
-    words += [f"--shm-size={_bytes(plan.shm_gib)}"]
-    if plan.memory_gib:  # without the second option as much again may be swapped
-        words += [f"--memory={_bytes(plan.memory_gib)}", f"--memory-swap={_bytes(plan.memory_gib)}"]
-    words += [f"--cpus={plan.cpus:g}"] if plan.cpus else []
-    words += [f"--pids-limit={plan.pids}"] if plan.pids else []
-    words += [f"--user={plan.user}"] if plan.user else []
+    words += [*limit_words(plan), *([f"--user={plan.user}"] if plan.user else [])]
     words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
     words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
     words += ["--interactive"] if interactive else []
     words += ["--tty"] if terminal else []
     return (*words, plan.image, *plan.argv)
+
+
+def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+    """Return the docker client's words for the limits of a container."""
+    words = [f"--shm-size={_bytes(limits.shm_gib)}"]
+    if limits.memory_gib:  # without the second option as much again may be swapped
+        words += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
+    words += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
+    words += [f"--pids-limit={limits.pids}"] if limits.pids else []
+    words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
+    return words + [f"--cap-add={name}" for name in limits.cap_add]
 
 
 def engine_options(plan: ContainerPlan) -> dict[str, object]:
@@ -103,9 +113,16 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "nano_cpus": int(plan.cpus * 1e9) if plan.cpus else None,
         "pids_limit": plan.pids or None,
         "user": plan.user or None,
+        "ulimits": [_ulimit(name, limit) for name, limit in sorted(plan.ulimits.items())],
+        "cap_add": list(plan.cap_add),
         "init": True,
         "detach": True,
     }
+
+
+def _ulimit(name: str, limit: str) -> dict[str, object]:
+    soft, _, hard = limit.partition(":")
+    return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}
 
 
 def _bytes(gib: float) -> int:

@@ -12,18 +12,30 @@ from rlbox.plan.reference import image_tag
 from rlbox.plan.sources import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
+    from rlbox.fixes.bake import Baked
     from rlbox.plan.layers import Layer
+    from rlbox.spec.fix import Fix
     from rlbox.spec.lock import Lock
     from rlbox.spec.target import Target
 
 # Paths in the build context.
-SCRIPTS = ("scripts/apply_patches.py", "scripts/install.sh", "files/opt/rlbox/libexec/entrypoint.sh")
+SCRIPTS = (
+    "scripts/apply_patches.py",
+    "scripts/install.sh",
+    "files/opt/rlbox/libexec/entrypoint.sh",
+    "files/opt/rlbox/libexec/init.sh",
+)
+FIXES = "fixes"
+"""Folder of the context whose files are those of the fixes, as the image has them."""
 LOCK_IN_IMAGE = "/opt/rlbox/share/lock.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerDefaults:
-    """Limits and data disk of containers started from the image; GiB, 0 means no limit."""
+    """Limits and data disk of containers started from the image; GiB, 0 means no limit.
+
+    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine.
+    """
 
     network: str
     shm_gib: float
@@ -35,6 +47,8 @@ class ContainerDefaults:
     host: str
     create: bool
     need_gib: float
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    cap_add: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +89,7 @@ def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
     """Return the plan that `ImagePlan.as_json` wrote."""
     lists = {key: tuple(data[key]) for key in ("layers", "inputs")}
     groups = tuple(TorchGroup(packages=tuple(g["packages"]), channel=g["channel"]) for g in data["torch_groups"])
-    container = ContainerDefaults(**data["container"])
+    container = ContainerDefaults(**{**data["container"], "cap_add": tuple(data["container"]["cap_add"])})
     return ImagePlan(**{**data, **lists, "torch_groups": groups, "container": container})
 
 
@@ -86,6 +100,7 @@ def plan_image(
     templates: Sequence[Path],
     bytecode: Path | None,
     patches: Mapping[str, str] | None = None,
+    fixes: Sequence[Fix] = (),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
@@ -99,7 +114,12 @@ def plan_image(
         Folder for compiled templates, or None.
     patches
         The target's patches, file name to text.
+    fixes
+        The catalogue; those that the target needs are baked in.
     """
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.manifest import MANIFEST, fix_manifest
     from rlbox.plan.layers import plan_layers
     from rlbox.plan.render import render
     from rlbox.spec.lock import lock_state
@@ -108,11 +128,16 @@ def plan_image(
         return render(templates, name, values, bytecode)
 
     layers = plan_layers(target, lock)
-    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers))
+    versions = stack_versions(target, lock)
+    baked = bake_fixes(fixes, target, versions)
+    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= {f"patches/{name}": diff for name, diff in (patches or {}).items()}
-    run, disk = target.run, target.disk
+    files |= {f"{FIXES}{file.path}": file.text for file in baked.files}
+    container = container_defaults(target, baked)
+    facts = image_needs(target, container)
+    files[f"{FIXES}{MANIFEST}"] = fix_manifest(baked.fixes, target, versions, facts)
     return ImagePlan(
         target=target.name,
         title=target.title,
@@ -130,11 +155,36 @@ def plan_image(
         epoch=target.build.epoch,
         bake_ca=target.build.bake_ca,
         env=dict(target.env),
-        container=ContainerDefaults(**run.model_dump(), **disk.model_dump()),
+        container=container,
     )
 
 
-def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer]) -> dict[str, Any]:
+def image_needs(target: Target, container: ContainerDefaults) -> dict[str, Any]:
+    """Return what an image expects of the machine that it runs on, as JSON types, for its manifest of fixes."""
+    limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
+    return {
+        "run": {name: getattr(container, name) for name in limits},
+        "disk": {"mount": container.mount, "need_gib": container.need_gib},
+        "env": dict(sorted(target.env.items())),
+        "hardware": target.hardware.model_dump(mode="json"),
+        "python": target.python.version,
+    }
+
+
+def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
+    """Return how containers of a target are started: what its spec says, never below what its fixes need."""
+    run = target.run
+    limits = {**baked.ulimits, **run.ulimits}
+    floors = {
+        "shm_gib": max(run.shm_gib, baked.shm_gib),
+        "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
+        "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
+        "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
+    }
+    return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
+
+
+def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer], baked: Baked) -> dict[str, Any]:
     parts = [tree.name for tree in target.git] + [file.name for file in target.http]
     return {
         "target": target,
@@ -144,8 +194,10 @@ def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer
         "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
         "torch_wheels": TORCH_WHEELS,
         "ca_names": CA_NAMES,
+        "baked": baked,
+        "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
         "lock": lock_folder(lock) if lock else "",
-        "labels": image_labels(target, lock),
+        "labels": image_labels(target, lock, baked),
     }
 
 
@@ -174,11 +226,12 @@ def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)
 
 
-def image_labels(target: Target, lock: Lock | None) -> dict[str, str]:
+def image_labels(target: Target, lock: Lock | None, baked: Baked | None = None) -> dict[str, str]:
     """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
+    ids = sorted(fix.id for fix in baked.fixes if fix.bakes) if baked else []
     return {
         "org.opencontainers.image.title": target.title,
-        "rlbox.fixes": " ".join(patch.file for patch in target.patches),
+        "rlbox.fixes": " ".join([*ids, *(patch.file for patch in target.patches)]),
         "rlbox.lock": lock.checksum() if lock else "",
         "rlbox.spec": spec_checksum(target),
         "rlbox.target": target.name,

@@ -10,6 +10,7 @@ from typing import Any
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.egress import HiddenHost, HiddenHosts
+from rlbox.spec.fix import Fix
 from rlbox.spec.job import Job
 from rlbox.spec.merge import merge
 from rlbox.spec.profile import Profile
@@ -78,6 +79,20 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
 
 
+def load_fixes(project: Project) -> tuple[Fix, ...]:
+    """Return the fix catalogue, sorted by id; a file of the project takes the place of a shipped one of its name.
+
+    Raises
+    ------
+    SpecError
+        Broken TOML (with line), or wrong keys and values of one file.
+    """
+    return tuple(
+        check_spec(Fix, {**_unnamed(path, project, "id"), "id": name}, _shown(path, project))
+        for name, path in project.fix_files().items()
+    )
+
+
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
     """Return the shipped table of hosts that software contacts by itself."""
     return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row
@@ -116,12 +131,12 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     return merge(under, data), (path, *files)
 
 
-def _unnamed(path: Path, project: Project) -> dict[str, Any]:
+def _unnamed(path: Path, project: Project, key: str = "name") -> dict[str, Any]:
     """Return the parsed file; a `name` in it is refused, for the name is the folder's or the file's own."""
     data = load_toml(path, project)
-    if "name" in data:
+    if key in data:
         raise SpecError(
-            f"{_shown(path, project)}: name: unknown key, the name is that of the folder or file",
+            f"{_shown(path, project)}: {key}: unknown key, the name is that of the folder or file",
             next_step="remove the key",
         )
     return data

@@ -66,6 +66,13 @@ class Project:
             found |= {path.stem: path for path in root.glob("jobs/*.toml")}
         return dict(sorted(found.items()))
 
+    def fix_files(self) -> dict[str, Path]:
+        """Return the file of every fix, by id."""
+        found: dict[str, Path] = {}
+        for root in reversed(self.roots):
+            found |= {path.stem: path for path in root.glob("templates/fixes/*.toml")}
+        return dict(sorted(found.items()))
+
     def lock_file(self, name: str) -> Path:
         """Return where a target's lock is read: the project's own, else beside the spec."""
         spec = self.target_file(name)

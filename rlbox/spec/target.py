@@ -23,6 +23,7 @@ AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
 AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Line = Annotated[str, AfterValidator(_one_line)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
@@ -95,12 +96,64 @@ class HttpSource(Frozen):
     executable: bool = False
 
 
-class PatchSource(Frozen):
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+class PatchFacts(Frozen):
+    """What is known of a patch besides its diff; content alone decides whether it fits."""
+
+    package: tuple[Requirement, ...] = Field(
+        (), description="what it changes, the first that the stack has: a package (verl>=0.6,<0.7) or a git part"
+    )
+    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
+    made_for: Line = Field("", description="commit or version that the diff was made from")
+    files: dict[Line, Sha256] = Field(default_factory=dict, description="path to sha256 it was made from; shown only")
+    reason: Line = Field("", description="what goes wrong without it")
+    upstream: Line = Field("", description="where upstream changed the same: pull request, issue, commit")
+    upstream_has: Annotated[str, AfterValidator(_pattern)] = Field(
+        "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
+    )
+    absent: Line = Field("", description="why a file of it may be missing; empty: then it is a conflict")
+    marker: Line = Field("", description="text that each patched file holds")
+
+
+class PatchSource(PatchFacts):
     """A unified diff in the target's folder `patches/`, applied to files of the image."""
 
     file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     into: AbsolutePath = Field(description="folder of the image that the diff's paths start in")
-    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
+
+
+class Hardware(Frozen):
+    """The machine that a target is for; an empty text and 0 say that nothing is known or demanded."""
+
+    gpu: Line = Field(description="name of the GPU as the driver tells it; empty: none")
+    gpus: Annotated[int, Field(ge=0)] = Field(description="GPUs of a node")
+    gpu_memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of one GPU, GiB")
+    arch: Annotated[str, StringConstraints(pattern=r"^(sm_\d{2,3})?$")] = Field(
+        description="architecture: sm_80, sm_120"
+    )
+    grade: Literal["", "datacenter", "consumer"] = Field(description="kind of the GPU")
+    nodes: Annotated[int, Field(ge=1)] = Field(description="number of nodes")
+    cores: Annotated[int, Field(ge=0)] = Field(description="cores of a node, as its programs see them")
+    memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of a node, GiB")
+    pid_limit: Annotated[int, Field(ge=0)] = Field(description="most processes and threads that the platform allows")
+    platform: Literal["", "vast", "autodl"] = Field(description="who rents it out; empty: a machine of one's own")
+    region: Literal["", "cn"] = Field(description="where it stands, as far as that decides what it can reach")
+    cuda_driver: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
+        description="newest CUDA that its driver takes"
+    )
+
+
+class Fixes(Frozen):
+    """What the target asks of the fix catalogue."""
+
+    off: dict[Name, Line] = Field(description="fixes that are left out, each with the reason")
 
 
 class Build(Frozen):
@@ -121,6 +174,8 @@ class Run(Frozen):
     cpus: Annotated[float, Field(ge=0)]
     pids: Annotated[int, Field(ge=0)]
     user: Literal["caller", "root"]
+    ulimits: dict[Name, Line] = Field(description="soft limit, or soft:hard; empty: not set, whatever a fix wants")
+    cap_add: tuple[Line, ...] = Field(description="capabilities added")
 
 
 class Disk(Frozen):
@@ -137,6 +192,8 @@ class Target(Frozen):
 
     name: Name
     title: Line
+    hardware: Hardware
+    fixes: Fixes
     base: Base
     python: Python
     stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")

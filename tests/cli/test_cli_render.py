@@ -9,14 +9,19 @@ from rlbox.act.bootstrap import rootfs_path
 from rlbox.cli.app import App
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
+SHIPPED = [BASE, *(f"images/{name}/Dockerfile" for name in ("a800-cn", "cluster-2node", "local", "vast-5090"))]
+
+
+def all_are(state: str) -> str:
+    return "".join(f"{name}  {state}\n" for name in SHIPPED)
 
 
 def test_into_an_empty_folder(rlbox: Rlbox, folder: Folder) -> None:
-    assert rlbox("render") == Said(code=0, out=f"{BASE}  written\n{LOCAL}  written\n", err="")
-    assert folder.files() == [BASE, LOCAL]
-    for name in (BASE, LOCAL):
+    assert rlbox("render") == Said(code=0, out=all_are("written"), err="")
+    assert folder.files() == SHIPPED
+    for name in SHIPPED:
         assert (folder.path / name).read_bytes() == (CHECKOUT / name).read_bytes()
-    assert rlbox("render") == Said(code=0, out=f"{BASE}  unchanged\n{LOCAL}  unchanged\n", err="")
+    assert rlbox("render") == Said(code=0, out=all_are("unchanged"), err="")
 
 
 def test_one_target(rlbox: Rlbox, folder: Folder) -> None:
@@ -34,20 +39,20 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
         "files": [BASE, LOCAL, MINE],
         "changed": [BASE, LOCAL, MINE],
     }
-    assert rlbox("render", "--json").data["changed"] == []
+    assert rlbox("render", "mine", "local", "--json").data["changed"] == []
 
 
 def test_a_file_that_is_right_is_not_touched(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("render")
     before = (folder.path / BASE).stat().st_mtime_ns
     (folder.path / LOCAL).write_text("x")
-    assert rlbox("render").out == f"{BASE}  unchanged\n{LOCAL}  written\n"
+    assert rlbox("render").out == all_are("unchanged").replace(f"{LOCAL}  unchanged", f"{LOCAL}  written")
     assert (folder.path / BASE).stat().st_mtime_ns == before
 
 
 def test_check(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("render")
-    assert rlbox("render", "--check") == Said(code=0, out=f"{BASE}  unchanged\n{LOCAL}  unchanged\n", err="")
+    assert rlbox("render", "--check") == Said(code=0, out=all_are("unchanged"), err="")
     path = folder.path / BASE
     text = path.read_text()
     path.write_text(text.replace("rlbox.os", "os"))
@@ -86,7 +91,7 @@ def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder
 
 
 def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
-    assert rlbox("render", "--dry-run") == Said(code=0, out=f"{BASE}  stale\n{LOCAL}  stale\n", err="")
+    assert rlbox("render", "--dry-run") == Said(code=0, out=all_are("stale"), err="")
     assert rlbox("render", "--dry-run", "--context", "c", "local").code == 0
     assert folder.files() == []
 
@@ -163,7 +168,7 @@ def test_an_unknown_target(rlbox: Rlbox, folder: Folder) -> None:
         out="",
         err="rlbox: error: unknown target 'locl' (did you mean 'local'?)\n"
         f"  where: {folder.path}/images and {CHECKOUT}/images\n"
-        "  next:  choose one of: local\n",
+        "  next:  choose one of: a800-cn, cluster-2node, local, vast-5090\n",
     )
 
 

@@ -92,7 +92,7 @@ def test_errors_of_specs_as_json(rlbox: Rlbox, engine: EngineSocket) -> None:
     assert said.data["error"] == {
         "what": "unknown target or job 'locl' (did you mean 'local'?)",
         "where": "",
-        "next": "choose one of: local, smoke",
+        "next": "choose one of: a800-cn, cluster-2node, local, vast-5090, smoke",
         "exit_code": 2,
     }
 

@@ -12,6 +12,19 @@ from rlbox.spec.schema import schema_of
 MINE = """# target mine
 name = "mine"
 title = "smallest target"
+hardware.gpu = ""
+hardware.gpus = 0
+hardware.gpu_memory_gib = 0.0
+hardware.arch = ""
+hardware.grade = ""
+hardware.nodes = 1
+hardware.cores = 0
+hardware.memory_gib = 0.0
+hardware.pid_limit = 0
+hardware.platform = ""
+hardware.region = ""
+hardware.cuda_driver = ""
+fixes.off = {}
 base.bootstrap = "debian:bookworm"
 base.suites = []
 base.image = ""
@@ -40,11 +53,15 @@ run.memory_gib = 0.0
 run.cpus = 0.0
 run.pids = 0
 run.user = "caller"
+run.ulimits = {}
+run.cap_add = []
 disk.mount = "/data"
 disk.host = "~/disk"
 disk.create = true
 disk.need_gib = 1.0
 """
+
+SHIPPED = ["a800-cn", "cluster-2node", "local", "vast-5090"]
 
 
 def test_a_target(rlbox: Rlbox, folder: Folder) -> None:
@@ -81,7 +98,7 @@ def test_an_unknown_name(rlbox: Rlbox, engine: EngineSocket) -> None:
         code=2,
         out="",
         err="rlbox: error: unknown target or job 'smoek' (did you mean 'smoke'?)\n"
-        "  next:  choose one of: local, smoke\n",
+        "  next:  choose one of: a800-cn, cluster-2node, local, vast-5090, smoke\n",
     )
 
 
@@ -115,13 +132,14 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
     folder.job("small")
     said = rlbox("targets")
     assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines() == [
-        "target  local      CPU on any machine",
-        "target  my-target  smallest target",
-        "job     small      smallest job",
-        "job     smoke      hold'em decisions: train-only, rollout-only, RL loop on CPU",
+    lines = said.out.splitlines()
+    assert [line.split()[1] for line in lines] == [*SHIPPED[:3], "my-target", *SHIPPED[3:], "small", "smoke"]
+    assert lines[2:4] == ["target  local          CPU on any machine", "target  my-target      smallest target"]
+    assert lines[-2:] == [
+        "job     small          smallest job",
+        "job     smoke          hold'em decisions: train-only, rollout-only, RL loop on CPU",
     ]
-    assert rlbox("targets", "--json").data["found"][:2] == [
+    assert rlbox("targets", "--json").data["found"][2:4] == [
         {"kind": "target", "name": "local", "title": "CPU on any machine", "source": "shipped"},
         {"kind": "target", "name": "my-target", "title": "smallest target", "source": "project"},
     ]

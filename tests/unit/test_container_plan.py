@@ -95,6 +95,8 @@ def test_engine_options() -> None:
         "nano_cpus": None,
         "pids_limit": None,
         "user": "1000:1000",
+        "ulimits": [],
+        "cap_add": [],
         "init": True,
         "detach": True,
     }

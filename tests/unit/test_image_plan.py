@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
+from rlbox.fixes.manifest import fix_manifest
 from rlbox.plan.image import (
     ImagePlan,
     image_labels,
+    image_needs,
     load_image_plan,
     part_files,
     plan_image,
@@ -43,7 +45,7 @@ def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
 def test_the_whole_plan(folder: Folder) -> None:
     folder.write("templates/Dockerfile.j2", "FROM {{ target.name }}\n")
     folder.write("templates/base.j2", "base\n")
-    for script in ("install.sh", "apply_patches.py", "entrypoint.sh"):
+    for script in ("install.sh", "apply_patches.py", "entrypoint.sh", "init.sh"):
         folder.write(f"templates/scripts/{script}", f"{script}\n")
     target = load(folder, 'sources = "cn"\n' + TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
     rich = replace(PACKAGE, name="rich", version="15.0.0", sha256="c" * 64)
@@ -51,6 +53,7 @@ def test_the_whole_plan(folder: Folder) -> None:
     lock = replace(
         fitting_lock(target, ("rich",)), runtime=LockedGroup(name="runtime", packages=(rich, UV)), build=tools
     )
+    limits = replace(LIMITS, memory_gib=2.5, host="~/disk", create=True)
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"], None) == image_plan(
         rendered={
             "images/mine/Dockerfile": "FROM mine\n",
@@ -59,6 +62,8 @@ def test_the_whole_plan(folder: Folder) -> None:
         context={
             "Dockerfile": "FROM mine\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
+            "files/opt/rlbox/libexec/init.sh": "init.sh\n",
+            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, image_needs(target, limits)),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/install.sh": "install.sh\n",
@@ -73,7 +78,7 @@ def test_the_whole_plan(folder: Folder) -> None:
         sources="cn",
         epoch=1735689600,
         env={"A": "1"},
-        container=replace(LIMITS, memory_gib=2.5, host="~/disk", create=True),
+        container=limits,
     )
 
 
@@ -88,6 +93,8 @@ def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
     assert sorted(plan.context) == [
         "Dockerfile",
         "files/opt/rlbox/libexec/entrypoint.sh",
+        "files/opt/rlbox/libexec/init.sh",
+        "fixes/opt/rlbox/share/fixes.json",
         "scripts/apply_patches.py",
         "scripts/install.sh",
     ]
@@ -155,7 +162,7 @@ RUN sh /opt/tools/install.sh settle
 """
         in text
     )
-    assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.files" in text
+    assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.fixes" in text
     assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES, None).context["Dockerfile"]
 
 

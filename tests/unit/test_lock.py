@@ -137,6 +137,8 @@ def test_shipped_locks_are_written_as_they_are_read() -> None:
     project = Project(folder=CHECKOUT)
     for name in project.targets():
         path = project.lock_file(name)
+        if name != "local" and not path.is_file():
+            continue  # its stack is locked where it is first built
         lock = load_lock(path)
         assert lock is not None, path
         assert lock.text() == path.read_text(encoding="utf-8")

@@ -27,6 +27,21 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
     assert loaded.target.model_dump(mode="json") == {
         "name": "mine",
         "title": "smallest target",
+        "hardware": {
+            "gpu": "",
+            "gpus": 0,
+            "gpu_memory_gib": 0.0,
+            "arch": "",
+            "grade": "",
+            "nodes": 1,
+            "cores": 0,
+            "memory_gib": 0.0,
+            "pid_limit": 0,
+            "platform": "",
+            "region": "",
+            "cuda_driver": "",
+        },
+        "fixes": {"off": {}},
         "base": {"bootstrap": "debian:bookworm", "suites": [], "image": "", "packages": []},
         "python": {
             "version": "3.11",
@@ -42,7 +57,16 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
         "sources": "direct",
         "env": {},
         "build": {"network": "host", "epoch": 1735689600, "own_layer_mib": 20, "bake_ca": False},
-        "run": {"network": "host", "shm_gib": 1.0, "memory_gib": 0.0, "cpus": 0.0, "pids": 0, "user": "caller"},
+        "run": {
+            "network": "host",
+            "shm_gib": 1.0,
+            "memory_gib": 0.0,
+            "cpus": 0.0,
+            "pids": 0,
+            "user": "caller",
+            "ulimits": {},
+            "cap_add": [],
+        },
         "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
     }
     assert loaded.files == (folder.path / "images/mine/target.toml", DEFAULTS)

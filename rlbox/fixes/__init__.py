@@ -1,0 +1,1 @@
+"""The fix catalogue: which fixes a target gets, and what they bake into its image."""

@@ -1,0 +1,156 @@
+"""Whether a target needs a fix: its conditions against spec and pinned versions, each with the fact that decides it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from rlbox.spec.fix import Applies, Fix
+from rlbox.spec.lock import Lock
+from rlbox.spec.target import Target
+
+Versions = Mapping[str, str]
+"""Canonical name of each package of the stack to its version; an empty version is not known."""
+
+_COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a fix applies; `reasons` are the facts for it, or all that speak against it."""
+
+    applies: bool
+    reasons: tuple[str, ...]
+
+
+def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+    """Return the packages of a target's stack with their versions: what the spec pins, else what the lock has.
+
+    Git parts are among them by their own name and that of their repository, without a version.
+    """
+    found: dict[str, str] = {}
+    for part in target.git:
+        repository = part.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+        found |= {canonicalize_name(name): "" for name in (part.name, repository)}
+    for group in lock.groups if lock else ():
+        found |= {canonicalize_name(package.name): package.version for package in group.packages}
+    for text in (text for group in target.stack for text in group.packages):
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:  # the lock refuses it with a better message
+            continue
+        pins = [spec.version for spec in asked.specifier if spec.operator == "=="]
+        name = canonicalize_name(asked.name)
+        found[name] = pins[0] if pins else found.get(name, "")
+    return found
+
+
+def judge(fix: Fix, target: Target, versions: Versions) -> Verdict:
+    """Return whether `target` needs `fix`, and the facts that decide it."""
+    if fix.id in target.fixes.off:
+        return Verdict(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
+    facts = list(_facts(fix.applies, target, versions))
+    against = tuple(fact for holds, fact in facts if not holds)
+    if against:
+        return Verdict(applies=False, reasons=against)
+    return Verdict(applies=True, reasons=tuple(fact for _, fact in facts) or ("every target",))
+
+
+def has_package(text: str, versions: Versions) -> tuple[bool, str]:
+    """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
+    asked = Requirement(text)
+    name = canonicalize_name(asked.name)
+    if name not in versions:
+        return False, f"{name} is not in the stack"
+    version = versions[name]
+    if not asked.specifier:
+        return True, f"{name} {version}".rstrip() + " is in the stack"
+    if not version:
+        return False, f"the version of {name} is not known before `rlbox lock`"
+    try:
+        holds = asked.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False, f"{name} has the version {version!r}, which cannot be compared"
+    return holds, f"{name} {version} is {'' if holds else 'not '}{_plain(asked.specifier)}"
+
+
+def _plain(specifier: SpecifierSet) -> str:
+    return ",".join(sorted(str(part) for part in specifier))
+
+
+def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
+    yield from _hardware_facts(applies, target)
+    yield from _platform_facts(applies, target)
+    yield from (has_package(text, versions) for text in applies.stack)
+    if applies.any_stack:
+        answers = [has_package(text, versions) for text in applies.any_stack]
+        held = [fact for holds, fact in answers if holds]
+        yield bool(held), held[0] if held else "; ".join(fact for _, fact in answers)
+    for text in applies.no_stack:
+        holds, fact = has_package(text, versions)
+        yield not holds, fact
+
+
+def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
+    hardware = target.hardware
+    if applies.gpu is not None:
+        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
+    if applies.arch:
+        yield _one_of(hardware.arch, applies.arch, "GPU architecture")
+    if applies.grade:
+        yield _one_of(hardware.grade, (applies.grade,), "GPU grade")
+    if applies.gpus is not None:
+        yield _counted(hardware.gpus, applies.gpus, "GPUs a node")
+    if applies.nodes is not None:
+        yield _counted(hardware.nodes, applies.nodes, "nodes")
+    if applies.pids_per_core_below is not None:
+        yield _tight(target, applies.pids_per_core_below)
+
+
+def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
+    hardware = target.hardware
+    if applies.rented is not None:
+        rented = bool(hardware.platform)
+        yield rented == applies.rented, f"rented from {hardware.platform}" if rented else "a machine of one's own"
+    if applies.platform:
+        yield _one_of(hardware.platform, applies.platform, "platform")
+    if applies.region:
+        yield _one_of(hardware.region, applies.region, "region")
+    if applies.base:
+        yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), "base is of kind")
+    if applies.network:
+        yield _one_of(target.run.network, applies.network, "network of containers")
+
+
+def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
+    holds = value in wanted
+    return holds, f"{what} {value or 'not given'}" + ("" if holds else f", not {' or '.join(wanted)}")
+
+
+def _counted(value: int, wanted: str, what: str) -> tuple[bool, str]:
+    match = _COUNT.match(wanted)
+    assert match  # noqa: S101 - the spec's own pattern
+    number = int(match[2])
+    holds = {
+        ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
+    }[match[1]]  # fmt: skip
+    return holds, f"{value} {what}" + ("" if holds else f", not {wanted}")
+
+
+def _tight(target: Target, per_core: int) -> tuple[bool, str]:
+    """A limit or a number of cores that nobody knows may be tight: then the fix decides on the machine itself."""
+    limits = [limit for limit in (target.hardware.pid_limit, target.run.pids) if limit]
+    cores = target.hardware.cores
+    if not limits:
+        unknown = bool(target.hardware.platform)
+        return unknown, "process limit of the platform not known" if unknown else "no process limit"
+    if not cores:
+        return True, f"process limit {min(limits)}, number of cores not known"
+    holds = min(limits) < per_core * cores
+    return holds, f"process limit {min(limits)} is {'' if holds else 'not '}below {per_core} x {cores} cores"

@@ -1,0 +1,249 @@
+"""What the fixes that a target needs put into its image and around its containers, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+
+from rlbox.errors import SpecError
+from rlbox.fixes.applies import Versions, has_package, judge
+from rlbox.spec.fix import Fix, RayWords
+from rlbox.spec.target import Target
+
+HOOKS = "/opt/rlbox/hooks"
+RAY_START = "/opt/rlbox/bin/ray-start"
+
+_RAY_START = """#!/bin/sh
+# Start Ray with what this image's version of it takes: ray-start [--print] head | worker [ARG...]; an argument of yours
+# comes last and wins. --print: print the words, one a line, and start nothing.
+. /opt/rlbox/libexec/init.sh
+print=
+if [ "${1:-}" = --print ]; then
+    print=yes
+    shift
+fi
+role=${1:-}
+case $role in
+head | worker) shift ;;
+*)
+    echo "ray-start: head or worker, then arguments of ray start" >&2
+    exit 2
+    ;;
+esac
+{% if before %}
+if [ -z "$print" ]; then
+    :
+{{ before }}
+fi
+{% endif %}
+case $role in
+head) set -- --head {{ head }} {{ common }} "$@" ;;
+worker) set -- {{ worker }} {{ common }} "$@" ;;
+esac
+if [ -n "$print" ]; then
+    printf '%s\\n' ray start "$@"
+    exit 0
+fi
+exec ray start "$@"
+"""
+
+_TEMPLATES = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701 - no HTML
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixEnv:
+    """The environment that one fix bakes; `path` are directories in front of what a variable has already."""
+
+    id: str
+    title: str
+    covers: tuple[str, ...]
+    env: Mapping[str, str]
+    path: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFile:
+    """A file of the image; `mode` octal, as `chmod` takes it."""
+
+    path: str
+    mode: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baked:
+    """The fixes of a target as what they bake.
+
+    `envs` stand in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to what it
+    points to. `ray` are the words of `ray-start`: for both roles, for the head, for a worker.
+    """
+
+    fixes: tuple[Fix, ...]
+    envs: tuple[FixEnv, ...]
+    files: tuple[ImageFile, ...]
+    links: Mapping[str, str]
+    ray: RayWords
+    shm_gib: float
+    pids: int
+    ulimits: Mapping[str, str]
+    cap_add: tuple[str, ...]
+
+    def env(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a container of an image that has `inherited` without the fixes."""
+        found = dict(inherited)
+        for block in self.envs:
+            found |= block.env
+            for name, folders in block.path.items():
+                found[name] = ":".join([*folders, *([found[name]] if found.get(name) else [])])
+        return found
+
+
+def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
+    """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
+    known = {fix.id for fix in fixes}
+    if unknown := sorted(set(target.fixes.off) - known):
+        raise SpecError(f"fixes.off: there is no fix {unknown[0]!r}", next_step="rlbox fixes list")
+    found = [fix for fix in fixes if judge(fix, target, versions).applies]
+    return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
+
+
+def fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
+    """Return the apt packages that the fixes of a target add to its base, sorted."""
+    found = {package for fix in applicable(tuple(fixes), target, versions) for package in fix.bake.packages}
+    return tuple(sorted(found - set(target.base.packages)))
+
+
+def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Baked:
+    """Return what the fixes that `target` needs bake.
+
+    Raises
+    ------
+    SpecError
+        A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is broken.
+    """
+    chosen = applicable(fixes, target, versions)
+    values = template_values(target, versions)
+    _refuse(chosen, target, values)
+    ray = _ray_words(chosen, values)
+    baked = Baked(
+        fixes=chosen,
+        envs=tuple(_env(fix, values) for fix in reversed(chosen) if fix.bake.env or fix.bake.path),
+        files=(*_files(chosen, values), *_ray_start(ray, versions)),
+        links=_links(chosen, values),
+        ray=ray,
+        shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
+        pids=max((fix.bake.run.pids for fix in chosen), default=0),
+        ulimits={name: limit for fix in chosen for name, limit in fix.bake.run.ulimits.items()},
+        cap_add=tuple(sorted({name for fix in chosen for name in fix.bake.run.cap_add})),
+    )
+    _check_agreement(baked)
+    return baked
+
+
+def template_values(target: Target, versions: Versions) -> dict[str, Any]:
+    """Return what the templates of fixes see (docs/fixes/README.md lists the names)."""
+    return {
+        "target": target,
+        "hardware": target.hardware,
+        "disk": target.disk.mount,
+        "python": target.python.version,
+        "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
+        "has": lambda text: has_package(text, versions)[0],
+        "version": lambda name: versions.get(name, ""),
+    }
+
+
+def fill(text: str, values: Mapping[str, Any], where: str) -> str:
+    """Return a text of a fix with its template filled in; `SpecError` names the fix when it is broken."""
+    if "{{" not in text and "{%" not in text and "{#" not in text:
+        return text
+    try:
+        return _TEMPLATES.from_string(text).render(values)
+    except TemplateError as error:
+        raise SpecError(f"{where}: broken template: {error}", next_step="correct the fix") from error
+
+
+def _env(fix: Fix, values: Mapping[str, Any]) -> FixEnv:
+    where = _where(fix)
+    return FixEnv(
+        id=fix.id,
+        title=fix.title,
+        covers=fix.covers,
+        env={name: fill(text, values, where) for name, text in sorted(fix.bake.env.items())},
+        path={
+            name: tuple(fill(folder, values, where) for folder in folders)
+            for name, folders in sorted(fix.bake.path.items())
+        },
+    )
+
+
+def _files(chosen: Iterable[Fix], values: Mapping[str, Any]) -> Iterable[ImageFile]:
+    for fix in chosen:
+        for file in fix.bake.file:
+            yield ImageFile(path=file.path, mode=file.mode, text=fill(file.text, values, _where(fix)))
+        if fix.bake.hook:
+            text = fill(fix.bake.hook, values, _where(fix))
+            yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=f"# {fix.title}\n{text}")
+
+
+def _links(chosen: Iterable[Fix], values: Mapping[str, Any]) -> dict[str, str]:
+    rows = [(fix, link) for fix in chosen for link in fix.bake.link]
+    return {link.path: fill(link.to, values, _where(fix)) for fix, link in rows}
+
+
+def _ray_words(chosen: Iterable[Fix], values: Mapping[str, Any]) -> RayWords:
+    rows = [(_where(fix), fix.bake.ray) for fix in chosen]
+    words = {
+        role: tuple(
+            filled for where, ray in rows for word in getattr(ray, role) if (filled := fill(word, values, where))
+        )
+        for role in ("common", "head", "worker")
+    }
+    before = [filled for where, ray in rows if (filled := fill(ray.before, values, where).strip())]
+    return RayWords(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
+
+
+def _ray_start(ray: RayWords, versions: Versions) -> Iterable[ImageFile]:
+    if ray == RayWords() and "ray" not in versions:
+        return
+    words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
+    text = _TEMPLATES.from_string(_RAY_START).render(before=ray.before, **words)
+    yield ImageFile(path=RAY_START, mode="0755", text=text)
+
+
+def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) -> None:
+    found = []
+    for fix in chosen:
+        for row in fix.bake.refuse:
+            try:
+                refused = _TEMPLATES.compile_expression(row.condition, undefined_to_none=False)(**values)
+            except TemplateError as error:
+                raise SpecError(f"{_where(fix)}: broken condition: {error}", next_step="correct the fix") from error
+            if refused:
+                found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
+    if found:
+        where = f"images/{target.name}/target.toml"
+        lines = [f"{says} (fix {fix_id}): {step}" for says, step, fix_id in found]
+        raise SpecError(
+            lines[0] if len(lines) == 1 else "\n".join([f"{where}: {len(lines)} problems", *(f"  {x}" for x in lines)]),
+            where=where,
+            next_step=f'correct the spec, or switch the fix off: fixes.off.{found[0][2]} = "why"',
+        )
+
+
+def _check_agreement(baked: Baked) -> None:
+    """Two fixes may say the same, but not one thing and another."""
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    rows = [(block.id, "env", name, text) for block in baked.envs for name, text in block.env.items()]
+    rows += [(file.path, "file", file.path, file.text) for file in baked.files]
+    for owner, kind, name, text in rows:
+        other, known = seen.setdefault((kind, name), (owner, text))
+        if known != text:
+            raise SpecError(f"fixes {other} and {owner} disagree on {kind} {name}", next_step="correct one of them")
+
+
+def _where(fix: Fix) -> str:
+    return f"templates/fixes/{fix.id}.toml"

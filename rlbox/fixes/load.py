@@ -1,0 +1,35 @@
+"""A target together with the fix catalogue: what the fixes ask of its operating system is part of the spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import fix_packages
+from rlbox.spec.fix import Fix
+from rlbox.spec.load import load_fixes, load_target
+from rlbox.spec.project import Project
+from rlbox.spec.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedTarget:
+    """A target completed with the apt packages of its fixes, the files it was read from, and the catalogue."""
+
+    target: Target
+    files: tuple[Path, ...]
+    fixes: tuple[Fix, ...]
+
+
+def load_fixed_target(project: Project, name: str) -> FixedTarget:
+    """Return the target `name` with what the fix catalogue adds to its base; errors are those of `load_target`.
+
+    Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
+    """
+    loaded, fixes = load_target(project, name), load_fixes(project)
+    target = loaded.target
+    if packages := fix_packages(fixes, target, stack_versions(target, None)):
+        base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
+        target = target.model_copy(update={"base": base})
+    return FixedTarget(target=target, files=loaded.files, fixes=fixes)

@@ -1,0 +1,34 @@
+"""What an image says of its fixes: the file by which `rlbox doctor` and a run check them inside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlbox.fixes.applies import Versions
+from rlbox.fixes.bake import fill, template_values
+from rlbox.spec.fix import Fix
+from rlbox.spec.target import Target
+
+MANIFEST = "/opt/rlbox/share/fixes.json"
+SCHEMA = 1
+_TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
+
+
+def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, facts: Mapping[str, Any]) -> str:
+    """Return the manifest as JSON text.
+
+    Keys: `schema`, `target` (its name), `facts` (what the image should find on its machine), and `fixes`, each with id,
+    titles, remedies, the causes that it heals, and its check (`run`, `when`) or null.
+    """
+    values = template_values(target, versions)
+    rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in chosen]
+    data = {"schema": SCHEMA, "target": target.name, "facts": facts, "fixes": rows}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if fix.check is None:
+        return None
+    return {"run": fill(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}

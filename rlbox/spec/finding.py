@@ -1,0 +1,60 @@
+"""What `rlbox doctor` found: one value per problem, the same in text, in JSON and between container and host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LEVELS = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One problem with its next step.
+
+    Parameters
+    ----------
+    id
+        What is wrong, kebab-case; a cause id or a fix id where there is one.
+    level
+        `error`: a job fails of it. `warning`: it fails sooner or later, or is slower. `note`: good to know.
+    seen
+        What was measured, with the number.
+    where
+        Path, variable, process or `container` it was measured in.
+    remedy
+        The smallest next step, as a command where there is one.
+    repair
+        Name of the repair that `--fix` carries out, and what it works on: `link /opt/venv/lib64 lib`; empty for none.
+    breaks
+        Ids of findings, as patterns with `*`, that are consequences of this one and are left out beside it.
+    covers
+        Ids of fixes and causes that mean the same thing.
+    """
+
+    id: str
+    title: str
+    level: str = "error"
+    seen: str = ""
+    where: str = ""
+    remedy: str = ""
+    repair: tuple[str, ...] = ()
+    breaks: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+
+    @property
+    def fixable(self) -> bool:
+        """Whether `--fix` can repair it."""
+        return bool(self.repair)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as JSON types; `load_finding` is the way back."""
+        return {**asdict(self), "fixable": self.fixable}
+
+
+def load_finding(data: Mapping[str, Any]) -> Finding:
+    """Return the finding that `Finding.as_json` wrote; keys of a newer rlbox are left out."""
+    lists = {key: tuple(map(str, data.get(key, ()))) for key in ("repair", "breaks", "covers")}
+    texts = {key: str(data[key]) for key in ("id", "title", "level", "seen", "where", "remedy") if key in data}
+    return Finding(**texts, **lists)

@@ -1,0 +1,265 @@
+"""`rlbox fixes`: the catalogue, one fix, what a target gets and why."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
+
+FIX = """
+title = "the answer is baked"
+title_zh = "答案已固化"
+why = "Nobody knew the answer.\\nNow it is there."
+source = ["seed 000:42"]
+covers = ["P001", "B001"]
+heals = ["lcudart-link"]
+remedy = "Say 42."
+remedy_zh = "说 42。"
+order = 30
+[applies]
+gpu = true
+any_stack = ["six>=1.15", "nine"]
+[bake]
+packages = ["libnuma1"]
+hook = ": ${ANSWER:=42}; export ANSWER"
+[bake.env]
+ANSWER_OF = "{{ hardware.gpu }}"
+[bake.path]
+LIBRARY_PATH = ["{{disk}}/lib"]
+[[bake.file]]
+path = "/etc/answer"
+text = "answer of {{ target.name }}\\n"
+[[bake.link]]
+path = "/opt/answer"
+to = "{{ site }}"
+[bake.run]
+shm_gib = 16.0
+pids = 4096
+ulimits = { memlock = "-1" }
+cap_add = ["SYS_NICE"]
+[bake.ray]
+common = ["--disable-usage-stats"]
+head = ["--block"]
+[check]
+run = '[ "$ANSWER" = 42 ] || { echo "no answer"; exit 1; }'
+when = ["run"]
+[[signature]]
+pattern = "no answer"
+example = "Error: no answer"
+"""
+WARNING = """
+title = "a warning"
+title_zh = "一个警告"
+why = "It is harmless."
+source = ["seed 000:1"]
+remedy = "Nothing."
+remedy_zh = "无需处理。"
+benign = true
+[[signature]]
+pattern = "harmless"
+example = "this is harmless"
+"""
+SHOWN = """# my-answer: the answer is baked
+kind: baked
+covers: P001, B001
+heals: lcudart-link
+
+## why
+Nobody knew the answer.
+Now it is there.
+
+## applies when
+- the target has a GPU
+- the stack has six>=1.15 or nine
+
+## what is baked
+package libnuma1
+env     ANSWER_OF={{ hardware.gpu }}
+path    LIBRARY_PATH={{disk}}/lib:…
+file    /etc/answer  0644
+  answer of {{ target.name }}
+link    /opt/answer -> {{ site }}
+hook    /opt/rlbox/hooks/30-my-answer.sh
+  : ${ANSWER:=42}; export ANSWER
+run     shared memory  at least 16 GiB
+run     processes  at least 4096
+run     ulimit memlock  -1
+run     capability  SYS_NICE
+ray     both  --disable-usage-stats
+ray     head  --block
+
+## check (run)
+  [ "$ANSWER" = 42 ] || { echo "no answer"; exit 1; }
+
+## what the log says
+  Error: no answer
+
+## remedy
+Say 42.
+
+## source
+- seed 000:42
+"""
+EXPLAINED = """my-answer (baked): the answer is baked
+  because GPU NVIDIA A800; six 1.16.0 is >=1.15
+  package libnuma1
+  env     ANSWER_OF=NVIDIA A800
+  path    LIBRARY_PATH=/data/lib:…
+  file    /etc/answer  0644
+  link    /opt/answer -> /opt/venv/lib/python3.11/site-packages
+  hook    /opt/rlbox/hooks/30-my-answer.sh
+  run     shared memory  at least 16 GiB
+"""
+HARDWARE = TARGET + '[hardware]\ngpu = "NVIDIA A800"\n'
+
+
+@pytest.fixture
+def mine(folder: Folder) -> Folder:
+    """A project with two fixes of its own, and a target with and one without a GPU."""
+    folder.write("templates/fixes/my-answer.toml", FIX)
+    folder.write("templates/fixes/my-warning.toml", WARNING)
+    folder.target("with-gpu", HARDWARE)
+    folder.target("without", TARGET)
+    return folder
+
+
+def test_the_list(rlbox: Rlbox, mine: Folder) -> None:
+    said = rlbox("fixes")
+    assert (said.code, said.err) == (0, "next: rlbox fixes show ID\n")
+    lines = [line.split() for line in said.out.splitlines()]
+    assert [line for line in lines if line[0].startswith("my-")] == [
+        ["my-answer", "baked", "the", "answer", "is", "baked", "[P001", "B001]"],
+        ["my-warning", "benign", "a", "warning"],
+    ]
+    shipped = {path.stem for path in (CHECKOUT / "templates/fixes").glob("*.toml")}
+    assert {line[0] for line in lines} == shipped | {"my-answer", "my-warning"}
+    assert any(
+        line[2] == "答案已固化" for line in map(str.split, rlbox("fixes", "list", "--lang", "zh").out.splitlines())
+    )
+
+
+def test_the_list_as_json(rlbox: Rlbox, mine: Folder) -> None:
+    data = rlbox("fixes", "list", "--json").data
+    assert data["schema"] == 1
+    assert {
+        "id": "my-answer",
+        "title": "the answer is baked",
+        "title_zh": "答案已固化",
+        "covers": ["P001", "B001"],
+        "heals": ["lcudart-link"],
+        "benign": False,
+        "kind": "baked",
+    } in data["fixes"]
+
+
+def test_one_fix(rlbox: Rlbox, mine: Folder) -> None:
+    assert rlbox("fixes", "show", "my-answer") == Said(code=0, out=SHOWN, err="")
+
+
+def test_one_fix_in_chinese(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = rlbox("fixes", "show", "my-answer", "--lang", "zh").out
+    assert out.startswith("# my-answer：答案已固化\n种类：baked\n覆盖：P001, B001\n")
+    assert "\n## 补救\n说 42。\n" in out
+    monkeypatch.setenv("RLBOX_LANG", "zh")
+    assert rlbox("fixes", "show", "my-answer").out == out
+
+
+def test_one_fix_as_json(rlbox: Rlbox, mine: Folder) -> None:
+    data = rlbox("fixes", "show", "my-answer", "--json").data
+    assert data["schema"] == 1
+    assert data["fix"]["remedy_zh"] == "说 42。"
+    assert data["fix"]["applies"] == {"gpu": True, "any_stack": ["six>=1.15", "nine"]}
+    assert data["fix"]["bake"]["env"] == {"ANSWER_OF": "{{ hardware.gpu }}"}
+    assert data["fix"]["check"]["when"] == ["run"]
+
+
+def test_every_shipped_fix_can_be_shown(rlbox: Rlbox) -> None:
+    for name in sorted(path.stem for path in (CHECKOUT / "templates/fixes").glob("*.toml")):
+        for lang in ("en", "zh"):
+            assert rlbox("fixes", "show", name, "--lang", lang).out.startswith(f"# {name}")
+
+
+def test_what_a_target_gets(rlbox: Rlbox, mine: Folder) -> None:
+    said = rlbox("fixes", "explain", "with-gpu")
+    assert (said.code, said.err) == (0, "next: rlbox fixes show ID\n")
+    assert EXPLAINED in said.out
+    assert "my-warning (benign): a warning\n  because every target\n" in said.out
+    assert "\n  : ${ANSWER:=42}" not in said.out
+    assert "    : ${ANSWER:=42}; export ANSWER\n" in rlbox("fixes", "explain", "with-gpu", "-v").out
+
+
+def test_what_a_target_does_not_get(rlbox: Rlbox, mine: Folder) -> None:
+    out = rlbox("fixes", "explain", "without").out
+    skipped = out.partition(" skipped\n")[2].splitlines()
+    assert ["my-answer", "no", "GPU"] in [line.split() for line in skipped]
+    assert "my-answer (baked)" not in out
+
+
+def test_what_a_target_gets_as_json(rlbox: Rlbox, mine: Folder) -> None:
+    data = rlbox("fixes", "explain", "with-gpu", "--json").data
+    assert (data["schema"], data["target"], data["refused"]) == (1, "with-gpu", None)
+    (given,) = [row for row in data["applied"] if row["id"] == "my-answer"]
+    assert given["because"] == ["GPU NVIDIA A800", "six 1.16.0 is >=1.15"]
+    assert {"kind": "env", "name": "ANSWER_OF", "value": "NVIDIA A800", "text": ""} in given["baked"]
+    assert {"kind": "file", "name": "/etc/answer", "value": "0644", "text": "answer of with-gpu\n"} in given["baked"]
+    skipped = rlbox("fixes", "explain", "without", "--json").data["skipped"]
+    assert {"id": "my-answer", "because": ["no GPU"]} in skipped
+
+
+def test_a_fix_that_is_switched_off(rlbox: Rlbox, mine: Folder) -> None:
+    mine.target("with-gpu", HARDWARE + '[fixes.off]\nmy-answer = "known already"\n')
+    out = rlbox("fixes", "explain", "with-gpu").out
+    assert "switched off by the target: known already" in out.partition(" skipped\n")[2]
+
+
+def test_a_target_that_is_refused_is_explained_all_the_same(rlbox: Rlbox, mine: Folder) -> None:
+    row = '\n[[bake.refuse]]\nif = "hardware.gpus < 2"\nsays = "one GPU is too few"\nnext = "rent two"\n'
+    mine.write("templates/fixes/my-answer.toml", FIX + row)
+    said = rlbox("fixes", "explain", "with-gpu")
+    assert said.code == 2
+    assert "refuse  hardware.gpus < 2  one GPU is too few; rent two" in said.out
+    assert "rlbox: error: one GPU is too few" in said.err
+    assert "one GPU is too few" in rlbox("fixes", "explain", "with-gpu", "--json").data["refused"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "my-anser"), "unknown fix 'my-anser' (did you mean 'my-answer'?)\n  next:  rlbox fixes list\n"),
+        (("explain", "with-gpus"), "unknown target 'with-gpus' (did you mean 'with-gpu'?)\n"),
+    ],
+)
+def test_unknown_names(rlbox: Rlbox, mine: Folder, words: tuple[str, ...], said: str) -> None:
+    found = rlbox("fixes", *words)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith(f"rlbox: error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show",), "Error: name a fix"),
+        (("explain",), "Error: name a target"),
+        (("list", "my-answer"), "Error: list takes no name"),
+    ],
+)
+def test_a_name_where_it_belongs(rlbox: Rlbox, words: tuple[str, ...], said: str) -> None:
+    found = rlbox("fixes", *words)
+    assert (found.code, found.out, found.err.splitlines()[-1]) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("rlbox fixes e", ["explain"]),
+        ("rlbox fixes show my-", ["my-answer", "my-warning"]),
+        ("rlbox fixes explain with", ["with-gpu", "without"]),
+    ],
+)
+def test_completion(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, words: str, offers: list[str]) -> None:
+    monkeypatch.setenv("_RLBOX_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        rlbox()
+    said = rlbox._capsys.readouterr().out
+    assert [line.partition(",")[2] for line in said.splitlines() if line] == offers

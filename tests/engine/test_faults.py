@@ -1,0 +1,46 @@
+"""Every fix on the real engine: its fault is there without it, gone with it, and each part of it is needed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+from fault_mutants import Mutant, mutants
+from faultbox import cases, load_case, load_fix, notices, problems
+
+NEEDED = 40
+CAUGHT = 0.95
+SAMPLE_OF = 12
+
+
+@pytest.mark.parametrize("name", cases())
+def test_the_fault_is_gone_with_the_fix(name: str) -> None:
+    assert problems(load_case(name), load_fix(name)) == []
+
+
+def test_enough_fixes_are_proven() -> None:
+    assert len(cases()) >= NEEDED
+
+
+def every_mutant() -> Iterator[Mutant]:
+    for name in cases():
+        yield from mutants(load_fix(name))
+
+
+def survivors(chosen: list[Mutant]) -> list[str]:
+    return [mutant.name for mutant in chosen if not notices(load_case(mutant.fix.id), mutant.fix)]
+
+
+def test_a_sample_of_what_fixes_bake_is_needed() -> None:
+    chosen = [m for m in every_mutant() if int(hashlib.sha256(m.name.encode()).hexdigest(), 16) % SAMPLE_OF == 0]
+    alive = survivors(chosen)
+    assert len(alive) <= (1 - CAUGHT) * len(chosen) + 1, alive
+
+
+@pytest.mark.slow
+def test_all_that_fixes_bake_is_needed() -> None:
+    chosen = list(every_mutant())
+    alive = survivors(chosen)
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants caught; alive: {alive}")
+    assert len(alive) <= (1 - CAUGHT) * len(chosen), alive

@@ -1,0 +1,78 @@
+"""The committed pages of the fix catalogue are what `make docs` writes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.fixes.bake import template_values
+from rlbox.report.catalogue import load_catalogue
+from rlbox.report.fix_docs import NAMES, fix_pages
+from rlbox.spec.load import load_target
+from rlbox.spec.project import Project
+
+sys.path.insert(0, str(CHECKOUT / "scripts"))
+from make_docs import main, stale_pages
+
+SHIPPED = Project(folder=CHECKOUT)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return fix_pages(load_catalogue(SHIPPED, CHECKOUT / "tests/faults"), SHIPPED.template_folders())
+
+
+def test_committed_pages_are_current() -> None:
+    assert sorted(stale_pages()) == [], "stale pages: run `make docs`, and review the diff"
+
+
+def test_check_names_stale_pages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_docs.py", "--check"])
+    monkeypatch.setattr("make_docs.stale_pages", lambda: {"docs/fixes/a.md": "text", "docs/fixes/b.md": None})
+    monkeypatch.setattr("make_docs.CHECKOUT", tmp_path)
+    assert main() == 1
+    assert capsys.readouterr().err == "docs/fixes/a.md is stale: make docs\ndocs/fixes/b.md is stale: make docs\n"
+    (tmp_path / "docs/fixes").mkdir(parents=True)
+    (tmp_path / "docs/fixes/b.md").write_text("of a fix that is gone")
+    monkeypatch.setattr(sys, "argv", ["make_docs.py"])
+    assert main() == 0
+    assert {path.name: path.read_text() for path in (tmp_path / "docs/fixes").iterdir()} == {"a.md": "text"}
+
+
+def test_every_fix_has_a_page_with_all_of_it(pages: dict[str, str]) -> None:
+    fixes = load_catalogue(SHIPPED, CHECKOUT / "tests/faults").fixes
+    assert set(pages) == {"docs/coverage.md", "docs/fixes/README.md", *(f"docs/fixes/{fix.id}.md" for fix in fixes)}
+    for fix in fixes:
+        page = pages[f"docs/fixes/{fix.id}.md"]
+        wanted = [fix.title, fix.title_zh, fix.why.strip(), fix.remedy.strip(), fix.remedy_zh.strip(), *fix.source]
+        wanted += [*fix.bake.env, *fix.bake.packages, *fix.covers, *fix.heals, *(row.example for row in fix.signature)]
+        wanted += [fix.bake.hook.strip("\n"), fix.check.run.strip("\n") if fix.check else "", fix.untested]
+        assert [text for text in wanted if text not in page] == [], fix.id
+        assert f"]({fix.id}.md)" in pages["docs/fixes/README.md"]
+
+
+def test_links_of_the_pages_lead_somewhere(pages: dict[str, str]) -> None:
+    for name in ("docs/fixes/README.md", "docs/coverage.md"):
+        targets = re.findall(r"\]\(([^)#:]+)\)", pages[name])
+        found = {Path(name).parent.joinpath(link).as_posix() for link in targets}
+        there = {link for link in found if link in pages or (CHECKOUT / link).resolve().exists()}
+        assert sorted(found - there - {"docs/fixes/../coverage.md"}) == []
+
+
+def test_tables_are_whole(pages: dict[str, str]) -> None:
+    """A row with an unescaped bar has more cells than its head."""
+    for name in ("docs/fixes/README.md", "docs/coverage.md"):
+        for table in re.findall(r"(?:^\|.*\n)+", pages[name], re.MULTILINE):
+            counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+            assert len(counts) == 1, f"{name}: {table[:200]}"
+
+
+def test_all_names_of_templates_are_listed() -> None:
+    target = load_target(SHIPPED, "local").target
+    assert set(template_values(target, {})) == set(NAMES)

@@ -1,0 +1,113 @@
+"""Every demand of the field is met by a fix, a lint rule or a check, or says why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.report.catalogue import lint_rules, load_catalogue
+from rlbox.report.coverage import coverage_problems, coverage_rows, fix_gap, unknown_numbers
+from rlbox.report.fix_docs import Catalogue
+from rlbox.spec.check import check_spec
+from rlbox.spec.demand import Demand
+from rlbox.spec.fix import Fix
+from rlbox.spec.project import Project
+
+FIX = {
+    "id": "a-fix",
+    "title": "all is well",
+    "title_zh": "一切正常",
+    "why": "Because.",
+    "source": ["seed 000:1"],
+    "covers": ["P001"],
+    "remedy": "Do it.",
+    "remedy_zh": "去做。",
+    "bake": {"env": {"NAME": "1"}},
+    "check": {"run": "true"},
+}
+
+
+def fix(**changes: object) -> Fix:
+    data = {key: value for key, value in {**FIX, **changes}.items() if value is not None}
+    return check_spec(Fix, data, "a-fix.toml")
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return load_catalogue(Project(folder=CHECKOUT), CHECKOUT / "tests/faults")
+
+
+def test_all_demands_are_there(catalogue: Catalogue) -> None:
+    numbers = [f"P{number:03}" for number in range(1, 202)] + [f"B{number:03}" for number in range(1, 115)]
+    assert list(catalogue.demands) == numbers
+    assert len({demand.title for demand in catalogue.demands.values()}) == len(numbers)
+
+
+def test_nothing_is_open_and_no_reason_is_stale(catalogue: Catalogue) -> None:
+    assert list(coverage_problems(catalogue.rows, catalogue.faults)) == []
+
+
+def test_every_number_that_is_covered_exists(catalogue: Catalogue) -> None:
+    fixes = {fix.id: fix.covers for fix in catalogue.fixes}
+    assert unknown_numbers(catalogue.demands, fixes, lint_rules()) == ()
+
+
+def test_fixes_heal_causes_that_exist(catalogue: Catalogue) -> None:
+    healed = [(fix.id, cause) for fix in catalogue.fixes for cause in fix.heals]
+    assert [row for row in healed if not catalogue.causes.family_of(row[1])] == []
+
+
+def test_a_fault_test_belongs_to_a_fix(catalogue: Catalogue) -> None:
+    assert catalogue.faults - {fix.id for fix in catalogue.fixes} == set()
+
+
+TESTED, NONE = frozenset({"a-fix"}), frozenset[str]()
+ENVIRONMENT = Demand(title="a demand", environment=True)
+OTHER = Demand(title="a demand")
+LINTED = Demand(title="a demand", environment=True, reason="lint only")
+
+
+@pytest.mark.parametrize(
+    ("demand", "fixes", "rules", "faults", "said"),
+    [
+        (ENVIRONMENT, [fix()], {}, TESTED, ""),
+        (ENVIRONMENT, [fix(untested="needs a GPU")], {}, NONE, ""),
+        (ENVIRONMENT, [fix()], {}, NONE, "neither covered nor given a reason (fix a-fix has no fault test"),
+        (ENVIRONMENT, [fix(check=None)], {}, TESTED, "neither covered nor given a reason (fix a-fix has no check)"),
+        (ENVIRONMENT, [], {"rule": ["P001"]}, NONE, "neither covered nor given a reason"),
+        (LINTED, [], {"r": ["P001"]}, NONE, ""),
+        (LINTED, [fix()], {}, TESTED, "covered, so its reason is stale: lint only"),
+        (OTHER, [fix(check=None, bake=None)], {}, NONE, ""),
+        (OTHER, [], {"rule": ["P001"]}, NONE, ""),
+        (OTHER, [], {"rule": ["P002"]}, NONE, "neither covered nor given a reason"),
+        (Demand(title="t", reason="planner"), [], {"rule": ["P001"]}, NONE, "covered, so its reason is stale"),
+        (Demand(title="t", reason="planner"), [], {}, NONE, ""),
+    ],
+)
+def test_what_is_wrong_with_a_row(
+    demand: Demand, fixes: list[Fix], rules: dict[str, list[str]], faults: frozenset[str], said: str
+) -> None:
+    problems = coverage_problems(coverage_rows({"P001": demand}, fixes, rules, {}), faults)
+    assert len(problems) == bool(said)
+    assert not said or problems[0].startswith(f"P001: {said}")
+
+
+def test_what_most_users_meet_needs_a_fix() -> None:
+    (row,) = coverage_rows({"B029": Demand(title="t", reason="a later issue")}, [], {}, {})
+    assert coverage_problems([row], NONE) == ("B029: most users meet it, and no fix covers it",)
+    assert coverage_problems([replace(row, number="B030")], NONE) == ()
+
+
+def test_a_refusal_stands_for_a_check() -> None:
+    refuse = {"refuse": [{"if": "true", "says": "no", "next": "do"}]}
+    assert fix_gap(fix(check=None, bake=refuse), TESTED) == ""
+    assert fix_gap(fix(check=None, bake=None, benign=True), NONE) == ""
+
+
+def test_a_number_that_does_not_exist() -> None:
+    assert unknown_numbers({"P001": OTHER}, {"a-fix": ("P001", "P999")}, {"rule": ("B115",)}) == (
+        "a-fix: covers P999, which is no demand",
+        "rule: covers B115, which is no demand",
+    )
