@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow lint chaos-fetch bench render help-text relock
+.PHONY: smoke test test-slow lint chaos-fetch fix-mutants bench render docs help-text relock
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -32,6 +32,11 @@ lint: .venv/rlbox.stamp
 chaos-fetch: .venv/rlbox.stamp
 	$(PY) -m pytest tests/chaos/test_fetch_killed.py -s $(ARGS)
 
+# Every single thing that a fix bakes deleted in turn: its fault test must notice; some twenty minutes.
+fix-mutants: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	$(PY) -m pytest -m slow tests/engine/test_faults.py -s $(ARGS)
+
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	$(RLBOX) build local
@@ -39,6 +44,10 @@ bench: .venv/rlbox.stamp
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render
+
+# docs/fixes and docs/coverage.md, from the fix catalogue.
+docs: .venv/rlbox.stamp
+	$(PY) scripts/make_docs.py
 
 help-text: .venv/rlbox.stamp
 	$(PY) scripts/make_help.py

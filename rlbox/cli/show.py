@@ -15,7 +15,9 @@ from rlbox.errors import SpecError
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_target)
 @click.option(
-    "--schema", type=click.Choice(["target", "job", "profile"]), help="Print the JSON Schema of a file, for editors."
+    "--schema",
+    type=click.Choice(["target", "job", "profile", "fix"]),
+    help="Print the JSON Schema of a file, for editors.",
 )
 @shared
 def verb(app: App, name: str | None, schema: str | None) -> None:

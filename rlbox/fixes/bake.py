@@ -174,10 +174,19 @@ def _env(fix: Fix, values: Mapping[str, Any]) -> FixEnv:
         covers=fix.covers,
         env={name: fill(text, values, where) for name, text in sorted(fix.bake.env.items())},
         path={
-            name: tuple(fill(folder, values, where) for folder in folders)
+            name: tuple(_folder(fill(folder, values, where), where) for folder in folders)
             for name, folders in sorted(fix.bake.path.items())
         },
     )
+
+
+def _folder(path: str, where: str) -> str:
+    """Return a directory of a path variable; one that would be read as two, or as none, is a `SpecError`."""
+    if not path.startswith("/") or any(character in path for character in ": \t\n"):
+        raise SpecError(
+            f"{where}: {path!r} is no absolute folder without colons and blanks", next_step="correct the fix"
+        )
+    return path
 
 
 def _files(chosen: Iterable[Fix], values: Mapping[str, Any]) -> Iterable[ImageFile]:

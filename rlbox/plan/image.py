@@ -14,6 +14,7 @@ from rlbox.plan.sources import TORCH_WHEELS, TorchGroup
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
     from rlbox.plan.layers import Layer
+    from rlbox.plan.patches import PatchRow
     from rlbox.spec.fix import Fix
     from rlbox.spec.lock import Lock
     from rlbox.spec.target import Target
@@ -21,7 +22,10 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
 # Paths in the build context.
 SCRIPTS = (
     "scripts/apply_patches.py",
+    "scripts/unified_diff.py",
     "scripts/install.sh",
+    "files/opt/rlbox/libexec/apply_patches.py",
+    "files/opt/rlbox/libexec/unified_diff.py",
     "files/opt/rlbox/libexec/entrypoint.sh",
     "files/opt/rlbox/libexec/init.sh",
 )
@@ -119,8 +123,9 @@ def plan_image(
     """
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.manifest import MANIFEST, fix_manifest
     from rlbox.plan.layers import plan_layers
+    from rlbox.plan.patches import MANIFEST as PATCHES
+    from rlbox.plan.patches import needs_patching, patch_manifest, patch_rows
     from rlbox.plan.render import render
     from rlbox.spec.lock import lock_state
 
@@ -130,14 +135,13 @@ def plan_image(
     layers = plan_layers(target, lock)
     versions = stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
-    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked))
+    container = container_defaults(target, baked)
+    patching = patch_rows(baked.fixes, target, versions, patches or {})
+    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= {f"patches/{name}": diff for name, diff in (patches or {}).items()}
-    files |= {f"{FIXES}{file.path}": file.text for file in baked.files}
-    container = container_defaults(target, baked)
-    facts = image_needs(target, container)
-    files[f"{FIXES}{MANIFEST}"] = fix_manifest(baked.fixes, target, versions, facts)
+    files |= {PATCHES: patch_manifest(target.name, patching)} if needs_patching(patching) else {}
+    files |= _fix_files(baked, target, versions, container)
     return ImagePlan(
         target=target.name,
         title=target.title,
@@ -157,6 +161,16 @@ def plan_image(
         env=dict(target.env),
         container=container,
     )
+
+
+def _fix_files(
+    baked: Baked, target: Target, versions: Mapping[str, str], container: ContainerDefaults
+) -> dict[str, str]:
+    from rlbox.fixes.manifest import MANIFEST, fix_manifest
+
+    files = {f"{FIXES}{file.path}": file.text for file in baked.files}
+    facts = image_needs(target, container)
+    return files | {f"{FIXES}{MANIFEST}": fix_manifest(baked.fixes, target, versions, facts)}
 
 
 def image_needs(target: Target, container: ContainerDefaults) -> dict[str, Any]:
@@ -184,13 +198,18 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
     return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
 
 
-def _dockerfile_values(target: Target, lock: Lock | None, layers: Sequence[Layer], baked: Baked) -> dict[str, Any]:
+def _dockerfile_values(
+    target: Target, lock: Lock | None, layers: Sequence[Layer], baked: Baked, patching: tuple[PatchRow, ...]
+) -> dict[str, Any]:
+    from rlbox.plan.patches import needs_patching, patch_notes
+
     parts = [tree.name for tree in target.git] + [file.name for file in target.http]
     return {
         "target": target,
         "layers": [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers],
-        "patched": [*(layer.name for layer in layers), *parts],
-        "further": [*parts, *(["rlbox.patches"] if target.patches else [])],
+        "patched": [*(layer.name for layer in layers), *parts] if needs_patching(patching) else [],
+        "patch_notes": patch_notes(patching),
+        "further": [*parts, *(["rlbox.patches"] if needs_patching(patching) else [])],
         "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
         "torch_wheels": TORCH_WHEELS,
         "ca_names": CA_NAMES,

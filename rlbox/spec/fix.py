@@ -15,7 +15,6 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
-Directory = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^:\s]+$")]
 When = Literal["build", "run", "doctor"]
 
 
@@ -49,10 +48,19 @@ class Applies(Frozen):
     pids_per_core_below: int | None = Field(None, description="process limit below this many for each core")
 
 
+def _not_linked(path: str) -> str:
+    if re.match(r"/(?:bin|sbin|lib\w*)/", path):
+        raise ValueError(f"{path}: a layer would put a folder in the place of the link to /usr; write /usr{path}")
+    return path
+
+
+ImagePath = Annotated[AbsolutePath, AfterValidator(_not_linked)]
+
+
 class BakedFile(Frozen):
     """A file that a fix puts into the image."""
 
-    path: AbsolutePath
+    path: ImagePath
     mode: Mode = "0644"
     text: Text
 
@@ -60,7 +68,7 @@ class BakedFile(Frozen):
 class BakedLink(Frozen):
     """A symbolic link that a fix puts into the image."""
 
-    path: AbsolutePath
+    path: ImagePath
     to: Text
 
 
@@ -99,7 +107,7 @@ class Bake(Frozen):
 
     packages: tuple[AptPackage, ...] = ()
     env: dict[EnvName, str] = Field(default_factory=dict)
-    path: dict[EnvName, tuple[Directory, ...]] = Field(default_factory=dict)
+    path: dict[EnvName, tuple[Text, ...]] = Field(default_factory=dict)
     file: tuple[BakedFile, ...] = ()
     link: tuple[BakedLink, ...] = ()
     hook: str = ""

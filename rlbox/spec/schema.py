@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rlbox.spec.fix import Fix
 from rlbox.spec.job import Job
 from rlbox.spec.load import DEFAULTS, load_toml
 from rlbox.spec.profile import Profile
@@ -14,15 +15,16 @@ from rlbox.spec.target import Target
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of `target.toml` ("target"), a job file ("job") or a sources profile ("profile").
+    """Return the JSON Schema of `target.toml` ("target"), a job file ("job"), a sources profile or a fix ("profile", "fix").
 
-    Keys that the shipped defaults fill, and `name`, which is the file's own, are not required; a target that
+    Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that
     includes another need not repeat any key.
     """
-    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile}
+    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile, "fix": Fix}
     schema = models[kind].model_json_schema()
-    _optional(schema, "name")
-    schema["properties"].pop("name")
+    own = "id" if kind == "fix" else "name"
+    _optional(schema, own)
+    schema["properties"].pop(own)
     schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
     if kind == "profile":
         schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}

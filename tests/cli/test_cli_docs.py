@@ -20,6 +20,8 @@ GUIDES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/targets.md",
+    "docs/coverage.md",
+    "docs/fixes/README.md",
     "docs/images.md",
     "docs/jobs.md",
     "docs/registry.md",

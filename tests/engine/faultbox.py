@@ -22,6 +22,7 @@ from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
 from rlbox.plan.container import limit_words
 from rlbox.plan.image import container_defaults
+from rlbox.plan.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.spec.check import check_spec
 from rlbox.spec.fix import Fix
 from rlbox.spec.load import DEFAULTS, load_toml, tomllib
@@ -54,6 +55,11 @@ UNFIXED = (
 NOBODY = 12345
 DEED = """
 if ! sh /lab/setup.sh; then echo "@@setup failed"; exit 9; fi
+if [ -e /lab/manifest.json ] && ! python3 /lab/apply_patches.py --root / /lab/manifest.json >/lab/patches.log 2>&1; then
+    cat /lab/patches.log
+    echo "@@setup failed"
+    exit 9
+fi
 exec {switch} sh /opt/rlbox/libexec/entrypoint.sh sh /lab/deed.sh
 """
 CURE = """
@@ -221,6 +227,7 @@ def show(case: Case, image: str, target: Target, baked: Baked | None, check: str
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
+    files += _patching(laid, target)
     try:
         _docker(*words, "--entrypoint=sh", tag(image), "-c", DEED.format(switch=switch))
         archive = _tar([*files, *laid.files], dict(laid.links))
@@ -229,6 +236,17 @@ def show(case: Case, image: str, target: Target, baked: Baked | None, check: str
     finally:
         subprocess.run(["docker", "rm", "--force", name], capture_output=True)
     return _read(output)
+
+
+def _patching(baked: Baked, target: Target) -> list[ImageFile]:
+    """What changes the sources of the faulty machine as a build changes those of an image."""
+    rows = patch_rows(baked.fixes, target, stack_versions(target, None), {})
+    if not needs_patching(rows):
+        return []
+    scripts = CHECKOUT / "templates/scripts"
+    texts = {name: (scripts / name).read_text("utf-8") for name in ("apply_patches.py", "unified_diff.py")}
+    texts["manifest.json"] = patch_manifest(target.name, rows)
+    return [ImageFile(path=f"/lab/{name}", mode="0644", text=text) for name, text in texts.items()]
 
 
 def _read(output: str) -> Seen:

@@ -45,7 +45,7 @@ def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
 def test_the_whole_plan(folder: Folder) -> None:
     folder.write("templates/Dockerfile.j2", "FROM {{ target.name }}\n")
     folder.write("templates/base.j2", "base\n")
-    for script in ("install.sh", "apply_patches.py", "entrypoint.sh", "init.sh"):
+    for script in ("install.sh", "apply_patches.py", "unified_diff.py", "entrypoint.sh", "init.sh"):
         folder.write(f"templates/scripts/{script}", f"{script}\n")
     target = load(folder, 'sources = "cn"\n' + TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
     rich = replace(PACKAGE, name="rich", version="15.0.0", sha256="c" * 64)
@@ -61,11 +61,14 @@ def test_the_whole_plan(folder: Folder) -> None:
         },
         context={
             "Dockerfile": "FROM mine\n",
+            "files/opt/rlbox/libexec/apply_patches.py": "apply_patches.py\n",
+            "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
             "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, image_needs(target, limits)),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
+            "scripts/unified_diff.py": "unified_diff.py\n",
             "scripts/install.sh": "install.sh\n",
             "requirements/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
             "requirements/tools.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
@@ -92,11 +95,10 @@ def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
     plan = plan_image(load(folder), None, (), TEMPLATES, None)
     assert sorted(plan.context) == [
         "Dockerfile",
-        "files/opt/rlbox/libexec/entrypoint.sh",
-        "files/opt/rlbox/libexec/init.sh",
+        *(f"files/opt/rlbox/libexec/{name}" for name in ("apply_patches.py", "entrypoint.sh", "init.sh")),
+        "files/opt/rlbox/libexec/unified_diff.py",
         "fixes/opt/rlbox/share/fixes.json",
-        "scripts/apply_patches.py",
-        "scripts/install.sh",
+        *(f"scripts/{name}" for name in ("apply_patches.py", "install.sh", "unified_diff.py")),
     ]
     assert (plan.lock, plan.lock_checksum, plan.rootfs, plan.layers) == ("missing", "", "", ("tools",))
 
@@ -129,8 +131,9 @@ def test_patches_are_part_of_the_context(folder: Folder) -> None:
     lock = replace(fitting_lock(target, ()), patches=(lock_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, None, {"one.diff": "diff\n"})
     assert plan.lock == "current"
-    assert plan.context["patches/one.diff"] == "diff\n"
-    assert "        /opt/venv 1 /opt/tools/patches/one.diff \\\n" in plan.context["Dockerfile"]
+    [row] = json.loads(plan.context["patches/manifest.json"])["patches"]
+    assert (row["name"], row["into"], row["diff"], row["skip"]) == ("one.diff", "/opt/venv", "diff\n", "")
+    assert "\n# one.diff: changes /opt/venv\n" in plan.context["Dockerfile"]
     assert plan_image(target, lock, (), TEMPLATES, None, {"one.diff": "other\n"}).lock == (
         "stale: one.diff changed since"
     )

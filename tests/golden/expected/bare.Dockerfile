@@ -42,6 +42,18 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
     sh /opt/tools/install.sh layer '/opt/python'"'"'s/bin/python3' tools
 
+# ---- fixes: files and links alone, so that a changed one moves kilobytes ----
+FROM rlbox.tools AS rlbox.fixes
+ARG SOURCE_DATE_EPOCH
+COPY fixes/ /out/
+RUN \
+    chmod 0755 \
+        /out/opt/rlbox/bin/checkpoint-check \
+        /out/usr/local/bin/python \
+        /out/usr/local/bin/python3 \
+    && \
+    sh /opt/tools/install.sh settle
+
 # ---- what changes most: rlbox itself ----
 FROM rlbox.tools AS rlbox.files
 ARG SOURCE_DATE_EPOCH
@@ -53,6 +65,7 @@ FROM rlbox.os
 COPY --link --from=rlbox.runtime /out/ /
 COPY --link --from=rlbox.venv /out/ /
 COPY --link --from=tools /out/ /
+COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
@@ -61,7 +74,7 @@ WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="nothing but one group" \
-      rlbox.fixes="" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk" \
       rlbox.lock="" \
-      rlbox.spec="2048ad89114beedda4360bec761f35a35c7e28a52a69477c67d44ad2105d9d62" \
+      rlbox.spec="12b7155bf474645deaabe18b3507e7fe10f33ea8b9acc749a947b072c404536e" \
       rlbox.target="bare"

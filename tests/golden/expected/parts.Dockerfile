@@ -70,20 +70,31 @@ ARG SOURCE_DATE_EPOCH
 COPY --chmod=0644 http/table-222222222222 "/out/opt/share/\$table.json"
 RUN sh /opt/tools/install.sh settle
 
-# Diffs: each changed file is written anew, into a layer above the one it comes from.
+# Patches: each changed file is written anew, into a layer above the one it comes from.
+# six.diff: changes /opt/venv/lib/python3.11/site-packages
+# verl.diff: changes /opt/verl
 FROM rlbox.tools AS rlbox.patches
 ARG SOURCE_DATE_EPOCH
-COPY scripts/apply_patches.py patches/ /opt/tools/patches/
+COPY scripts/apply_patches.py scripts/unified_diff.py patches/manifest.json /opt/tools/patches/
 RUN \
     --mount=type=bind,from=tools.large,source=/out,target=/in/1 \
     --mount=type=bind,from=tools,source=/out,target=/in/2 \
     --mount=type=bind,from=verl,source=/out,target=/in/3 \
     --mount=type=bind,from=tool,source=/out,target=/in/4 \
     --mount=type=bind,from=table,source=/out,target=/in/5 \
-    mkdir -p /out && python3 /opt/tools/patches/apply_patches.py \
-        /opt/venv/lib/python3.11/site-packages 1 /opt/tools/patches/six.diff \
-        /opt/verl 2 /opt/tools/patches/verl.diff \
-    && sh /opt/tools/install.sh settle
+    mkdir -p /out && python3 /opt/tools/patches/apply_patches.py --layers /in --out /out /opt/tools/patches/manifest.json && sh /opt/tools/install.sh settle
+
+# ---- fixes: files and links alone, so that a changed one moves kilobytes ----
+FROM rlbox.tools AS rlbox.fixes
+ARG SOURCE_DATE_EPOCH
+COPY fixes/ /out/
+RUN \
+    chmod 0755 \
+        /out/opt/rlbox/bin/checkpoint-check \
+        /out/usr/local/bin/python \
+        /out/usr/local/bin/python3 \
+    && \
+    sh /opt/tools/install.sh settle
 
 # ---- what changes most: rlbox itself ----
 FROM rlbox.tools AS rlbox.files
@@ -101,6 +112,7 @@ COPY --link --from=verl /out/ /
 COPY --link --from=tool /out/ /
 COPY --link --from=table /out/ /
 COPY --link --from=rlbox.patches /out/ /
+COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link lock/ced3e8ceb822/ /
 ENV LANG=C.UTF-8 \
@@ -116,7 +128,7 @@ WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="all that an image can be made of" \
-      rlbox.fixes="six.diff verl.diff" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk six.diff verl.diff" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
-      rlbox.spec="341a4592af5de394428fd275f915b28c7db83f8f3ba500059ceb06c61c9fa768" \
+      rlbox.spec="127cf3a348ae38e4c63d5e4b350e79796afd7e354b0b7a9a837730b0b10584f0" \
       rlbox.target="parts"

@@ -52,6 +52,18 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
     sh /opt/tools/install.sh layer /usr/bin/python3 tools
 
+# ---- fixes: files and links alone, so that a changed one moves kilobytes ----
+FROM rlbox.tools AS rlbox.fixes
+ARG SOURCE_DATE_EPOCH
+COPY fixes/ /out/
+RUN \
+    chmod 0755 \
+        /out/opt/rlbox/bin/checkpoint-check \
+        /out/usr/local/bin/python \
+        /out/usr/local/bin/python3 \
+    && \
+    sh /opt/tools/install.sh settle
+
 # ---- what changes most: rlbox itself ----
 FROM rlbox.tools AS rlbox.files
 ARG SOURCE_DATE_EPOCH
@@ -64,6 +76,7 @@ COPY --link --from=rlbox.runtime /out/ /
 COPY --link --from=rlbox.venv /out/ /
 COPY --link --from=torch /out/ /
 COPY --link --from=tools /out/ /
+COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
@@ -72,7 +85,7 @@ WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="on an image, with packages" \
-      rlbox.fixes="" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk" \
       rlbox.lock="" \
-      rlbox.spec="4a4d3720a7835b905032600a429a5e28f1b3b8a9f3631c97e8dc615601c17d9e" \
+      rlbox.spec="40103af6034c587821b40947bc64e0f884bb2cb547ea487af6b349eb1b0487c3" \
       rlbox.target="pinned"

@@ -39,6 +39,18 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
     sh /opt/tools/install.sh layer /usr/bin/python3 tools
 
+# ---- fixes: files and links alone, so that a changed one moves kilobytes ----
+FROM rlbox.tools AS rlbox.fixes
+ARG SOURCE_DATE_EPOCH
+COPY fixes/ /out/
+RUN \
+    chmod 0755 \
+        /out/opt/rlbox/bin/checkpoint-check \
+        /out/usr/local/bin/python \
+        /out/usr/local/bin/python3 \
+    && \
+    sh /opt/tools/install.sh settle
+
 # ---- what changes most: rlbox itself ----
 FROM rlbox.tools AS rlbox.files
 ARG SOURCE_DATE_EPOCH
@@ -50,11 +62,13 @@ FROM rlbox.os
 COPY --link --from=rlbox.runtime /out/ /
 COPY --link --from=rlbox.venv /out/ /
 COPY --link --from=tools /out/ /
+COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
-    PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    BACKSLASH="C:\\dir\\" \
+    PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# of the target itself
+ENV BACKSLASH="C:\\dir\\" \
     BLANKS="  two  words  " \
     DOLLAR="\$HOME \${PATH:-x} \$\$" \
     EMPTY="" \
@@ -64,7 +78,7 @@ WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="Zeichen: äöü 世界 \${HOME} # no \\ end" \
-      rlbox.fixes="" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk" \
       rlbox.lock="" \
-      rlbox.spec="664141407ba5351ccde742426fad1d39daf86b0bdd9bdf039cec0f01c7a947d1" \
+      rlbox.spec="ec7d1a7fbee11e11bb0b9a7f3487bbca95ab7e49a6852f5733444cc72df0be3e" \
       rlbox.target="quotes"
