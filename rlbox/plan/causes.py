@@ -11,11 +11,11 @@ from rlbox.plan.gates import FileFact
 from rlbox.plan.run import FilePlan, LinePlan, RayPlan, ServicePlan, StagePlan
 
 CauseKind = Literal[
-    "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence", "total",
+    "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence", "total",
     "oom", "disk", "interrupted", "bug",
 ]  # fmt: skip
 
-_NODE: frozenset[CauseKind] = frozenset({"need", "port", "disk"})
+_NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total"})
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 UNEXPECTED = 3
@@ -87,6 +87,16 @@ def taken_port(port: str, number: int, holder: str) -> Cause:
         kind="port",
         what=f"port {number} ({port}) is taken by {holder}",
         next_step=f"end that process if it is yours, or give ports.{port} of the job another number",
+    )
+
+
+def absent_fix(fix_id: str, seen: str, remedy: str, others: int) -> Cause:
+    """A fix of the image does not hold on this machine; `others` more do not either."""
+    more = f" ({others} more do not hold either)" if others else ""
+    return Cause(
+        kind="fix",
+        what=f"fix {fix_id} does not hold in this container: {seen}{more}",
+        next_step=f"{remedy} (`rlbox doctor` tells all)" if others else remedy,
     )
 
 

@@ -1,0 +1,247 @@
+"""The fix catalogue: when a fix applies, what it bakes, what it refuses; and that every shipped one is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
+
+from rlbox.cli.app import App
+from rlbox.errors import SpecError
+from rlbox.fixes.applies import has_package, judge, stack_versions
+from rlbox.fixes.bake import applicable, bake_fixes
+from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.manifest import fix_manifest
+from rlbox.plan.container import limit_words
+from rlbox.plan.image import container_defaults, image_labels
+from rlbox.spec.check import check_spec
+from rlbox.spec.fix import Fix
+from rlbox.spec.load import load_fixes, load_target
+from rlbox.spec.lock import LockedGroup
+from rlbox.spec.project import Project
+from rlbox.spec.target import Target
+
+SHIPPED = Project(folder=CHECKOUT)
+STACK = '[[stack]]\nname = "engine"\npackages = ["vLLM[x]==0.12.0", "ray"]\n[[git]]\nname = "verl"\n'
+STACK += 'url = "https://git.example/Me/My_Verl.git"\nref = "main"\ninto = "/opt/verl"\n'
+A800 = '[hardware]\ngpu = "NVIDIA A800"\ngpus = 4\narch = "sm_80"\ngrade = "datacenter"\nregion = "cn"\n'
+VAST = '[hardware]\nplatform = "vast"\ncores = 64\npid_limit = 1000\n'
+TEXT = {
+    "title": "all is well",
+    "title_zh": "一切正常",
+    "why": "it was not",
+    "source": ["a test"],
+    "remedy": "do it",
+    "remedy_zh": "去做",
+}
+
+
+def fix(name: str = "mine", **keys: Any) -> Fix:
+    return check_spec(Fix, {**TEXT, "id": name, **keys}, f"{name}.toml")
+
+
+def target(folder: Folder, text: str = "") -> Target:
+    folder.target("mine", TARGET + text)
+    return load_target(folder.project, "mine").target
+
+
+@pytest.mark.parametrize(
+    ("applies", "text", "holds", "reason"),
+    [
+        ({}, "", True, "every target"),
+        ({"gpu": True}, A800, True, "GPU NVIDIA A800"),
+        ({"gpu": True}, "", False, "no GPU"),
+        ({"gpu": False}, "", True, "no GPU"),
+        ({"arch": ["sm_80", "sm_90"]}, A800, True, "GPU architecture sm_80"),
+        ({"arch": ["sm_120"]}, A800, False, "GPU architecture sm_80, not sm_120"),
+        ({"arch": ["sm_120"]}, "", False, "GPU architecture not given, not sm_120"),
+        ({"grade": "consumer"}, A800, False, "GPU grade datacenter, not consumer"),
+        ({"gpus": ">=2"}, A800, True, "4 GPUs a node"),
+        ({"gpus": "<4"}, A800, False, "4 GPUs a node, not <4"),
+        ({"nodes": ">1"}, "", False, "1 nodes, not >1"),
+        ({"rented": True}, VAST, True, "rented from vast"),
+        ({"rented": True}, "", False, "a machine of one's own"),
+        ({"rented": False}, VAST, False, "rented from vast"),
+        ({"platform": ["autodl"]}, VAST, False, "platform vast, not autodl"),
+        ({"region": ["cn"]}, A800, True, "region cn"),
+        ({"base": "image"}, "", False, "base is of kind bootstrap, not image"),
+        ({"network": ["host"]}, "", True, "network of containers host"),
+        ({"pids_per_core_below": 16}, VAST, True, "process limit 1000 is below 16 x 64 cores"),
+        ({"pids_per_core_below": 15}, VAST, False, "process limit 1000 is not below 15 x 64 cores"),
+        ({"pids_per_core_below": 16}, "[run]\npids = 5\n", True, "process limit 5, number of cores not known"),
+        ({"pids_per_core_below": 16}, "", False, "no process limit"),
+        ({"stack": ["vllm>=0.12,<0.13"]}, STACK, True, "vllm 0.12.0 is <0.13,>=0.12"),
+        ({"stack": ["vllm<0.12"]}, STACK, False, "vllm 0.12.0 is not <0.12"),
+        ({"stack": ["ray>=2"]}, STACK, False, "the version of ray is not known before `rlbox lock`"),
+        ({"stack": ["ray", "sglang"]}, STACK, False, "sglang is not in the stack"),
+        ({"stack": ["my-verl"]}, STACK, True, "my-verl is in the stack"),
+        ({"any_stack": ["sglang", "vllm"]}, STACK, True, "vllm 0.12.0 is in the stack"),
+        ({"any_stack": ["sglang", "slime"]}, STACK, False, "sglang is not in the stack; slime is not in the stack"),
+        ({"no_stack": ["vllm"]}, STACK, False, "vllm 0.12.0 is in the stack"),
+        ({}, '[fixes.off]\nmine = "by hand"\n', False, "switched off by the target: by hand"),
+    ],
+)
+def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
+    spec = target(folder, text)
+    verdict = judge(fix(applies=applies), spec, stack_versions(spec, None))
+    assert (verdict.applies, reason in verdict.reasons) == (holds, True), verdict
+
+
+def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
+    spec = target(folder)
+    verdict = judge(fix(applies={"gpu": True, "nodes": ">=2", "stack": ["vllm"]}), spec, {})
+    assert verdict.reasons == ("no GPU", "1 nodes, not >=2", "vllm is not in the stack")
+
+
+def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> None:
+    spec = target(folder, STACK)
+    rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
+    lock = replace(fitting_lock(spec, ()), groups=(LockedGroup(name="engine", packages=rows),))
+    assert stack_versions(spec, lock) == {
+        "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
+    }  # fmt: skip
+    assert has_package("ray>=9", stack_versions(spec, lock))[0]
+    assert has_package("a==1", {"a": "no version"}) == (
+        False,
+        "a has the version 'no version', which cannot be compared",
+    )
+
+
+def test_what_is_baked(folder: Folder) -> None:
+    spec = target(folder, STACK)
+    first = fix(
+        "first", order=10, covers=["P001"], bake={"path": {"LIBRARY_PATH": ["/a", "/b"]}, "env": {"X": "{{ disk }}"}}
+    )
+    second = fix("second", order=20, bake={"path": {"LIBRARY_PATH": ["/c"]}, "hook": "export Y={{ python }}\n"})
+    other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
+    baked = bake_fixes((second, other, first), spec, {"ray": ""})
+    assert [row.id for row in baked.fixes] == ["first", "second"]
+    assert baked.env({"LIBRARY_PATH": "/base", "H": "1"}) == {"LIBRARY_PATH": "/a:/b:/c:/base", "H": "1", "X": "/data"}
+    assert baked.env({})["LIBRARY_PATH"] == "/a:/b:/c"
+    assert [(file.path, file.mode) for file in baked.files] == [
+        ("/opt/rlbox/hooks/20-second.sh", "0644"), ("/opt/rlbox/bin/ray-start", "0755"),
+    ]  # fmt: skip
+    assert baked.files[0].text == "# all is well\nexport Y=3.11\n"
+    assert image_labels(spec, None, baked)["rlbox.fixes"] == "first second"
+
+
+def test_the_manifest_has_the_checks(folder: Folder) -> None:
+    spec = target(folder)
+    checked = fix("checked", heals=["a-cause"], check={"run": "test -d {{ site }}", "when": ["run"]})
+    data = json.loads(fix_manifest((checked, fix("plain")), spec, {}, {"disk": {}}))
+    assert data["fixes"][0]["check"] == {"run": "test -d /opt/venv/lib/python3.11/site-packages", "when": ["run"]}
+    assert (data["fixes"][1]["check"], data["facts"], data["target"]) == (None, {"disk": {}}, "mine")
+
+
+def test_limits_are_floors(folder: Folder) -> None:
+    asks = fix(
+        bake={"run": {"shm_gib": 8.0, "pids": 100, "ulimits": {"memlock": "-1", "stack": "1:2"}, "cap_add": ["A"]}}
+    )
+    text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
+    spec = target(folder, text)
+    limits = container_defaults(spec, bake_fixes((asks,), spec, {}))
+    assert limit_words(limits) == [
+        f"--shm-size={8 << 30}", "--pids-limit=100", "--ulimit=memlock=-1", "--cap-add=A", "--cap-add=B",
+    ]  # fmt: skip
+    spec = target(folder, "[run]\nshm_gib = 9.0\n")
+    larger = container_defaults(spec, bake_fixes((asks,), spec, {}))
+    assert (larger.shm_gib, larger.pids) == (9.0, 0), "no limit is above every floor"
+
+
+def test_ray_start(folder: Folder) -> None:
+    words = fix(bake={"ray": {"common": ["--c"], "head": ["--port={{ 8100 }}"], "worker": ["--w"], "before": "true"}})
+    [file] = bake_fixes((words,), target(folder), {}).files
+    assert 'head) set -- --head --port=8100 --c "$@" ;;' in file.text
+    assert 'worker) set -- --w --c "$@" ;;' in file.text
+    assert "(\ntrue\n) || exit" in file.text
+
+
+@pytest.mark.parametrize(
+    ("bakes", "message"),
+    [
+        ([{"env": {"A": "1"}}, {"env": {"A": "2"}}], "fixes b and a disagree on env A"),
+        ([{"env": {"A": "{{ nothing }}"}}], "templates/fixes/a.toml: broken template: 'nothing' is undefined"),
+        (
+            [{"path": {"A": ["/x:/y"]}}],
+            "templates/fixes/a.toml: '/x:/y' is no absolute folder without colons and blanks",
+        ),
+        ([{"path": {"A": ["x"]}}], "templates/fixes/a.toml: 'x' is no absolute folder without colons and blanks"),
+        ([{"refuse": [{"if": "x(", "says": "s", "next": "n"}]}], "templates/fixes/a.toml: broken condition: "),
+    ],
+)
+def test_what_cannot_be_baked(folder: Folder, bakes: list[dict[str, Any]], message: str) -> None:
+    fixes = [fix(name, bake=bake) for name, bake in zip("ab", bakes, strict=False)]
+    with pytest.raises(SpecError) as caught:
+        bake_fixes(fixes, target(folder), {})
+    assert caught.value.what.startswith(message)
+
+
+def test_every_refusal_is_told_at_once(folder: Folder) -> None:
+    spec = target(folder, '[env]\nA = "1"\n')
+    row = {"if": "target.env.get('A') == '1'", "says": "A is {{ target.env.A }}", "next": "unset it"}
+    never = fix("never", bake={"refuse": [{**row, "if": "has('vllm')"}]})
+    bake_fixes((never,), spec, {})
+    with pytest.raises(SpecError) as one:
+        bake_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
+    assert one.value.what == "A is 1 (fix one): unset it"
+    assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
+    with pytest.raises(SpecError) as two:
+        bake_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
+    assert two.value.what.splitlines() == [
+        "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
+    ]  # fmt: skip
+
+
+def test_a_fix_that_is_none_cannot_be_switched_off(folder: Folder) -> None:
+    with pytest.raises(SpecError, match=r"fixes.off: there is no fix 'nobody'"):
+        applicable((fix(),), target(folder, '[fixes.off]\nnobody = "x"\n'), {})
+
+
+def test_packages_become_part_of_the_base(folder: Folder) -> None:
+    text = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in TEXT.items())
+    folder.write("templates/fixes/needs-git.toml", text + '\n[applies]\nstack = ["six"]\n[bake]\npackages = ["git"]\n')
+    folder.target("mine")
+    assert "git" in load_fixed_target(folder.project, "mine").target.base.packages
+    folder.target("mine", TARGET.replace("six==1.16.0", "rich"))
+    assert "git" not in load_fixed_target(folder.project, "mine").target.base.packages
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = 1", "title: must be text (got 1)"),
+        ('id = "x"', "id: unknown key, the name is that of the folder or file"),
+        ("titel = 'x'", "titel: unknown key (did you mean 'title'?)"),
+        ("[[bake.file]]\npath = '/lib64/x'\ntext = 'x'", "bake.file[0].path: /lib64/x: a layer would put a folder"),
+        ("[[signature]]\npattern = '['\nexample = 'x'", "signature[0].pattern: '[' is no regular expression"),
+        ("[[signature]]\npattern = 'a'\nexample = 'x'", "signature[0]: 'a' does not match its own example"),
+        (
+            "[[signature]]\npattern = 'a'\nexample = 'a'\nunlike = 'ba'",
+            "signature[0]: 'a' matches the line that it must not",
+        ),
+    ],
+)
+def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> None:
+    folder.write("templates/fixes/mine.toml", text)
+    with pytest.raises(SpecError) as caught:
+        load_fixes(folder.project)
+    assert message in caught.value.what
+    assert "templates/fixes/mine.toml" in caught.value.what
+
+
+@pytest.mark.parametrize("name", SHIPPED.targets())
+def test_shipped_targets_bake_what_they_need(name: str) -> None:
+    plan = App(project=SHIPPED).image_plan(name)
+    assert json.loads(plan.context["fixes/opt/rlbox/share/fixes.json"])["target"] == name
+
+
+def test_every_shipped_fix_is_proven_or_says_why_not() -> None:
+    proven = {path.stem for path in (CHECKOUT / "tests/faults").glob("*.toml")}
+    fixes = load_fixes(SHIPPED)
+    assert {row.id for row in fixes} >= proven, "a fault test without a fix"
+    assert [row.id for row in fixes if row.id not in proven and not row.untested and not row.benign] == []
+    assert [row.id for row in fixes if row.id in proven and row.untested] == [], "tested, and yet `untested`"
+    assert [row.id for row in fixes if row.bakes and not row.check and not row.bake.refuse and not row.untested] == []
