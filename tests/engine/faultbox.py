@@ -53,6 +53,7 @@ UNFIXED = (
     "import sys, rlbox.fixes.load as l; l.load_fixes = lambda project: (); from rlbox.cli import main; sys.exit(main())"
 )
 NOBODY = 12345
+SCRIPTS = ("entrypoint.sh", "init.sh", "install.sh")  # of what a lab image is made
 DEED = """
 if ! sh /lab/setup.sh; then echo "@@setup failed"; exit 9; fi
 if [ -e /lab/manifest.json ] && ! python3 /lab/apply_patches.py --root / /lab/manifest.json >/lab/patches.log 2>&1; then
@@ -332,7 +333,7 @@ def _build(image: str) -> None:
     else:
         text = SPEC.format(packages=json.dumps(BARE if image == "bare" else CC), stack=json.dumps(STACK[image]))
     (folder / "target.toml").write_text(text)
-    scripts = b"".join(path.read_bytes() for path in sorted((CHECKOUT / "templates/scripts").iterdir()))
+    scripts = b"".join((CHECKOUT / "templates/scripts" / name).read_bytes() for name in SCRIPTS)
     wanted = hashlib.sha256(text.encode() + scripts).hexdigest()
     stamp = folder / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted + _image_id(image):
