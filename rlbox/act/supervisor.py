@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.act.bench import Bench
+from rlbox.act.doctor_fixes import probe_fixes
 from rlbox.act.interrupt import Interrupt
 from rlbox.act.journal import Event, Journal
 from rlbox.act.processes import RunProcesses, become_subreaper
 from rlbox.act.run_state import PlotResult, RunStatus, StageState, StageStatus, new_run_state, utc_now
 from rlbox.act.stage import StageEnd, carry_out_stage
 from rlbox.errors import NodeError
-from rlbox.plan.causes import Cause, ended, exit_code, interrupted, supervisor_bug
+from rlbox.plan.causes import Cause, absent_fix, ended, exit_code, interrupted, supervisor_bug
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan, StagePlan
 from rlbox.values import Command
@@ -76,6 +77,10 @@ def carry_out_run(
 
 
 def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+    if cause := _check_fixes(bench):
+        bench.journal.change_stage(bench.plan.stages[0].name, state="failed", ended_at=utc_now(), cause=cause)
+        _end_stages(bench, cause)
+        return cause
     for stage in bench.plan.stages:
         if bench.interrupt.name:
             cause: Cause | None = interrupted(bench.interrupt.name)
@@ -85,6 +90,17 @@ def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause])
             _end_stages(bench, cause)
             return cause
     return None
+
+
+def _check_fixes(bench: Bench) -> Cause | None:
+    """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
+    if bench.plan.place != "docker":
+        return None
+    errors = [finding for finding in probe_fixes("run") if finding.level == "error"]
+    if not errors:
+        return None
+    first = errors[0]
+    return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1)
 
 
 def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:

@@ -76,6 +76,7 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     from rlbox.act.file_lock import hold
     from rlbox.act.folders import cache_folder
     from rlbox.cli.build_inputs import prepare
+    from rlbox.cli.check_image import check_image
     from rlbox.cli.describe_image import describe_image
     from rlbox.cli.places import unreached_explained
     from rlbox.report.build_view import build_view
@@ -88,6 +89,7 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
             run = prepare(app, plan, wish)
             with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
                 log, digest = build_image(plan, run, on_step)
+        check_image(plan)
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
         describe_image(app, plan, hermetic=wish.hermetic)
         if wish.verify:

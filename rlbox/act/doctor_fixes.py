@@ -1,0 +1,66 @@
+"""Run the checks of the fixes that this image has; the supervisor does so before a run, `rlbox doctor` at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbox.plan.doctor_fixes import FixCheck, checks_of, judge_checks
+from rlbox.spec.finding import Finding
+
+MANIFEST = Path("/opt/rlbox/share/fixes.json")
+INIT = "/opt/rlbox/libexec/init.sh"
+_CHECK_S = 3
+# One shell for all: what the hooks of the image set is set once, as in a program that the entrypoint starts.
+_SCRIPT = f"""
+[ ! -r {INIT} ] || . {INIT} >/dev/null 2>&1
+limit=; ! command -v timeout >/dev/null 2>&1 || limit="timeout {_CHECK_S}"
+for text; do
+    said=$($limit sh -c "$text" 2>&1)
+    printf '%s\\0%s\\0' $? "$said"
+done
+"""
+
+
+def read_manifest(path: Path = MANIFEST) -> Mapping[str, Any]:
+    """Return the manifest of the fixes of this image; empty when there is none, or it is torn."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def probe_fixes(phase: str, manifest: Mapping[str, Any] | None = None, timeout_s: float = 8.0) -> tuple[Finding, ...]:
+    """Return a finding for each fix of this image whose check fails.
+
+    Parameters
+    ----------
+    phase
+        `run` before a run, `doctor` at other times: a check says in which it makes sense.
+    manifest
+        The image's manifest; read when it is not given.
+    """
+    checks = checks_of(read_manifest() if manifest is None else manifest, phase)
+    return judge_checks(checks, _outcomes(checks, timeout_s))
+
+
+def _outcomes(checks: Sequence[FixCheck], timeout_s: float) -> list[tuple[int, str]]:
+    if not checks:
+        return []
+    argv = ["sh", "-c", _SCRIPT, "sh", *(check.run for check in checks)]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=dict(os.environ)
+        )
+        said = done.stdout
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+    except OSError:  # no process can be started: a limit, which has a finding of its own
+        return []
+    parts = said.decode("utf-8", "replace").split("\0")
+    return [(int(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False) if code.isdigit()]
