@@ -22,6 +22,7 @@ from unified_diff import NO_FILE, Change, Conflict, Edit, fit, lines_of, parse
 
 RECORD = "opt/rlbox/share/patches.json"
 FITS = {"applied": "applies", "restored": "can be restored"}  # where nothing is written
+SHOWN = 80  # characters of a file that a message repeats
 LINKS = 40  # links followed for one path; source: Linux, path_resolution(7)
 
 
@@ -185,7 +186,9 @@ def changed_file(tree: Tree, path: str, data: bytes, patch: dict[str, Any], chan
         return row(path, "applied already", sha256_before=before)
     upstream = re.search(patch["upstream_has"], "".join(lines), re.MULTILINE) if patch.get("upstream_has") else None
     if upstream:
-        return row(path, "upstream has it", f"the file holds {upstream[0].strip()[:80]!r}", sha256_before=before)
+        seen = upstream[0].strip()[:SHOWN]
+        why = f"the file holds {seen!r}" if seen else "nothing in the file is left to repair"
+        return row(path, "upstream has it", why, sha256_before=before)
     edits = fit(lines, change.hunks)
     for edit in edits:
         lines[edit.place : edit.place + len(edit.was)] = edit.now

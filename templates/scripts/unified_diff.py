@@ -9,6 +9,7 @@ from typing import NamedTuple
 HEAD = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 # What git says of a change that is more than lines, and that a layer above another one cannot hold.
 UNFIT = re.compile(r"^((?:rename|copy) (?:from|to)|(?:old|new) mode|deleted file mode|GIT binary patch|Binary files) ?")
+LEFT_OVER = re.compile(r"\+|-(?!-)")  # `-- ` is git's signature
 NO_FILE = "/dev/null"
 FUZZ = 2  # lines of context that may differ at either end of a hunk; source: patch(1), --fuzz
 
@@ -46,8 +47,8 @@ class Change(NamedTuple):
 class Edit(NamedTuple):
     """Lines replaced at a place of a file.
 
-    `cut` lines of context at the head were left out; `fuzz` is 0 for a hunk found as it stands, 1 but for ends of lines,
-    more with less context; `off` tells how many lines away from where the diff has it.
+    `cut` lines of context at the head were left out; `fuzz` is 0 for a hunk found as it stands, 1 where ends of lines
+    differ, more with less context; `off` tells how many lines away from where the diff has it.
     """
 
     place: int
@@ -76,9 +77,12 @@ def parse(text: str) -> list[Change]:
     if all(line.endswith("\r\n") for line in lines_of(text) if line.startswith(("--- ", "+++ ", "@@ "))):
         text = text.replace("\r\n", "\n")  # the diff itself came through a machine with other line ends
     changes: list[Change] = []
-    old, empty, mode = "", "", 0o644
+    old, empty, mode, above = "", "", 0o644, ""
     lines = iter(joined(text))
     for line in lines:
+        if LEFT_OVER.match(line) and above.startswith("@@ ") and not line.startswith("+++ "):
+            raise Conflict(f"hunk {len(changes[-1].hunks)} of the diff has more lines than its head says")
+        above = line
         if line.startswith("diff --git "):
             changes += [Change(NO_FILE, empty, mode, [])] if empty else []
             old, empty, mode = "", "", 0o644

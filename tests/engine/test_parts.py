@@ -103,7 +103,25 @@ def test_trees_files_source_archives_and_patches(parts: Box) -> None:
     assert inside("rlbox/parts", "python -c 'import six, antlr4; print(six.__version__)'") == "1.16.0+patched\n"
     assert inside("rlbox/parts", "cat /opt/src/tree/link; /opt/tool/run") == "hello\nworld\nran\n"
     assert digest(parts, "parts", "--hermetic", "--no-cache") == online
-    assert "1 hunks applied" in max(Path.home().glob(".cache/rlbox/logs/build-parts-*")).read_text()
+    assert (
+        "six.patch: opt/venv/lib/python3.11/site-packages/six.py: applied, 1 hunk"
+        in max(Path.home().glob(".cache/rlbox/logs/build-parts-*")).read_text()
+    )
+
+
+def test_an_image_lists_its_patches_and_takes_them_back(parts: Box) -> None:
+    digest(parts, "parts")
+    record = json.loads(inside("rlbox/parts", "cat /opt/rlbox/share/patches.json"))
+    rows = [(patch["name"], row["path"], row["state"]) for patch in record["patches"] for row in patch["files"]]
+    assert rows == [
+        ("six.patch", f"{SIX[1:]}/six.py", "applied"),
+        ("tree.patch", "opt/src/tree/a.txt", "applied"),
+    ]
+    back = "python3 /opt/rlbox/libexec/apply_patches.py --reverse && cat /opt/src/tree/a.txt && ls /opt/rlbox/share"
+    shown = inside("rlbox/parts", back)
+    assert "six.patch: opt/venv/lib/python3.11/site-packages/six.py: restored, as it was" in shown
+    assert "\nhello\n" in shown
+    assert "patches.json" not in shown
 
 
 def test_a_changed_patch_needs_a_new_lock_and_moves_one_layer(parts: Box) -> None:

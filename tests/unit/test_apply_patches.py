@@ -81,7 +81,7 @@ def test_the_record_names_states_checksums_and_reasons(box: Box) -> None:
         "opt/pkg/a.py", "applied", 64, 64,
     )  # fmt: skip
     assert row["edits"][0] == {"line": 3, "was": "3\n4\n5\n6\n", "now": "3\nfour\n5\n6\n"}
-    assert [second["files"][0][key] for key in ("state", "why")] == ["upstream has it", "the file holds \"upstream's\""]
+    assert [second["files"][0][key] for key in ("state", "why")] == ["upstream has it", 'the file holds "upstream\'s"']
     assert [third["files"][0][key] for key in ("state", "why")] == ["skipped", "x is not in the stack"]
 
 
@@ -164,12 +164,13 @@ def test_a_patch_that_has_its_mark_is_no_upstream_change(box: Box) -> None:
     [
         (
             CHANGE.replace("-4\n", "-vier\n"),
-            "p: opt/pkg/a.py: hunk 1 fits nowhere; nearest is line 3, 3 of 4 lines fit: '4' stands where the diff has 'vier'",
+            "p: opt/pkg/a.py: hunk 1 fits nowhere; nearest is line 3, 3 of 4 lines fit: "
+            "'4' stands where the diff has 'vier'",
         ),
         (
             CHANGE.replace(" 19\n", " neunzehn\n"),
-            "p: opt/pkg/a.py: hunk 2 fits nowhere; nearest is line 18, 1 of 2 lines fit: '19' stands where the diff has "
-            "'neunzehn'",
+            "p: opt/pkg/a.py: hunk 2 fits nowhere; nearest is line 18, 1 of 2 lines fit: "
+            "'19' stands where the diff has 'neunzehn'",
         ),
         (CHANGE.replace("pkg/a.py", "pkg/b.py"), "p: opt/pkg/b.py: there is no such file"),
         ("--- a/pkg/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\n", "p: opt/pkg/a.py: a patch cannot remove a file"),
@@ -183,6 +184,7 @@ def test_a_patch_that_has_its_mark_is_no_upstream_change(box: Box) -> None:
         ),
         ("hello\n", "p: /opt: this is no unified diff"),
         (CHANGE[:-10], "p: /opt: the diff is cut short in hunk 2"),
+        (CHANGE + "+20.5\n", "p: /opt: hunk 2 of the diff has more lines than its head says"),
         (
             "diff --git a/pkg/a.py b/pkg/c.py\nsimilarity index 100%\nrename from pkg/a.py\nrename to pkg/c.py\n",
             "p: /opt: the diff has 'rename from', and only changed lines and new files can be applied",
@@ -234,12 +236,22 @@ def test_a_file_may_be_absent_when_the_patch_says_why(box: Box) -> None:
 
 def test_a_fix_that_finds_none_of_its_files_is_a_conflict(box: Box) -> None:
     facts = {"fix": "f", "absent": "gone since 0.8"}
-    assert box.apply(patch(CHANGE, "f/a", **facts))[2] == ["f: opt/pkg/a.py: there is none of the files that it changes"]
+    assert box.apply(patch(CHANGE, "f/a", **facts))[2] == [
+        "f: opt/pkg/a.py: there is none of the files that it changes"
+    ]
 
 
 def test_a_skipped_patch_says_why(box: Box) -> None:
     said = box.apply(patch(CHANGE, skip="verl is not in the stack"))
     assert said == (0, ["p: /opt: skipped, verl is not in the stack"], [])
+
+
+def test_a_mail_with_two_patches(box: Box) -> None:
+    box.put(TEXT)
+    second = "--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -10,1 +10,1 @@\n-10\n+ten\n"
+    mails = f"Subject: one\n\n- why\n+ what\n---\n pkg/a.py | 3 +-\n\n{CHANGE}-- \n2.39\n\n- two\n\n{second}--\n"
+    assert box.apply(patch(mails))[0] == 0
+    assert box.files()["opt/pkg/a.py"].decode() == changed(TEXT).replace("\n10\n", "\nten\n")
 
 
 # ---- kinds of files ----
@@ -406,7 +418,11 @@ def test_one_fix_of_two_comes_off(box: Box) -> None:
     box.put(TEXT)
     second = "--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -10,1 +10,1 @@\n-10\n+ten\n"
     box.apply(patch(CHANGE, "f/p", fix="f"), patch(second, "g/q", fix="g"))
-    assert box.reverse("f") == (0, ["f/p: opt/pkg/a.py: restored, the patch alone: the file was changed since, too"], [])
+    assert box.reverse("f") == (
+        0,
+        ["f/p: opt/pkg/a.py: restored, the patch alone: the file was changed since, too"],
+        [],
+    )
     assert box.files()["opt/pkg/a.py"].decode() == TEXT.replace("\n10\n", "\nten\n")
     assert [row["name"] for row in box.record()] == ["g/q"]
     assert box.reverse()[0] == 0
@@ -441,6 +457,11 @@ def test_patches_of_two_runs_come_off(box: Box) -> None:
 
 
 def test_a_command_line_that_makes_no_sense(box: Box) -> None:
-    for words in ([], ["m.json", "--reverse"], ["m.json", "--layers", "in"], ["--reverse", "--layers", "i", "--out", "o"]):
+    for words in (
+        [],
+        ["m.json", "--reverse"],
+        ["m.json", "--layers", "in"],
+        ["--reverse", "--layers", "i", "--out", "o"],
+    ):
         with pytest.raises(SystemExit):
             scripts()[0].main(words)

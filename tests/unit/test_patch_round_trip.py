@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from patchbox import Box, diff_of, patch
 
 MARK = "# mark"
-WORDS = st.sampled_from(["a", "b", "if x:", "    return x", "", "def f():", "\tpass", "é", "--- a/x", "+++ b/x", "@@ -1 +1 @@"])
+WORDS = st.sampled_from(
+    ["a", "b", "if x:", "    return x", "", "def f():", "\tpass", "é", "--- a/x", "+++ b/x", "@@ -1 +1 @@"]
+)
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
@@ -36,7 +38,7 @@ class Quiet:
         return "", ""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(edits(), st.integers(1, 3))
 def test_there_again_and_back(pair: tuple[str, str], context: int) -> None:
     before, after = pair
@@ -58,7 +60,7 @@ def test_there_again_and_back(pair: tuple[str, str], context: int) -> None:
         assert box.record() == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(edits(), st.lists(st.sampled_from(["moved", "here"]), min_size=1, max_size=20))
 def test_back_from_a_file_that_got_lines_above(pair: tuple[str, str], above: list[str]) -> None:
     before, after = pair

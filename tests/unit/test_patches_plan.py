@@ -1,0 +1,160 @@
+"""Which patches a target gets, where they start, and what the build step and a reader are told of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+from patchbox import SCRIPTS, Box, patch, scripts
+
+from rlbox.errors import SpecError
+from rlbox.plan.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
+from rlbox.plan.render import render
+from rlbox.spec.check import check_spec
+from rlbox.spec.fix import Fix
+from rlbox.spec.load import DEFAULTS, load_toml, tomllib
+from rlbox.spec.merge import merge
+from rlbox.spec.patch import FixPatch
+from rlbox.spec.target import Target
+
+DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
+ROW = {"name": "p", "made_for": "verl 0.6.1", "reason": "it is bad", "marker": "# rlbox: f", "diff": DIFF}
+WORDS = {"title": "t", "title_zh": "t", "why": "w", "source": ("s",), "remedy": "r", "remedy_zh": "r"}
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+def target(more: str = "") -> Target:
+    text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
+    text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
+    return check_spec(Target, {**merge(load_toml(DEFAULTS), tomllib.loads(text)), "name": "t"}, "t")
+
+
+def fix(*rows: dict[str, Any]) -> Fix:
+    return check_spec(Fix, {"id": "f", **WORDS, "bake": {"patch": [{**ROW, **row} for row in rows]}}, "f")
+
+
+def rows_of(one: Fix, of: Target | None = None, versions: dict[str, str] | None = None) -> tuple[PatchRow, ...]:
+    return patch_rows([one], of or target(), versions or {}, {})
+
+
+GIT = 'git = [{name = "code", url = "https://example.org/o/verl.git", ref = "main", into = "/srv/verl"}]'
+
+
+def test_a_patch_of_a_package_starts_in_site_packages() -> None:
+    (row,) = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions={"verl": "0.6.1"})
+    assert (row.name, row.fix, row.package, row.into, row.skip) == ("f/p", "f", "verl", SITE, "")
+
+
+@pytest.mark.parametrize("name", ["verl", "code", "Verl"])
+def test_a_patch_of_a_git_part_starts_in_its_folder_and_asks_no_version(name: str) -> None:
+    (row,) = rows_of(fix({"package": [f"{name}>=0.6,<0.7"]}), target(GIT), {"code": "", "verl": ""})
+    assert (row.into, row.skip) == ("/srv/verl", "")
+
+
+def test_a_folder_may_be_named() -> None:
+    (row,) = rows_of(fix({"into": "/opt/python{{ python }}"}))
+    assert row.into == "/opt/python3.11"
+
+
+def test_the_first_package_that_the_stack_has_counts() -> None:
+    (row,) = rows_of(fix({"package": ["verl", "six"]}), versions={"six": "1.16.0"})
+    assert (row.package, row.skip) == ("six", "")
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ({}, "verl is not in the stack"),
+        ({"verl": "0.7.0"}, "verl 0.7.0 is not <0.7,>=0.6"),
+        ({"verl": ""}, "the version of verl is not known before `rlbox lock`"),
+    ],
+)
+def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -> None:
+    found = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions=versions)
+    assert found[0].skip == why
+    assert not needs_patching(found)
+    assert patch_notes(found) == (f"f/p: left out: {why}",)
+
+
+def test_a_target_has_patches_of_its_own() -> None:
+    own = 'patches = [{file = "six.patch", into = "/srv", package = ["six"], made_for = "1.16.0", reason = "r"}]'
+    found = patch_rows([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
+    assert [(row.name, row.fix, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
+    assert patch_notes(found) == ("f/p: it is bad", "six.patch: r")
+    plain = patch_rows([], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF})
+    assert patch_notes(plain) == ("six.patch: changes /srv",)
+
+
+def test_a_broken_template_is_refused() -> None:
+    with pytest.raises(SpecError, match=re.escape("templates/fixes/f.toml: broken template: 'nowhere' is undefined")):
+        rows_of(fix({"into": "{{ nowhere }}"}))
+
+
+def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sums = {"verl/a.py": "0" * 64}
+    found = rows_of(fix({"into": "/opt", "files": sums}, {"package": ["gone"]}), versions={})
+    manifest = json.loads(patch_manifest("t", found))
+    assert (manifest["schema"], manifest["target"], len(manifest["patches"])) == (1, "t", 2)
+    assert set(patch("")) <= set(manifest["patches"][0])
+    box = Box(tmp_path, capsys)
+    box.put("bad\n", "opt/verl/a.py")
+    assert box.apply(*manifest["patches"]) == (
+        0,
+        ["f/p: opt/verl/a.py: applied, 1 hunk", f"f/p: {SITE}: skipped, gone is not in the stack"],
+        [],
+    )
+    assert box.record()[0]["made_from"] == sums
+
+
+def test_the_lines_of_a_patch() -> None:
+    one = fix({"package": ["verl>=0.6", "code"], "upstream": "PR 1", "files": {"verl/a.py": "0" * 64}}).bake.patch[0]
+    assert patch_lines(one) == (
+        "patch p",
+        "  changes: verl/a.py",
+        "  of: verl>=0.6 or code",
+        "  made for: verl 0.6.1",
+        "  reason: it is bad",
+        "  upstream: PR 1",
+        "  marker: # rlbox: f",
+        f"  made from: verl/a.py {'0' * 64}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"diff": "hello"}, "diff: this is no unified diff"),
+        ({"marker": "# other"}, "diff: b/verl/a.py does not get the marker"),
+        ({"diff": DIFF + "+more\n"}, "diff: line 6 is in no hunk: a head counts too few"),
+        ({"files": {"b.py": "0" * 64}}, "files: the diff does not change b.py"),
+        ({"upstream_has": "("}, "'(' is no regular expression"),
+        ({"made_for": ""}, "made_for"),
+        ({"files": {"verl/a.py": "12"}}, "files"),
+    ],
+)
+def test_a_patch_that_is_wrong_is_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        check_spec(FixPatch, {**ROW, **change}, "f")
+    assert problem in refused.value.what
+
+
+def test_the_scripts_are_rendered_as_they_are() -> None:
+    for name in ("apply_patches.py", "unified_diff.py"):
+        assert render([CHECKOUT / "templates"], f"scripts/{name}", {}) == (SCRIPTS / name).read_text()
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "templates/fixes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_patch_of_the_catalogue_can_be_read_by_the_script(path: Path) -> None:
+    for row in load_toml(path).get("bake", {}).get("patch", []):
+        changes = scripts()[1].parse(row["diff"])
+        assert changes
+        assert f"rlbox: {path.stem}" in row["marker"]
+        for change in changes:
+            assert change.hunks
+            assert change.old == "/dev/null" or all(
+                mark != "-" or text.strip() for h in change.hunks for mark, text in h.body
+            )
