@@ -13,7 +13,8 @@ class Demand(Frozen):
 
     title: Line
     environment: bool = Field(False, description="it is about the image, its container, its entrypoint or the machine")
-    reason: Line = Field("", description="why no fix covers it")
+    doctor: tuple[Name, ...] = Field((), description="ids of what `rlbox doctor` finds when it is not met")
+    reason: Line = Field("", description="why nothing covers it")
 
 
 class Demands(Frozen):

@@ -1,4 +1,4 @@
-"""Fixes in a built image: what they bake is there, their checks end the build, and a run starts only where they hold."""
+"""Fixes in a built image: what they bake is there, their checks end a build, and a run starts only where they hold."""
 
 from __future__ import annotations
 

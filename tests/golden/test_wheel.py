@@ -88,11 +88,9 @@ def test_a_target_of_the_user_needs_nothing_in_the_package(wheel: Path, tmp_path
     done = rlbox(wheel, project, "render", "mine")
     assert (done.returncode, done.stdout) == (0, "Dockerfile.base  written\nimages/mine/Dockerfile  written\n")
     text = (project / "images/mine/Dockerfile").read_text()
-    assert '    MINE="1" \\\n' in text
-    assert rlbox(wheel, project, "targets").stdout.splitlines()[:2] == [
-        "target  local  CPU on any machine",
-        "target  mine   ",
-    ]
+    assert 'MINE="1"' in text
+    shown = [line.split()[:2] for line in rlbox(wheel, project, "targets").stdout.splitlines()]
+    assert [["target", "local"], ["target", "mine"]] == [row for row in shown if row[1] in ("local", "mine")]
     after = {path: path.stat().st_mtime_ns for path in before if path.is_file()}
     assert after == {path: time for path, time in before.items() if path.is_file()}
 

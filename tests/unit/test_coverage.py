@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,15 @@ def test_fixes_heal_causes_that_exist(catalogue: Catalogue) -> None:
     assert [row for row in healed if not catalogue.causes.family_of(row[1])] == []
 
 
+def test_what_doctor_finds_exists(catalogue: Catalogue) -> None:
+    """Ids stand in its code as they are, or with a name in front: `f"{name}-full"`."""
+    texts = [path.read_text("utf-8") for path in (CHECKOUT / "rlbox/plan").glob("doctor_*.py")]
+    known = {hit for text in texts for hit in re.findall(r'"([a-z0-9-]+)"', text)}
+    ends = tuple(hit for text in texts for hit in re.findall(r'f"\{name\}(-[a-z-]+)"', text))
+    asked = {name for demand in catalogue.demands.values() for name in demand.doctor}
+    assert [name for name in sorted(asked) if name not in known and not name.endswith(ends)] == []
+
+
 def test_a_fault_test_belongs_to_a_fix(catalogue: Catalogue) -> None:
     assert catalogue.faults - {fix.id for fix in catalogue.fixes} == set()
 
@@ -66,6 +76,7 @@ def test_a_fault_test_belongs_to_a_fix(catalogue: Catalogue) -> None:
 TESTED, NONE = frozenset({"a-fix"}), frozenset[str]()
 ENVIRONMENT = Demand(title="a demand", environment=True)
 OTHER = Demand(title="a demand")
+FOUND = Demand(title="a demand", environment=True, doctor=("port-taken",))
 LINTED = Demand(title="a demand", environment=True, reason="lint only")
 
 
@@ -79,6 +90,7 @@ LINTED = Demand(title="a demand", environment=True, reason="lint only")
         (ENVIRONMENT, [], {"rule": ["P001"]}, NONE, "neither covered nor given a reason"),
         (LINTED, [], {"r": ["P001"]}, NONE, ""),
         (LINTED, [fix()], {}, TESTED, "covered, so its reason is stale: lint only"),
+        (FOUND, [], {}, NONE, ""),
         (OTHER, [fix(check=None, bake=None)], {}, NONE, ""),
         (OTHER, [], {"rule": ["P001"]}, NONE, ""),
         (OTHER, [], {"rule": ["P002"]}, NONE, "neither covered nor given a reason"),
@@ -89,13 +101,13 @@ LINTED = Demand(title="a demand", environment=True, reason="lint only")
 def test_what_is_wrong_with_a_row(
     demand: Demand, fixes: list[Fix], rules: dict[str, list[str]], faults: frozenset[str], said: str
 ) -> None:
-    problems = coverage_problems(coverage_rows({"P001": demand}, fixes, rules, {}), faults)
+    problems = coverage_problems(coverage_rows({"P001": demand}, fixes, rules), faults)
     assert len(problems) == bool(said)
     assert not said or problems[0].startswith(f"P001: {said}")
 
 
 def test_what_most_users_meet_needs_a_fix() -> None:
-    (row,) = coverage_rows({"B029": Demand(title="t", reason="a later issue")}, [], {}, {})
+    (row,) = coverage_rows({"B029": Demand(title="t", reason="a later issue")}, [], {})
     assert coverage_problems([row], NONE) == ("B029: most users meet it, and no fix covers it",)
     assert coverage_problems([replace(row, number="B030")], NONE) == ()
 
