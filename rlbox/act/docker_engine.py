@@ -54,6 +54,14 @@ class DockerEngine:
         """Return what the engine says of its version."""
         return dict(self._client.version())
 
+    def info(self) -> dict[str, Any]:
+        """Return what the engine says of itself and its machine."""
+        return dict(self._client.info())
+
+    def list_containers(self, label: str) -> list[dict[str, Any]]:
+        """Return the engine's descriptions of all containers, running or not, that carry a label."""
+        return list(self._client.api.containers(all=True, filters={"label": label}))
+
     def save(self, tag: str) -> Iterator[bytes]:
         """Yield the archive of an image, as `docker save` writes it."""
         try:

@@ -5,8 +5,11 @@ from __future__ import annotations
 VERBS = {
     "build": "build a target's image, unless nothing changed",
     "completion": "print the completion script of a shell",
+    "doctor": "say what is wrong with this machine, a container, or a target's image",
     "fetch": "bring every file of a target's lock into the store",
     "egress": "list every host that a target contacts, and why",
+    "fixes": "list the fixes, show one, or explain what a target gets",
+    "lint": "find what no longer works in scripts, notes, specs and jobs",
     "load": "load an image from an archive of `rlbox save`",
     "lock": "pin every package of a target with its sha256",
     "logs": "print the logs of a run",

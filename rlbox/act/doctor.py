@@ -1,0 +1,214 @@
+"""Examine the container that this runs in: quick looks first, then, at once, what needs seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rlbox.act.doctor_fixes import MANIFEST, probe_fixes, read_manifest
+from rlbox.act.probe_disks import places_of, probe_places
+from rlbox.act.probe_host import probe_driver
+from rlbox.act.probe_limits import probe_limits
+from rlbox.act.probe_network import probe_network
+from rlbox.act.probe_packages import VENV, probe_packages, site_packages
+from rlbox.act.probe_paths import probe_environment, probe_paths
+from rlbox.act.probe_processes import probe_running
+from rlbox.act.probe_stack import StackProbe
+from rlbox.act.probe_threads import Probe, Probes
+from rlbox.plan.doctor import Report, is_broken, settle
+from rlbox.plan.doctor_disks import judge_places
+from rlbox.plan.doctor_env import judge_environment
+from rlbox.plan.doctor_facts import Demands, demands_of
+from rlbox.plan.doctor_fixes import checks_of
+from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.plan.doctor_host import ImageNeeds, judge_driver
+from rlbox.plan.doctor_limits import judge_limits
+from rlbox.plan.doctor_network import judge_network
+from rlbox.plan.doctor_packages import PackageFacts, judge_packages
+from rlbox.plan.doctor_paths import judge_paths
+from rlbox.plan.doctor_processes import judge_processes
+from rlbox.plan.doctor_stack import ProgramFacts, judge_link, judge_ray, judge_torch, judge_unlocked, unfinished
+from rlbox.spec.finding import Finding
+
+LOCK = Path("/opt/rlbox/share/lock.json")
+BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
+_CHECKS = {"limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 2, "network": 9, "packages": 4}
+
+
+def is_inside() -> bool:
+    """Return whether this is a container, or machine, made from an image of rlbox."""
+    return LOCK.is_file()
+
+
+def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
+    """Return what is wrong here; at most `budget_s` seconds after the call."""
+    began = time.monotonic()
+    manifest, lock = read_manifest(), _read_lock()
+    demands = demands_of(manifest, lock)
+    examination = _Examination(environ, manifest, demands, began + budget_s)
+    return examination.report(began)
+
+
+def _read_lock() -> Mapping[str, Any]:
+    try:
+        data = json.loads(LOCK.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+class _Examination:
+    """One examination of one container."""
+
+    def __init__(self, environ: Mapping[str, str], manifest: Mapping[str, Any], demands: Demands, end: float) -> None:
+        self._environ, self._manifest, self._demands, self._end = environ, manifest, demands, end
+        self._packages = PackageFacts(site=site_packages(demands.python or "3"))
+        self._packages_known = threading.Event()
+        self._checks = dict(_CHECKS)
+        self._late: list[str] = []
+        self._driver = probe_driver()
+
+    def report(self, began: float) -> Report:
+        quick, slow = Probes(self._end - 3), Probes(self._end)
+        quick.start(self._quick())
+        quick.wait()
+        known = [finding for found in quick.findings.values() for finding in found]
+        with _folder() as folder:
+            slow.start(self._slow(known, folder))
+            slow.wait()
+        own = [*known, *(row for name, found in slow.findings.items() if name != "fixes" for row in found)]
+        own += judge_unlocked([str(path) for path in (LOCK, MANIFEST) if not path.is_file()])
+        findings, follows = settle(own, slow.findings.get("fixes", ()))
+        return Report(
+            findings=findings,
+            follows=follows,
+            checks=sum(self._checks.values()),
+            unfinished=(*quick.unfinished, *slow.unfinished, *self._late),
+            seconds=time.monotonic() - began,
+        )
+
+    def _quick(self) -> dict[str, Probe]:
+        environ, demands = self._environ, self._demands
+        home = environ.get("HOME", "/")
+        folders = tuple(dict.fromkeys((os.getcwd(), demands.mount, home)))
+        places = places_of(environ, demands.mount)
+        self._checks["disks"] = 2 * len(places)
+        return {
+            "limits": lambda: judge_limits(probe_limits(), demands),
+            "disks": lambda: judge_places(probe_places(places), demands, f"uid {os.getuid()}"),
+            "paths": lambda: judge_paths(probe_paths(environ, demands, VENV), demands),
+            "environment": lambda: judge_environment(probe_environment(environ, folders), demands),
+            "processes": lambda: judge_processes(probe_running(VENV)),
+        }
+
+    def _slow(self, known: Sequence[Finding], folder: str) -> dict[str, Probe]:
+        token = f"{os.getpid()}-{time.monotonic_ns()}"
+        probe = StackProbe(self._environ, VENV, folder, token, self._bytecode(known))
+        wanted: dict[str, tuple[str, Callable[[], Iterable[Finding]]]] = {
+            "ray task": ("ray-task", lambda: self._ray(probe)),
+            "torch": ("torch-op", lambda: self._torch(probe)),
+            "link": ("jit-link", lambda: judge_link(probe.link(self._demands, cuda=self._has_cuda()))),
+        }
+        has = {"ray task": self._demands.has("ray"), "torch": self._demands.has("torch"), "link": True}
+        probes: dict[str, Probe] = {}
+        for name, (finding, run) in wanted.items():
+            if has[name] and folder and not is_broken(finding, known):
+                probes[name] = run
+                self._checks[name] = 1
+        if self._driver.present or self._demands.wants_gpu:
+            probes["gpu driver"] = lambda: judge_driver(self._driver, self._needs(), self._demands)
+            self._checks["gpu driver"] = 4
+        if self._driver.present and not self._driver.error:
+            probes["gpus"] = lambda: judge_gpus(probe.gpu(self._end - 0.2), self._demands)
+            self._checks["gpus"] = 4
+            if self._driver.devices > 1 and self._demands.has("torch"):
+                probes["all-reduce"] = lambda: self._all_reduce(probe)
+                self._checks["all-reduce"] = 1
+        probes["packages"] = self._look_at_packages
+        probes["network"] = lambda: judge_network(probe_network(self._environ, self._demands), self._demands)
+        probes["fixes"] = lambda: probe_fixes("doctor", self._manifest, self._end - time.monotonic() - 0.3)
+        self._checks["fixes"] = len(checks_of(self._manifest, "doctor"))
+        return probes
+
+    def _bytecode(self, known: Sequence[Finding]) -> str:
+        """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
+
+        The image holds no bytecode, and compiling takes longer than all else that the programs do.
+        """
+        if self._environ.get("PYTHONPYCACHEPREFIX") or any(row.id.startswith("data-disk") for row in known):
+            return ""
+        cache = Path(self._demands.mount, "cache", "doctor")
+        own = cache / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+            for other in cache.iterdir():
+                if other != own:
+                    shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            return ""
+        return str(own)
+
+    def _has_cuda(self) -> bool:
+        return self._demands.wants_gpu or self._demands.has("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+
+    def _look_at_packages(self) -> list[Finding]:
+        try:
+            self._packages = probe_packages(self._packages.site)
+        finally:
+            self._packages_known.set()
+        return judge_packages(self._packages, self._demands)
+
+    def _extensions(self) -> tuple[str, ...]:
+        self._packages_known.wait(max(self._end - 2 - time.monotonic(), 0.0))
+        self._checks["extensions"] = len(self._packages.linked)
+        return self._packages.linked
+
+    def _torch(self, probe: StackProbe) -> Iterator[Finding]:
+        facts = probe.torch(self._extensions, self._end - 0.2)
+        self._note(facts, "end", "torch")
+        return chain(judge_torch(facts, self._demands, VENV), judge_gpu_kernels(facts, self._demands))
+
+    def _needs(self) -> ImageNeeds:
+        """Return what the image asks of a driver; the CUDA that torch is built for is the local part of its version."""
+        channel = self._demands.packages.get("torch", "").partition("+cu")[2]
+        cuda = f"{channel[:-1]}.{channel[-1]}" if channel.isdigit() else ""
+        return ImageNeeds(require=self._environ.get("NVIDIA_REQUIRE_CUDA", ""), torch_cuda=cuda)
+
+    def _all_reduce(self, probe: StackProbe) -> Iterator[Finding]:
+        count = min(self._driver.devices, self._demands.gpus or self._driver.devices)
+        facts = probe.all_reduce(count, self._end - 0.2)
+        self._note(facts, "sum", "all-reduce")
+        return judge_all_reduce(facts, count) if facts.exit_code is not None or facts.idle else iter(())
+
+    def _ray(self, probe: StackProbe) -> Iterator[Finding]:
+        facts = probe.ray(self._end - 0.2)
+        self._note(facts, "task", "ray task")
+        return judge_ray(facts, self._demands, VENV)
+
+    def _note(self, facts: ProgramFacts, step: str, name: str) -> None:
+        if unfinished(facts, step):
+            self._late.append(f"{name}: the machine was too busy to finish it in {facts.seconds:.0f} s")
+
+
+class _folder:  # noqa: N801 - used like a function
+    """A folder for what probes write, gone afterwards; empty where none can be made."""
+
+    def __enter__(self) -> str:
+        try:
+            self._path = tempfile.mkdtemp(prefix="rlbox-doctor-")
+        except OSError:
+            self._path = ""
+        return self._path
+
+    def __exit__(self, *error: object) -> None:
+        if self._path:
+            shutil.rmtree(self._path, ignore_errors=True)

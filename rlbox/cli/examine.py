@@ -1,0 +1,35 @@
+"""What `rlbox doctor` does: examine, repair if asked, examine again, tell."""
+
+from __future__ import annotations
+
+import os
+
+from rlbox.act.doctor import BUDGET_S, examine_inside, is_inside
+from rlbox.cli.app import App
+from rlbox.errors import WorkFailed
+from rlbox.plan.doctor import Report
+from rlbox.report.doctor_view import report_text, summary_line
+
+
+def examine(app: App, name: str | None, *, fix: bool, data: str | None, budget_s: float) -> int:
+    """Examine where this runs, print what was found, and return rlbox's exit code."""
+    report = _examine(app, name, data, budget_s or BUDGET_S)
+    done: list[str] = []
+    if fix and any(finding.fixable for finding in report.findings):
+        from rlbox.act.doctor_repair import repair
+
+        done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
+        for text in done:
+            app.say(f"fix: {text}")
+        report = _examine(app, name, data, budget_s or BUDGET_S)
+    app.result({**report.as_json(), **({"fixed": done} if fix else {})}, report_text(report, verbose=app.verbosity > 0))
+    app.say(summary_line(report))
+    return WorkFailed.exit_code if report.failed else 0
+
+
+def _examine(app: App, name: str | None, data: str | None, budget_s: float) -> Report:
+    if is_inside():
+        return examine_inside(dict(os.environ), budget_s)
+    from rlbox.cli.examine_host import examine_host
+
+    return examine_host(app, name, data, budget_s)

@@ -1,0 +1,142 @@
+"""Run by the stack's own interpreter: import torch, calculate on CPU and GPUs, load compiled extensions.
+
+It writes one JSON object a line, so that what it reached is known when it dies: {"step": "import", "ok": true, …}.
+Paths of extensions come by stdin, one a line. Nothing of rlbox is imported; torch is imported by name, for rlbox lives
+without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+tl: Any = None  # Triton looks for its language among the names of the module that a kernel is in
+
+
+def say(step: str, **facts: Any) -> None:
+    """Write one step's outcome."""
+    sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def in_words(error: BaseException) -> str:
+    """Return the last line of an error, with its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+
+
+def import_torch() -> Any:
+    """Import torch and say where from, of which version and for which CUDA."""
+    began = time.monotonic()
+    torch = importlib.import_module("torch")
+    say(
+        "import",
+        ok=True,
+        file=torch.__file__,
+        version=torch.__version__,
+        cuda=torch.version.cuda or "",
+        seconds=round(time.monotonic() - began, 2),
+    )
+    return torch
+
+
+def calculate(torch: Any) -> None:
+    """Multiply two matrices on the CPU, one of them from NumPy, and compare the sum."""
+    numpy = importlib.import_module("numpy")
+    left = torch.from_numpy(numpy.full((64, 64), 2.0, dtype="float32"))
+    total = float((left @ torch.ones(64, 64)).sum())
+    say("cpu", ok=total == 2.0 * 64**3, error="" if total == 2.0 * 64**3 else f"a product of matrices is {total}")
+
+
+def calculate_on_gpus(torch: Any) -> None:
+    """Multiply two matrices on every GPU that torch sees."""
+    if not torch.version.cuda and not getattr(torch.version, "hip", None):
+        return
+    if not torch.cuda.is_available():
+        say("gpu", ok=False, count=0, error="torch.cuda.is_available() is False", archs=torch.cuda.get_arch_list())
+        return
+    for number in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(number)
+        facts = {
+            "number": number,
+            "name": torch.cuda.get_device_name(number),
+            "arch": f"sm_{major}{minor}",
+            "archs": torch.cuda.get_arch_list(),
+        }
+        try:
+            ones = torch.ones(256, 256, device=f"cuda:{number}")
+            total = float((ones @ ones).sum())
+            say("gpu", ok=total == 256.0**3, error="" if total == 256.0**3 else f"a product is {total}", **facts)
+        except Exception as error:
+            say("gpu", ok=False, error=in_words(error), **facts)
+
+
+def add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads the words of a function, and its own types
+    """Add 1 to `length` numbers; Triton's kernel."""
+    places = tl.arange(0, 128)
+    inside = places < length
+    tl.store(pointer + places, tl.load(pointer + places, mask=inside) + 1, mask=inside)
+
+
+def compile_a_kernel(torch: Any) -> None:
+    """Let Triton compile and run one kernel, which needs a C compiler and the driver's library."""
+    if not torch.version.cuda or not torch.cuda.is_available():
+        return
+    try:
+        triton = importlib.import_module("triton")
+    except ImportError:
+        return
+    globals()["tl"] = importlib.import_module("triton.language")
+    numbers = torch.zeros(100, device="cuda")
+    try:
+        triton.jit(add_one)[(1,)](numbers, 100)
+        say("triton", ok=bool((numbers == 1).all()), error="")
+    except Exception as error:
+        say("triton", ok=False, error=in_words(error))
+
+
+def load_each(paths: list[str]) -> None:
+    """Load every extension as an import does, each in a process of its own: a broken one may end it."""
+    for path in paths:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
+            except BaseException as error:
+                os.write(writer, in_words(error).encode()[:2000])
+            os.kill(os.getpid(), 9)  # no exit handler of what was loaded is run
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            error_text = pipe.read().decode("utf-8", "replace")
+        _, status = os.waitpid(child, 0)
+        number = status & 0x7F
+        say("load", ok=not error_text and number == 9, path=path, error=error_text, signal=0 if number == 9 else number)
+
+
+def main() -> None:
+    """Carry out the steps; the first error ends them."""
+    step = "import"
+    try:
+        torch = import_torch()
+        step = "cpu"
+        calculate(torch)
+        step = "load"
+        load_each([line.strip() for line in sys.stdin if line.strip()])
+        step = "gpu"
+        calculate_on_gpus(torch)
+        step = "triton"
+        compile_a_kernel(torch)
+    except BaseException as error:
+        say(step, ok=False, error=in_words(error))
+    say("end", ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What a machine is judged by: the facts of a target as its image carries them, or as the spec says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlbox.plan.image import ContainerDefaults
+    from rlbox.spec.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demands:
+    """What a target needs of a machine; 0 and empty say that nothing is known, and floors of doctor's own hold.
+
+    `packages` maps canonical names of the locked stack to versions; `ports` names of jobs' ports to numbers. `env` is
+    what the target bakes: a name that sounds like a token and has an empty value is one that the user must give.
+    """
+
+    target: str = ""
+    network: str = ""
+    shm_gib: float = 0.0
+    memory_gib: float = 0.0
+    pids: int = 0
+    pid_limit: int = 0
+    mount: str = "/data"
+    need_gib: float = 1.0
+    nodes: int = 1
+    gpu: str = ""
+    gpus: int = 0
+    arch: str = ""
+    grade: str = ""
+    python: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, *names: str) -> bool:
+        """Return whether one of the packages is in the stack."""
+        return any(name in self.packages for name in names)
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether the target's programs run on GPUs."""
+        return bool(self.gpu) or self.gpus > 0
+
+
+def target_facts(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
+    """Return the facts of a target as the manifest of its image has them; `demands_of` reads them."""
+    limits = ("network", "shm_gib", "memory_gib", "pids")
+    return {
+        "run": {name: getattr(container, name) for name in limits},
+        "disk": {"mount": container.mount, "need_gib": container.need_gib},
+        "env": dict(target.env),
+        "hardware": target.hardware.model_dump(mode="json"),
+        "ports": dict(sorted(ports.items())),
+    }
+
+
+def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:
+    """Return the demands that an image's manifest and lock state; both may lack any part, or be empty."""
+    facts = _table(manifest.get("facts"))
+    hardware, run, disk = (_table(facts.get(key)) for key in ("hardware", "run", "disk"))
+    groups = lock.get("groups")
+    rows = [row for group in groups if isinstance(group, dict) for row in group["packages"]] if groups else []
+    return Demands(
+        target=str(manifest.get("target") or lock.get("target") or ""),
+        network=str(run.get("network", "")),
+        shm_gib=float(run.get("shm_gib", 0)),
+        memory_gib=float(run.get("memory_gib", 0)),
+        pids=int(run.get("pids", 0)),
+        pid_limit=int(hardware.get("pid_limit", 0)),
+        mount=str(disk.get("mount", "/data")),
+        need_gib=float(disk.get("need_gib", 1.0)),
+        nodes=int(hardware.get("nodes", 1)),
+        gpu=str(hardware.get("gpu", "")),
+        gpus=int(hardware.get("gpus", 0)),
+        arch=str(hardware.get("arch", "")),
+        grade=str(hardware.get("grade", "")),
+        python=str(lock.get("python") or facts.get("python") or ""),
+        env={str(name): str(value) for name, value in _table(facts.get("env")).items()},
+        ports={str(name): int(number) for name, number in _table(facts.get("ports")).items()},
+        packages={canonical(str(row["name"])): str(row["version"]) for row in rows},
+    )
+
+
+def canonical(name: str) -> str:
+    """Return a distribution's name as indexes compare it; source: PyPA's specification of names."""
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,246 @@
+"""Every format that the lint reads: the same defect in each of its spellings, with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.plan.lint import kind_of, lint_text, read_document
+from rlbox.spec.drift import load_drift
+
+
+def found(name: str, text: str) -> list[tuple[int, str]]:
+    """Return line and rule of what is found, without notes."""
+    return [(one.line, one.rule) for one in lint_text(name, text, load_drift()) if one.severity != "note"]
+
+
+DOCKERFILE = """\
+FROM verl/verl:latest AS base
+ENV NCCL_TIMEOUT=600 \\
+    VLLM_ATTENTION_BACKEND=FLASH_ATTN
+ENV VLLM_USE_TRITON_FLASH_ATTN 0
+# RUN ray shutdown
+RUN --mount=type=cache,target=/c apt-get update && apt-get install git \\
+    # ray shutdown
+    && ray shutdown
+RUN <<EOF
+ray shutdown
+EOF
+RUN ["ray", "shutdown"]
+FROM base
+HEALTHCHECK --interval=5s CMD curl http://localhost:8000/health || exit 1
+CMD ["ray", "start", "--head"]
+"""
+
+PYTHON = '''\
+"""os.environ["NCCL_TIMEOUT"] = "1"; ray shutdown"""
+import os, subprocess
+# os.environ["NCCL_TIMEOUT"] = "1"
+os.environ["NCCL_TIMEOUT"] = "600"
+os.environ.setdefault("NCCL_TIMEOUT", "600")
+os.environ.update({"NCCL_TIMEOUT": "1"})
+os.environ.update(NCCL_TIMEOUT="3")
+os.environ |= {"NCCL_TIMEOUT": "3"}
+os.putenv("NCCL_TIMEOUT", "3")
+ray.init(runtime_env={"env_vars": {"NCCL_TIMEOUT": "3"}})
+ray.init(storage="/x")
+subprocess.run(["ray", "shutdown"], check=True)
+subprocess.run("ray shutdown", shell=True, env={"NCCL_TIMEOUT": "2"})
+os.system("cd x && ray shutdown")
+stubs = "/usr/local/cuda/lib64/stubs"
+os.environ["LD_LIBRARY_PATH"] = f"{stubs}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+args = AsyncEngineArgs(disable_log_requests=True)
+print("NCCL_TIMEOUT=3", os.environ.get("HOME"))
+'''
+
+YAML = """\
+# NCCL_TIMEOUT: 3
+services:
+  a:
+    image: verl/verl:latest
+    environment:
+      - NCCL_TIMEOUT=600
+      - "VLLM_ATTENTION_BACKEND=X"
+    command: ["ray", "start", "--head", "--port=18000"]
+  b:
+    environment: { NCCL_TIMEOUT: "600", A: b }
+    command: ray shutdown
+env:
+  - name: NCCL_TIMEOUT
+    value: "600"
+jobs:
+  - run: |
+      # ray shutdown
+      ray shutdown
+  - run: ray shutdown  # now
+  - command:
+      - ray
+      - shutdown
+  - command: [bash, -c, "ray shutdown"]
+  - args:
+      - bash
+      - -c
+      - |
+        echo 1
+        ray shutdown
+text: ray shutdown, they say
+"""
+
+TOML = """\
+title = "ray shutdown"   # NCCL_TIMEOUT = "3"
+[env]
+NCCL_TIMEOUT = "600"
+[ports]
+ray = 18100
+[[services]]
+command = [
+    "ray", "start", "--head", "--block",   # a head
+    "--port={port.ray}",
+]
+env = { VLLM_ATTENTION_BACKEND = "X" }
+[stages.gate]
+require = [{ pattern = '[SYNC]' }, { pattern = '\\[SYNC\\]' }]
+data = "/path/to/data"
+"""
+
+JSON = """\
+{"env_vars": {"NCCL_TIMEOUT": "600"},
+ "command": ["ray", "shutdown"],
+ "run": "ray shutdown",
+ "text": "ray shutdown"}
+"""
+
+NOTES = """\
+# Notes on `ray shutdown`
+
+Do not use `ray shutdown`: it is Python. NCCL_TIMEOUT=600 does nothing.
+Run `ray shutdown` at the end, with `NCCL_TIMEOUT=600`.
+`disable_log_requests` was renamed.
+
+```bash
+ray shutdown
+```
+1. indented:
+   ```sh
+   export NCCL_TIMEOUT=1  # x
+   ```
+> ```console
+> $ ray shutdown
+> ray shutdown: no such command
+> ```
+```python
+os.environ["NCCL_TIMEOUT"] = "1"
+```
+```powershell
+$env:NCCL_TIMEOUT = "600"
+Get-Process python | Stop-Process
+```
+```
+(pid=1) ray shutdown was called
+phase_1_ SFT/x
+ray shutdown
+```
+```diff
++ ray shutdown
+```
+
+| Parameter | Default | Set to |
+|---|---|---|
+| `NCCL_TIMEOUT` | 30 s | 600 s |
+| `NCCL_DEBUG` | off | `TRACE` |
+
+| Variable | Meaning |
+|---|---|
+| `NCCL_TIMEOUT` | not read by NCCL |
+
+    ray shutdown
+    ray shutdown is what they call it.
+"""
+
+SHELL_IN_CRLF = "#!/bin/bash\r\nray shutdown\r\n"
+
+CASES = [
+    (
+        "Dockerfile",
+        DOCKERFILE,
+        "1 moving-tag, 2 nccl-timeout, 3 vllm-attention-backend, 4 vllm-triton-flash-attn, 6 apt-asks, 8 ray-shutdown,"
+        " 10 ray-shutdown, 12 ray-shutdown, 14 curl-without-fail, 15 ray-start-ends",
+    ),
+    (
+        "x.py",
+        PYTHON,
+        "4 nccl-timeout, 5 nccl-timeout, 6 nccl-timeout, 7 nccl-timeout, 8 nccl-timeout, 9 nccl-timeout, 10 nccl-timeout,"
+        " 11 ray-storage-python, 12 ray-shutdown, 13 ray-shutdown, 13 nccl-timeout, 14 ray-shutdown,"
+        " 16 stubs-at-run-time, 16 empty-path-element, 17 vllm-disable-log-requests-python",
+    ),
+    (
+        "compose.yaml",
+        YAML,
+        "4 moving-tag, 6 nccl-timeout, 7 vllm-attention-backend, 8 ray-start-ends, 8 ray-port-in-worker-range,"
+        " 10 nccl-timeout, 11 ray-shutdown, 14 nccl-timeout, 18 ray-shutdown, 19 ray-shutdown, 21 ray-shutdown,"
+        " 23 ray-shutdown, 29 ray-shutdown",
+    ),
+    (
+        "jobs/x.toml",
+        TOML,
+        "3 nccl-timeout, 9 ray-port-in-worker-range, 11 vllm-attention-backend, 13 bracket-pattern, 14 placeholder",
+    ),
+    ("x.json", JSON, "1 nccl-timeout, 2 ray-shutdown, 3 ray-shutdown"),
+    (
+        "notes.txt",
+        NOTES,
+        "4 ray-shutdown, 4 nccl-timeout, 8 ray-shutdown, 12 nccl-timeout, 15 ray-shutdown, 19 nccl-timeout,"
+        " 22 nccl-timeout, 28 ray-shutdown, 36 nccl-timeout, 43 ray-shutdown",
+    ),
+    ("x.sh", SHELL_IN_CRLF, "1 crlf, 2 ray-shutdown"),
+    ("x.md", "```bash\r\nray shutdown\r\n```\r\n", "2 ray-shutdown"),
+    (".env", "NCCL_TIMEOUT=600\nHF_TOKEN=abcdefgh\n", "1 nccl-timeout"),
+    ("Makefile", "all:\n\tray shutdown\nray shutdown:\n", "2 ray-shutdown"),
+    ("x.ps1", '$env:NCCL_TIMEOUT = "600"\nGet-Process python\n', "1 nccl-timeout"),
+    ("run", "#!/usr/bin/env bash\nray shutdown\n", "2 ray-shutdown"),
+    ("<stdin>", "ray shutdown\n", "1 ray-shutdown"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), CASES, ids=[name for name, _, _ in CASES])
+def test_a_format_is_read(name: str, text: str, expected: str) -> None:
+    assert sorted(f"{line} {rule}" for line, rule in found(name, text)) == sorted(expected.split(", "))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("a/Dockerfile.dev", "", "dockerfile"),
+        ("x.dockerfile", "", "dockerfile"),
+        (".env.local", "", "env"),
+        ("GNUmakefile", "", "make"),
+        ("x.bashrc", "", "shell"),
+        ("run", "#!/usr/bin/python3\n", "python"),
+        ("run", "import os\n", "python"),
+        ("<stdin>", "FROM a:1\nRUN b\n", "dockerfile"),
+        ("<stdin>", "[env]\nA = 1\n", "toml"),
+        ("<stdin>", "env:\n  A: 1\n", "yaml"),
+        ("<stdin>", '{"a": 1}', "json"),
+        ("<stdin>", "text\n```\na\n```\n", "notes"),
+        ("<stdin>", "echo 1\n", "shell"),
+    ],
+)
+def test_the_format_is_known_by_the_name_or_the_first_lines(name: str, text: str, kind: str) -> None:
+    assert kind_of(name, text) == kind
+
+
+def test_a_byte_order_mark_does_not_matter() -> None:
+    assert found("x.sh", "\ufeffray shutdown") == [(1, "ray-shutdown")]
+
+
+def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
+    assert found("x.py", "def (:\n") == []
+    assert found("x.toml", '[env\nNCCL_TIMEOUT = "1"\n') == [(2, "nccl-timeout")]
+    assert found("x.yaml", "a: [b\nc: {\nenv:\n") == []
+    assert found("x.sh", 'echo "never closed\nray shutdown\n') == [(2, "ray-shutdown")]
+    assert found("x.sh", "echo $(never closed\nray shutdown\n") == [(2, "ray-shutdown")]
+
+
+def test_names_are_put_in() -> None:
+    document = read_document("x.sh", "A=1\nB=${A}2\nC=${NONE:-3}\nD=$D:x\n")
+    resolved = [document.names.resolve(text, 100) for text in ("$B", "$C", "$NONE", "${NONE:-$A}", "$D")]
+    assert resolved == ["12", "3", "$NONE", "1", "$D:x"]

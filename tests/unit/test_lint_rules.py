@@ -1,0 +1,323 @@
+"""What the lint finds in lines that do not work, however they are spelt, and that it is silent on those that do."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.plan.lint import lint_text
+from rlbox.plan.lint_hits import Where
+from rlbox.spec.drift import load_drift
+
+STUBS = "/usr/local/cuda/lib64/stubs"
+JOB = "ray job submit --working-dir=code -- python -m x"
+
+
+def rules_of(text: str, name: str = "x.sh", **where: str | int) -> list[str]:
+    """Return the rules found in a text, without notes, each once."""
+    found = lint_text(name, text, load_drift(), where=Where(**where))  # type: ignore[arg-type]
+    return sorted({one.rule for one in found if one.severity != "note"})
+
+
+BAD = [
+    # every spelling of a variable
+    ("NCCL_TIMEOUT=600", "nccl-timeout"),
+    ("export NCCL_TIMEOUT=600", "nccl-timeout"),
+    ('export A=1 NCCL_TIMEOUT="600"  # ten minutes', "nccl-timeout"),
+    ("NCCL_TIMEOUT=1800 torchrun train.py", "nccl-timeout"),
+    ("env NCCL_TIMEOUT=1800 python train.py", "nccl-timeout"),
+    ("sudo -E env 'NCCL_TIMEOUT=5' python train.py", "nccl-timeout"),
+    ("export NCCL_TIMEOUT=${NCCL_TIMEOUT:-600}", "nccl-timeout"),
+    (': "${NCCL_TIMEOUT:=600}"', "nccl-timeout"),
+    ("declare -x NCCL_TIMEOUT=1", "nccl-timeout"),
+    ("setenv NCCL_TIMEOUT 600", "nccl-timeout"),
+    ("set -gx NCCL_TIMEOUT 600", "nccl-timeout"),
+    ("docker run -e NCCL_TIMEOUT=600 img:1 python x.py", "nccl-timeout"),
+    ("docker run --env=NCCL_TIMEOUT=600 img:1 python x.py", "nccl-timeout"),
+    ("docker exec -e NCCL_TIMEOUT=600 box python x.py", "nccl-timeout"),
+    ("mpirun -np 8 -x NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
+    ("srun --export=ALL,NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
+    ("""ray job submit --runtime-env-json '{"env_vars": {"NCCL_TIMEOUT": "600"}}' -- python x.py""", "nccl-timeout"),
+    ("python x.py +ray_kwargs.ray_init.runtime_env.env_vars.NCCL_TIMEOUT=600", "nccl-timeout"),
+    ("echo 'export NCCL_TIMEOUT=600' >> ~/.bashrc", "nccl-timeout"),
+    ("cat >> ~/.bashrc <<EOF\nexport NCCL_TIMEOUT=600\nEOF", "nccl-timeout"),
+    ("ssh node2 'export NCCL_TIMEOUT=600; python x.py'", "nccl-timeout"),
+    ("if true; then\n  export NCCL_TIMEOUT=600\nfi", "nccl-timeout"),
+    ("export VLLM_ATTENTION_BACKEND=FLASH_ATTN", "vllm-attention-backend"),
+    ("VLLM_USE_TRITON_FLASH_ATTN=0 python x.py", "vllm-triton-flash-attn"),
+    ("export VLLM_WORKER_USE_RAY=1", "vllm-worker-use-ray"),
+    ("export RAY_num_prestart_python_workers=1", "ray-prestart-workers"),
+    ("export HF_HUB_ENABLE_HF_TRANSFER=1", "hf-transfer"),
+    ("export GLOO_SOCKET_IFNAME=^lo,docker0", "gloo-interface"),
+    (f"export LD_LIBRARY_PATH={STUBS}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}", "stubs-at-run-time"),
+    (f"LD_LIBRARY_PATH=/a:{STUBS} python x.py", "stubs-at-run-time"),
+    ("export LD_LIBRARY_PATH=/usr/local/cuda-12.9/compat", "compat-at-run-time"),
+    ("export LD_LIBRARY_PATH=/a:$LD_LIBRARY_PATH", "empty-path-element"),
+    ('export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:/a"', "empty-path-element"),
+    ("export LIBRARY_PATH=/a:${LIBRARY_PATH:-}", "empty-path-element"),
+    ("export LD_LIBRARY_PATH=/a:", "empty-path-element"),
+    ("export NVIDIA_DISABLE_REQUIRES=true", "driver-check-off"),
+    (
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python x.py --vllm.enable_sleep",
+        "expandable-segments-with-sleep",
+    ),
+    ('RAY_PASSWORD="abcdef123"', "secret-in-clear"),
+    # PowerShell
+    ('$env:NCCL_DEBUG = "TRACE"', "powershell-in-bash"),
+    ("Get-Process python | Stop-Process -Force", "powershell-in-bash"),
+    ('nvidia-smi | Out-File "a\\b.txt"', "powershell-in-bash"),
+    ("$now = Get-Date", "powershell-in-bash"),
+    ("python x.py `\n  a=1", "powershell-continuation"),
+    # commands
+    ("ray shutdown", "ray-shutdown"),
+    ("sleep 2 && /opt/venv/bin/ray shutdown || true", "ray-shutdown"),
+    ("bash -c 'ray shutdown'", "ray-shutdown"),
+    ("X=$(ray shutdown)", "ray-shutdown"),
+    ("ray stop --force || true", "ray-stop"),
+    ("for h in a b; do ssh $h ray stop; done", "ray-stop"),
+    ("pkill -f train.py || true", "kill-by-name"),
+    ("killall -9 python", "kill-by-name"),
+    ("ps aux | grep vllm | awk '{print $2}' | xargs -r kill -9", "kill-by-name"),
+    ("kill -9 $(pgrep -f sglang)", "kill-by-name"),
+    ("ps aux | grep 'ray:::' | grep $USER", "dead-process-pattern"),
+    ('grep -E "[ACTOR]|[SYNC]|ERROR" train.log', "bracket-pattern"),
+    ("tail -f x.log | grep '[ERROR]'", "bracket-pattern"),
+    ('tail -f "logs/*"', "quoted-glob"),
+    ("rm -rf 'ckpt/step_*'", "quoted-glob"),
+    ("python x.py 2>&1 | tee x.log", "tee-status"),
+    ("sudo -E bash run.sh |& tee -a x.log", "tee-status"),
+    ("curl -s localhost:8000/health && echo OK", "curl-without-fail"),
+    ("if ! curl -s http://$H:8000/health; then exit 1; fi", "curl-without-fail"),
+    ("until curl --silent http://127.0.0.1:8000/v1/models; do sleep 1; done", "curl-without-fail"),
+    ("cat a.jsonl | python3 -m json.tool", "json-lines"),
+    ("python -m json.tool < 'a b.jsonl'", "json-lines"),
+    ("cd /data/my project", "path-in-two-words"),
+    ('cd "/data/a b"\nls /data/a b/c', "path-in-two-words"),
+    ("python x.py \\ \n  --lr 3", "broken-continuation"),
+    ("python x.py \\\n  # the rate\n  --lr 3", "broken-continuation"),
+    ("ls /path/to/your/data", "placeholder"),
+    ("ssh -p <PORT> host", "placeholder"),
+    ("git clone https://example.com/<your-name>/x.git", "placeholder"),
+    ("export HF_TOKEN=YOUR_TOKEN", "placeholder"),
+    ("ls checkpoints/.../config.json", "placeholder"),
+    ("ssh <你的主机>", "placeholder"),
+    ("huggingface-cli download a/b", "huggingface-cli"),
+    ("ulimit -s unlimited", "stack-unlimited"),
+    ("nvidia-smi | grep 'CUDA Version'", "nvidia-smi-scraped"),
+    # Ray's options
+    ("ray start --head --storage=/s", "ray-storage"),
+    ("ray start --head \\\n  --storage /s", "ray-storage"),
+    ("ray start --address h:1 --redis-password=x", "ray-redis-password"),
+    ("ray start --head --dashboard-host 0.0.0.0", "ray-dashboard-open"),
+    ("""ray start --head --system-config='{"debug_mode":true}'""", "ray-system-config-key"),
+    ("""ray start --head --system-config '{"object_spilling_config":{"type":"filesystem"}}'""", "ray-spill-config"),
+    ('ray start --head --system-config="{\\"object_spilling_config\\":{\\"type\\":\\"x\\"}}"', "ray-spill-config"),
+    ("ray start --address=h:1 --system-config='{}'", "ray-worker-system-config"),
+    ("ray start --address=h:1 --temp-dir=/d", "ray-worker-temp-dir"),
+    ("ray start --head --port=18100", "ray-port-in-worker-range"),
+    ("P=18100\nray start --head --dashboard-port $P", "ray-port-in-worker-range"),
+    ("ray start --head --port=${P:-12000}", "ray-port-in-worker-range"),
+    ("OPTS='--head --port=15000'\nray start $OPTS", "ray-port-in-worker-range"),
+    ("ray start --head --temp-dir=/data/" + "x" * 40, "ray-temp-too-long"),
+    ("export RAY_TMPDIR=/data/" + "x" * 40, "ray-temp-too-long"),
+    ("docker run -d img:1 ray start --head", "ray-start-ends"),
+    ("ray job submit --working-dir . -- python x.py", "ray-job-packs-folder"),
+    ("ray job submit --working-dir=$PWD -- python x.py", "ray-job-packs-folder"),
+    (f"{JOB} --save_path ./out", "ray-job-relative-output"),
+    (f"{JOB} trainer.default_local_dir=checkpoints/a", "ray-job-relative-output"),
+    ("ray job submit --address http://h:6379 -- python x.py", "ray-job-address"),
+    ("ray job submit -- uv run train.py", "ray-job-uv-run"),
+    ("python -m x --nnodes 2 --reward-url http://127.0.0.1:5001/r", "loopback-on-nodes"),
+    ("torchrun --nnodes=2 --master_addr=localhost x.py", "loopback-on-nodes"),
+    # other frameworks
+    ("python3 -m openrlhf.cli.train_ppo_ray --ref_num_nodes 2", "openrlhf-flags"),
+    ("deepspeed --module openrlhf.cli.train_sft --max_len 2048", "openrlhf-flags"),
+    ("A=(\n  --pretrain x\n)\npython -m openrlhf.cli.train_ppo_ray ${A[@]}", "openrlhf-flags"),
+    ("python -m openrlhf.cli.train_ppo_ray --some_new_flag", "openrlhf-flags"),
+    ("python -m openrlhf.models.remote_rm.math_verifier --port 5001", "openrlhf-math-verifier"),
+    ("vllm serve m --disable-log-requests", "vllm-disable-log-requests"),
+    ("python -m vllm.entrypoints.openai.api_server --worker-use-ray", "vllm-worker-use-ray-flag"),
+    # Python in one line
+    ("""python -c "import torch; torch.distributed.launch --help" """, "option-in-python"),
+    ("""python -c "import torch.distributed as d; d.init_process_group('nccl')" """, "nccl-lone-process"),
+    ("""python3 -c 'import ray; ray.get_runtime_context()' || echo down""", "ray-probe"),
+    ("python - <<EOF\nimport ray\nprint(ray.is_initialized())\nEOF", "ray-probe"),
+    # packages and containers
+    ("pip install -U transformers", "pip-replaces-matched"),
+    ("uv pip install wandb numpy pandas", "pip-replaces-matched"),
+    ("python3 -m pip install vllm", "pip-replaces-matched"),
+    ("pip install flash-attn", "pip-build-isolation"),
+    ("pip install six>=1.16", "unquoted-bound"),
+    ("wget https://x/Miniconda3-latest-Linux-x86_64.sh\nconda create -n a python=3.12 -y", "conda-default-channel"),
+    ("conda init bash", "conda-on-path"),
+    ("docker pull verlai/verl:vllm012.latest", "moving-tag"),
+    ("docker run --gpus all img:1 python x.py", "docker-small-shm"),
+    ("docker run --pid=host img:1 x", "docker-host-pids"),
+    ("docker run --ulimit stack=-1 img:1 x", "stack-unlimited-docker"),
+    ("# for vast.ai\ndocker run --privileged img:1", "docker-on-rented"),
+    ("vastai create instance 1 --image a:1", "vast-without-disk"),
+    ("vastai create instance 1 --disk 200 --env '--shm-size=16g -e A=1'", "vast-ignored-option"),
+    ("vastai search offers 'gpu_total_ram>=96'", "vast-total-ram"),
+    ("# RTX 5090\npip install torch==2.6.0 --index-url https://x/whl/cu124", "cuda-before-blackwell"),
+    ("export PIP_INDEX_URL=https://mirror/simple\nuv pip install six", "uv-ignores-pip-index"),
+]
+
+
+@pytest.mark.parametrize(("text", "rule"), BAD, ids=[f"{rule}-{i}" for i, (_, rule) in enumerate(BAD)])
+def test_a_line_that_does_not_work_is_found(text: str, rule: str) -> None:
+    assert rule in rules_of(text)
+
+
+GOOD = [
+    "# export NCCL_TIMEOUT=600 and ray shutdown",
+    "echo 'ray shutdown is Python' # ray shutdown",
+    'echo "NCCL_TIMEOUT=$NCCL_TIMEOUT"',
+    "unset NCCL_TIMEOUT VLLM_ATTENTION_BACKEND",
+    "env | grep -E 'NCCL_TIMEOUT=|HF_TOKEN'",
+    "sed -i '/VLLM_ATTENTION_BACKEND=/d' .env",
+    '[ -n "$NCCL_TIMEOUT" ] && echo set',
+    'if [[ "$NCCL_TIMEOUT" == 600 ]]; then echo yes; fi',
+    "export NCCL_TIMEOUT=900\npython x.py actor_rollout_ref.nccl_timeout=$NCCL_TIMEOUT",
+    "export MY_NCCL_TIMEOUT=3 NCCL_TIMEOUT_S=3",
+    "python x.py --nccl-timeout=600",
+    "export NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=eth0",
+    "export GLOO_SOCKET_IFNAME=eth0",
+    "export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false",
+    "export LIBRARY_PATH=/usr/local/cuda/lib64/stubs${LIBRARY_PATH:+:$LIBRARY_PATH}",
+    "export LD_LIBRARY_PATH=/a${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}",
+    "export LD_LIBRARY_PATH=/a\nexport LD_LIBRARY_PATH=/b:$LD_LIBRARY_PATH",
+    "export PATH=/opt/venv/bin:$PATH",
+    "set -a; source .env; set +a",
+    "export HF_TOKEN=$(cat token) WANDB_API_KEY=$WANDB_KEY",
+    "ray start --head --port=8100 --dashboard-port=8101 --ray-client-server-port=8102 --temp-dir=/data/r",
+    "ray start --head --port=18100 --min-worker-port=20000 --max-worker-port=21000",
+    "ray start --address=h:8100 --num-gpus=8 --block",
+    """ray start --head --system-config='{"object_spilling_config":"{\\"type\\":\\"filesystem\\"}"}'""",
+    "ray status --address=h:8100",
+    "RAY_ADDRESS=http://127.0.0.1:8101 ray job submit --working-dir=src -- python x.py --save_path /data/out",
+    "ray job submit -- python x.py --output_dir $OUT --log_dir {run}/logs",
+    "docker exec box ray stop --force",
+    "docker exec box bash -c 'pkill -f train.py; ray stop'",
+    "pkill -P $$; pkill -u $USER -f train.py; kill $PID; kill -0 $!",
+    "ps aux | grep ray:: | grep $(whoami) | awk '{print $2}' | xargs -r kill",
+    "ps aux | grep python",
+    'tail -f "a b/"*.log; du -sh "a b/"*/; ls logs/*.log',
+    "find . -name '*.log'; rsync -av --include='*.py' a b; scp 'h:logs/*' .; ssh h 'rm logs/*'",
+    "grep -E '[0-9]+|[Ee]rror|[a-zA-Z_]+|[[:space:]]|[ACGT]' f",
+    "grep -F '[ERROR]' f; grep '\\[ERROR\\]' f; grep -v '^$' f",
+    "set -o pipefail\npython x.py | tee x.log",
+    "set -euo pipefail\npython x.py 2>&1 | tee x.log",
+    "python x.py | tee x.log; exit ${PIPESTATUS[0]}",
+    "echo 1 | sudo tee /proc/x; pip list | tee a; cat x | tee y",
+    "curl http://localhost:8000/health",
+    "curl -fsS http://localhost:8000/health || exit 1",
+    "curl -s -o /dev/null -w '%{http_code}' http://localhost:8000/health && echo",
+    "curl -LsSf https://example.com/install.sh | sh",
+    "curl -O https://example.com/a.tar.gz && tar xf a.tar.gz",
+    "head -n 1 a.jsonl | python -m json.tool; python -m json.tool a.json; python -m json.tool --json-lines a.jsonl",
+    "cd '/data/a b' && ls '/data/a b/c' /data/a\\ b/d",
+    "python x.py \\\n  --lr 3 \\\n  --b 4",
+    "cat <in.txt >out.txt; sort < a > b; diff <(ls a) <(ls b)",
+    "python x.py --eos '<EOS>' --image-token '<image>' --sep '<|im_end|>'",
+    "cat <<'EOF' > notes.txt\nray shutdown\nexport NCCL_TIMEOUT=1\nEOF",
+    "perl -e '\n$foo = 1;\n'; awk '\n$1 == \"x\" {print}\n' f",
+    "X=`date`; Y=$(ls `pwd`)",
+    "python -m vllm.entrypoints.openai.api_server --model m --port 8000 --attention-backend FLASH_ATTN",
+    "python -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 --reward.remote_url http://h:5001/r",
+    "python -m x --nnodes 1 --reward-url http://127.0.0.1:5001/r",
+    "torchrun --nproc_per_node 2 nccl_test.py",
+    "MASTER_ADDR=h MASTER_PORT=1 RANK=0 WORLD_SIZE=1 "
+    """python -c "import torch.distributed as d; d.init_process_group('nccl')" """,
+    """python -c "import ray; ray.init(address='auto'); print(ray.nodes())" """,
+    """python -c "print(3 - -x)" """,
+    "pip install --no-deps -e .",
+    "pip install -c constraints.txt transformers",
+    "pip install torch==2.9.0 torchvision 'numpy<2' wandb; pip install -r requirements.txt",
+    "pip install --no-build-isolation flash-attn==2.8.3",
+    "wget https://x/Miniforge3.sh\nconda create -n a -c conda-forge --override-channels python=3.12 -y",
+    "conda create -n a python=3.12 -y; conda env list | grep a",
+    'export PATH="/opt/conda/bin:$PATH"\nsource /opt/conda/bin/activate sandbox',
+    "docker run --gpus all --shm-size=16g img:1.2 python x.py; docker run --gpus all img:1 nvidia-smi",
+    "docker run --privileged img:1.2; docker pull a/b@sha256:0123",
+    "docker build -t mine . && docker run --rm mine true",
+    "vastai create instance 1 --image a:1 --disk 200 --env '-e A=1 -p 8000:8000' --ssh",
+    "nvidia-smi --query-gpu=name --format=csv,noheader | grep A800; nvidia-smi topo -m; watch -n 1 nvidia-smi",
+    "hf download a/b; ulimit -n 65536; tmux new -s sft_train; tmux attach -t sft_train",
+    "git config --local url.https://m/.insteadOf https://g/",
+    "case $1 in\n  -h|--help) usage ;;\n  *) exit 2 ;;\nesac",
+    "f() { echo $1; }\nfor x in a b; do f $x; done\nwhile read l; do echo $l; done < f",
+    "A=$((1 + 2)); (( A > 2 )) && echo; let A=3; [[ $A =~ ^(a|b)$ ]] || true",
+]
+
+
+@pytest.mark.parametrize("text", GOOD, ids=range(len(GOOD)))
+def test_a_line_that_works_is_left_alone(text: str) -> None:
+    assert rules_of(text) == []
+
+
+def test_a_target_decides_what_depends_on_the_machine() -> None:
+    text = "docker run img:1 x\nuvicorn a:b --port 8080"
+    assert rules_of(text) == []
+    assert rules_of(text, target="t", platform="vast") == ["docker-run-on-rented", "vast-jupyter-port"]
+    assert rules_of("# vast.ai\ndocker run --privileged img:1", target="t") == []
+    assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile", region="cn") == ["dockerfile-syntax"]
+    assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile") == []
+    assert rules_of("pip install torch==2.6.0+cu124", target="t", arch="sm_120") == ["cuda-before-blackwell"]
+    assert rules_of("python x.py --url=http://localhost:1/", target="t", nodes=2) == ["loopback-on-nodes"]
+
+
+def test_a_comment_switches_a_rule_off_for_its_line() -> None:
+    assert rules_of("ray shutdown  # rlbox: ignore=ray-shutdown") == []
+    assert rules_of("ray shutdown  # rlbox: ignore=nccl-timeout, ray-shutdown") == []
+    assert rules_of("# rlbox: ignore=ray-storage\nray start --head \\\n  --storage=/s") == []
+    assert rules_of("ray shutdown  # rlbox: ignore=ray-stop") == ["ray-shutdown"]
+    assert rules_of("ray shutdown # rlbox: ignore=ray-shutdown\nray shutdown") == ["ray-shutdown"]
+
+
+def test_a_secret_is_not_repeated() -> None:
+    (found,) = lint_text("x.sh", 'RAY_PASSWORD="hunter22"', load_drift())
+    assert "hunter22" not in found.what + found.next_step
+
+
+def test_place_and_texts_of_a_finding() -> None:
+    (found,) = lint_text("a/x.sh", "ray start --head \\\n   --port 18100\n", load_drift())
+    assert (found.file, found.line, found.column, found.severity) == ("a/x.sh", 2, 4, "error")
+    assert (
+        found.what
+        == "--port 18100 lies among the ports of Ray's workers: ValueError, the port is used by other components"
+    )
+    assert (
+        found.next_step == "a port outside 10002-19999, or --min-worker-port and --max-worker-port that leave it free"
+    )
+    assert found.covers == ("P052", "P077", "B047")
+
+
+VERSIONS = [
+    ("export VLLM_ATTENTION_BACKEND=X", {"vllm": "0.12.0"}, []),
+    ("export VLLM_ATTENTION_BACKEND=X", {"vllm": "0.14.1"}, [("vllm-attention-backend", "warning")]),
+    ("export VLLM_ATTENTION_BACKEND=X", {"vllm": "0.26.0"}, [("vllm-attention-backend", "error")]),
+    ("export VLLM_ATTENTION_BACKEND=X", {}, [("vllm-attention-backend", "warning")]),
+    ("pip install vllm==0.12.0\nexport VLLM_ATTENTION_BACKEND=X", {}, []),
+    ("export VLLM_ATTENTION_BACKEND=TORCH_SDPA", {"vllm": "0.12.0"}, [("vllm-torch-sdpa", "error")]),
+    ("ray start --head --storage=/s", {"ray": "2.43.0"}, [("ray-storage", "warning")]),
+    ("ray start --head --storage=/s", {"ray": "2.60.0"}, [("ray-storage", "error")]),
+    ("ray start --head --storage=/s", {"ray": "nightly"}, [("ray-storage", "error")]),
+    ("ray start --address=h:1 --temp-dir=/d", {"ray": "2.60.0"}, []),
+    ("python -m openrlhf.cli.train_ppo_ray --bf16", {"openrlhf": "0.8.5"}, []),
+    ("python -m openrlhf.cli.train_ppo_ray --bf16", {"openrlhf": "0.10.1"}, [("openrlhf-lengths", "error")]),
+    ("python -m openrlhf.cli.train_ppo_ray --bf16", {"openrlhf": "0.11.2"}, [("openrlhf-flags", "error")]),
+    ("python -m openrlhf.cli.train_ppo_ray --flash_attn", {"openrlhf": "0.9.0"}, [("openrlhf-flash-attn", "error")]),
+    ("export HF_HUB_ENABLE_HF_TRANSFER=1", {"huggingface-hub": "0.36.0"}, []),
+]
+
+
+@pytest.mark.parametrize(("text", "versions", "expected"), VERSIONS)
+def test_the_version_decides(text: str, versions: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    found = lint_text("x.sh", text, load_drift(), versions)
+    assert [(one.rule, one.severity) for one in found] == expected
+
+
+def test_the_range_is_said_when_no_version_is_known() -> None:
+    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift())
+    assert "(works with vllm <0.13, with a warning, vllm >=0.13,<0.15)" in found.what
+    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift(), {"vllm": "0.26.0"})
+    assert found.what.endswith("and here it is 0.26.0)")
