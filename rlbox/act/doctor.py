@@ -28,7 +28,7 @@ from rlbox.plan.doctor import Report, is_broken, settle
 from rlbox.plan.doctor_disks import judge_places
 from rlbox.plan.doctor_env import judge_environment
 from rlbox.plan.doctor_facts import Demands, demands_of
-from rlbox.plan.doctor_fixes import checks_of
+from rlbox.plan.doctor_fixes import checks_of, with_dependents
 from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
 from rlbox.plan.doctor_host import ImageNeeds, judge_driver
 from rlbox.plan.doctor_limits import judge_limits
@@ -87,6 +87,7 @@ class _Examination:
             slow.wait()
         own = [*known, *(row for name, found in slow.findings.items() if name != "fixes" for row in found)]
         own += judge_unlocked([str(path) for path in (LOCK, MANIFEST) if not path.is_file()])
+        own = with_dependents(own, checks_of(self._manifest, "doctor"), self._demands.mount)
         findings, follows = settle(own, slow.findings.get("fixes", ()))
         return Report(
             findings=findings,

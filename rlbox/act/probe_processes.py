@@ -39,7 +39,7 @@ def probe_running(stack: str = "/opt/venv") -> tuple[Running, ...]:
             words=probe_command_line(process.pid),
             owner=_owner(process.pid),
             age_s=max(up_s - process.started / _TICKS, 0.0),
-            own=process.pid in mine or process.session == table[me].session,
+            own=process.pid in mine,
             busy_run=process.pid in owned,
             orphan=process.parent == 1 and process.pid != main,
             zombie=process.gone,

@@ -147,4 +147,19 @@ def _jobs(plan: RayPlan) -> str:
 def _client(timeout_s: float) -> httpx.Client:
     import httpx
 
-    return httpx.Client(trust_env=False, timeout=timeout_s)
+    return httpx.Client(trust_env=False, timeout=timeout_s, headers=auth_headers(os.environ))
+
+
+def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the header by which a cluster with token authentication takes a request; none when there is no token.
+
+    Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.
+    """
+    if environ.get("RAY_AUTH_MODE") != "token":
+        return {}
+    token = environ.get("RAY_AUTH_TOKEN", "")
+    if not token:
+        path = environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
+        with contextlib.suppress(OSError):
+            token = Path(path).read_text("utf-8").strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}

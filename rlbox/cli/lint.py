@@ -104,5 +104,4 @@ def facts_of(app: App, target: str | None) -> tuple[dict[str, str], Where]:
         platform=machine.platform,
         region=machine.region,
         arch=machine.arch,
-        nodes=machine.nodes,
     )

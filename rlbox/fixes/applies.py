@@ -106,9 +106,9 @@ def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
     if applies.grade:
         yield _one_of(hardware.grade, (applies.grade,), "GPU grade")
     if applies.gpus is not None:
-        yield _counted(hardware.gpus, applies.gpus, "GPUs a node")
+        yield _counted(hardware.gpus, applies.gpus, ("GPU a node", "GPUs a node"))
     if applies.nodes is not None:
-        yield _counted(hardware.nodes, applies.nodes, "nodes")
+        yield _counted(hardware.nodes, applies.nodes, ("node", "nodes"))
     if applies.pids_per_core_below is not None:
         yield _tight(target, applies.pids_per_core_below)
 
@@ -133,14 +133,14 @@ def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
     return holds, f"{what} {value or 'not given'}" + ("" if holds else f", not {' or '.join(wanted)}")
 
 
-def _counted(value: int, wanted: str, what: str) -> tuple[bool, str]:
+def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
     match = _COUNT.match(wanted)
     assert match  # noqa: S101 - the spec's own pattern
     number = int(match[2])
     holds = {
         ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
     }[match[1]]  # fmt: skip
-    return holds, f"{value} {what}" + ("" if holds else f", not {wanted}")
+    return holds, f"{value} {what[value != 1]}" + ("" if holds else f", not {wanted}")
 
 
 def _tight(target: Target, per_core: int) -> tuple[bool, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlbox.spec.finding import Finding
@@ -56,6 +56,17 @@ def judge_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]
         for check, (code, output) in zip(checks, outcomes, strict=False)
         if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN)
     )
+
+
+def with_dependents(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:
+    """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
+    places = {"data-disk-": mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
+    found = []
+    for finding in findings:
+        place = next((text for start, text in places.items() if finding.id.startswith(start)), "")
+        ids = tuple(check.id for check in checks if place and finding.level == "error" and place in check.run)
+        found.append(replace(finding, breaks=(*finding.breaks, *ids)))
+    return found
 
 
 def _last_line(output: str) -> str:

@@ -12,8 +12,8 @@ from rlbox.spec.finding import Finding
 _OF_A_RUN = re.compile(
     r"^(raylet|gcs_server|ray::\S*|VLLM::\S*|sglang::\S*|slime\S*)$"
     r"|/ray/core/src/ray/(raylet|gcs)/|/ray/(_private|dashboard|autoscaler)/\S+\.py|\bray::\w"
-    r"|\bvllm(\.entrypoints\S*)? |\bsglang(\.launch_server|_router)\b|\btorch\.distributed\.(run|launch)\b|/torchrun\b"
-    r"|\bdeepspeed\b|\bsandbox_fusion\b"
+    r"|\bvllm(\.entrypoints\b| serve\b)|\bsglang(\.launch_server|_router)\b|/torchrun\b"
+    r"|\btorch\.distributed\.(run|launch)\b|\bdeepspeed\b|\bsandbox_fusion\b"
 )
 _ZOMBIES = 50  # an init that reaps has none for long
 _NAMED = 4
@@ -41,8 +41,13 @@ def left_over(processes: Sequence[Running]) -> tuple[Running, ...]:
         process
         for process in processes
         if not (process.own or process.busy_run or process.zombie)
-        if _OF_A_RUN.search(process.name) or _OF_A_RUN.search(process.words) or (process.orphan and process.stack)
+        if any(map(_OF_A_RUN.search, _titles(process))) or (process.orphan and process.stack)
     )
+
+
+def _titles(process: Running) -> tuple[str, str, str]:
+    """Return what a process may be known by: its name, its command line, and the program of that."""
+    return process.name, process.words, process.words.partition(" ")[0].rpartition("/")[2]
 
 
 def judge_processes(processes: Sequence[Running]) -> Iterator[Finding]:

@@ -65,16 +65,20 @@ def judge_torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[
 
 def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
     # An illegal instruction is a variant for another processor, of which engines ship several.
-    for row in facts.steps:
-        if row["step"] == "load" and not row.get("ok") and row.get("signal") != SIGILL:
-            path, error = str(row.get("path")), str(row.get("error"))
-            yield Finding(
-                id="extension-load", title="a compiled extension cannot be loaded",
-                seen=error.removeprefix("OSError: ") or f"it ended its process by signal {row.get('signal')}",
-                where=path,
-                remedy="install a build that fits this torch and this system, or the library that it names",
-                covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
-            )  # fmt: skip
+    failed = [row for row in facts.steps if row["step"] == "load" and not row.get("ok") and row.get("signal") != SIGILL]
+    reasons: dict[str, list[str]] = {}
+    for row in failed:
+        error = str(row.get("error")).removeprefix("OSError: ").removeprefix(f"{row.get('path')}: ")
+        ended = f"it ended its process by signal {row.get('signal')}"
+        reasons.setdefault(error or ended, []).append(str(row.get("path")))
+    for reason, paths in reasons.items():
+        names = ", ".join(path.rpartition("/")[2] for path in paths)
+        yield Finding(
+            id="extension-load", title="a compiled extension cannot be loaded", seen=f"{names}: {reason}",
+            where=paths[0],
+            remedy="install a build that fits this torch and this system, or the library that it names",
+            covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
+        )  # fmt: skip
 
 
 def judge_ray(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlbox.plan.ca import CA_NAMES
@@ -103,7 +104,7 @@ def plan_image(
     runtime: tuple[str, ...],
     templates: Sequence[Path],
     bytecode: Path | None,
-    patches: Mapping[str, str] | None = None,
+    patches: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
 ) -> ImagePlan:
     """Return the plan of the target's image.
@@ -112,10 +113,8 @@ def plan_image(
     ----------
     runtime
         rlbox's own requirements, part of what the lock was made from.
-    templates
-        Folders of templates, the first wins.
-    bytecode
-        Folder for compiled templates, or None.
+    templates, bytecode
+        Folders of templates, the first wins; folder for compiled ones, or None.
     patches
         The target's patches, file name to text.
     fixes
@@ -124,31 +123,28 @@ def plan_image(
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.plan.layers import plan_layers
-    from rlbox.plan.patches import MANIFEST as PATCHES
-    from rlbox.plan.patches import needs_patching, patch_manifest, patch_rows
+    from rlbox.plan.patches import patch_rows
     from rlbox.plan.render import render
     from rlbox.spec.lock import lock_state
 
     def text(name: str, **values: Any) -> str:
         return render(templates, name, values, bytecode)
 
-    layers = plan_layers(target, lock)
-    versions = stack_versions(target, lock)
+    layers, versions = plan_layers(target, lock), stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
     container = container_defaults(target, baked)
-    patching = patch_rows(baked.fixes, target, versions, patches or {})
+    patching = patch_rows(baked.fixes, target, versions, patches)
     dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= {PATCHES: patch_manifest(target.name, patching)} if needs_patching(patching) else {}
-    files |= _fix_files(baked, target, versions, container)
+    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, container)
     return ImagePlan(
         target=target.name,
         title=target.title,
         tag=image_tag(target.name),
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
-        lock=lock_state(target, lock, runtime, patches or {}),
+        lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for layer in layers),
@@ -161,6 +157,12 @@ def plan_image(
         env=dict(target.env),
         container=container,
     )
+
+
+def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, str]:
+    from rlbox.plan.patches import MANIFEST, needs_patching, patch_manifest
+
+    return {MANIFEST: patch_manifest(target.name, patching)} if needs_patching(patching) else {}
 
 
 def _fix_files(

@@ -137,6 +137,8 @@ _RUN_FLAGS = {
     *("--publish-all", "--oom-kill-disable", "--quiet", "--disable-content-trust", "--sig-proxy"),
 }
 _BUILTIN_PROGRAMS = {"podman": "docker", "nerdctl": "docker", "docker-compose": "docker compose", "pip3": "pip"}
+_DEEPEST = 20
+_LOOKED_UP = re.compile(r"(?:\$\(|`)(?:which|command -v)\s+([\w.-]+)(?:\)|`)$")
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}$")
 
 
@@ -167,19 +169,27 @@ def name_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     first = words[0].value
     if hit := _DEFAULT.match(first):
         first = hit.group(1)
+    if hit := _LOOKED_UP.match(first):
+        first = hit.group(1)
     name = first.rsplit("/", 1)[-1]
     name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _BUILTIN_PROGRAMS.get(name, name))
     rest = tuple(words[1:])
+    if name == "python" and rest and re.fullmatch(r"-m[A-Za-z].*", rest[0].value):
+        return name_module(rest[0].value[2:]), rest[1:]
     if name == "python" and "-m" in (values := [word.value for word in rest[:6]]):
         at = values.index("-m")
         if at + 1 < len(rest) and all(value.startswith("-") for value in values[:at]):
-            module = rest[at + 1].value
-            return ("pip" if module == "pip" else f"python -m {module}"), rest[at + 2 :]
+            return name_module(rest[at + 1].value), rest[at + 2 :]
     if name == "uv" and rest and rest[0].value == "pip":
         return "pip", rest[1:]
     if name in _TWO_WORDS and rest:
         return _subcommand(name, rest)
     return name, rest
+
+
+def name_module(module: str) -> str:
+    """Return the program that `python -m module` is."""
+    return "pip" if module == "pip" else f"python -m {module}"
 
 
 def _subcommand(name: str, rest: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
@@ -191,9 +201,11 @@ def _subcommand(name: str, rest: tuple[Word, ...]) -> tuple[str, tuple[Word, ...
     return name, rest
 
 
-def unwrap(call: Call) -> Iterator[Call]:
+def unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
     """Yield a call and those that it wraps."""
     yield call
+    if depth == _DEEPEST:
+        return
     if call.program == "docker run":
         _, image, rest = split_run(call)
         inner = rest if image else ()
@@ -222,7 +234,8 @@ def unwrap(call: Call) -> Iterator[Call]:
                 call.redirects,
                 call.documents,
                 call,
-            )
+            ),
+            depth + 1,
         )
 
 

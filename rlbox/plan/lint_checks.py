@@ -38,6 +38,7 @@ _ALL: tuple[Check, ...] = (
     ray.relative_output,
     ray.loopback,
     ray.entry_ends,
+    ray.service_ports,
     ray.ray_stop,
     ray.uv_in_ray,
     ray.openrlhf_flags,

@@ -75,7 +75,7 @@ class Facts:
             return
         elif key.endswith(".py"):
             read_python(self.reading, word.piece, "file")
-        elif key == "image" and above != "base":
+        elif key == "image" and re.search(r"[/:]", value):
             self.reading.image(value, word.start)
         elif key == "pattern":
             document.patterns.append(word)
@@ -84,6 +84,7 @@ class Facts:
             document.flags.append((key, word.start))
         if above == "ports":
             document.names.note(f"port.{key}", value, word.start)
+            self.reading.set(f"ports.{key}", value, word.start, "data")
         elif key == "default":
             document.names.note(f"param.{above}", value, word.start)
         self._pair(tuple(path[:-1]), key, word)

@@ -83,6 +83,8 @@ class Names:
             name = hit["plain"] or hit["braced"] or hit["field"]
             value = self.value(name, before)
             value = hit["default"] if value is None and hit["default"] is not None else value
+            own = re.fullmatch(rf"\$\{{{name}:?[-=]([^{{}}]*)\}}", value or "")
+            value = own.group(1) if own else value
             if value is None or len(value) > _LONGEST_EXPANSION or value == hit.group():
                 return hit.group()
             return self.resolve(value, before, depth + 1) if f"${name}" not in value else value

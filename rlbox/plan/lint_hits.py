@@ -18,7 +18,6 @@ class Where:
     platform: str = ""
     region: str = ""
     arch: str = ""
-    nodes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

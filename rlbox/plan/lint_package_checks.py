@@ -125,7 +125,8 @@ def moving_tag(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             continue
         last = name.rsplit("/", 1)[-1]
         tag = last.partition(":")[2]
-        if at or "$" in name or "{" in name or "<" in name or not name or "rlbox/" in name:
+        local = not tag and "/" not in name and "." in name  # a named build context
+        if at or local or "$" in name or "{" in name or "<" in name or not name or "rlbox/" in name:
             continue
         if _MOVING.search(tag):
             yield Hit(start=image.start, within=image.within, fields={"value": image.name})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rlbox.plan.lint_calls import Call, Option
 from rlbox.plan.lint_document import Document
-from rlbox.plan.lint_hits import Hit, Where, hit_call
+from rlbox.plan.lint_hits import Hit, Where, hit_call, hit_setting
 from rlbox.spec.drift import Rule
 
 WORKER_PORTS = range(10002, 20000)  # Ray's own choice for its workers
@@ -23,7 +23,7 @@ _RELATIVE = re.compile(r"\.{1,2}/(?=[^/])|(?![-$~/{<\"'])[\w.-]+/", re.ASCII)
 _LOOPBACK = re.compile(r"^(?:https?://)?(?:127\.0\.0\.1|localhost|\[::1\])(?::|/|$)")
 _ADDRESSED = re.compile(r"(?:url|addr|address|host|endpoint|server)s?$", re.IGNORECASE)
 _NODES = re.compile(r"(?:^|[._-])n?num[-_.]?nodes$|(?:^|[._-])nnodes$", re.IGNORECASE)
-_JOB_OWN = {"--address", "--working-dir"}
+_BOUND = {"--host", "host", "--address"}  # where a server listens, and Ray's own
 
 
 def ray_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
@@ -37,6 +37,25 @@ def ray_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             port = _port(document, option) if option.name in rule.names else 0
             if low <= port <= high:
                 yield hit_call(call, option.start, name=option.name, value=str(port))
+
+
+def service_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+    """Find ports of other services inside that range, where Ray is started with it."""
+    starts = list(document.called("ray start"))
+    if not starts or any(call.has("--min-worker-port", "--worker-port-list") for call in starts):
+        return
+    used = {document.names.resolve(word.value, word.start) for call in starts for word in call.words}
+    for setting in document.settings:
+        value = setting.value.strip("\"'")
+        inside = value.isdigit() and len(value) < 6 and int(value) in WORKER_PORTS
+        taken = any(value in text for text in used)  # by Ray itself: the other rule says it
+        if (setting.name.endswith("PORT") or setting.name.startswith("ports.")) and inside and not taken:
+            yield hit_setting(setting)
+    for call in document.calls:
+        if call.program not in ("ray start", "ssh", "scp", "docker run", "curl"):
+            for option in call.options():
+                if option.name == "--port" and option.value.isdigit() and _port(document, option) in WORKER_PORTS:
+                    yield hit_call(call, option.start, name=option.name, value=option.value)
 
 
 def _port(document: Document, option: Option | None) -> int:
@@ -153,10 +172,10 @@ def loopback(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             continue
         pairs = list(_named_values(document, call))
         nodes = [int(value) for name, value, _ in pairs if _NODES.search(name) and value.isdigit()]
-        if max(nodes, default=where.nodes) < 2:
+        if max(nodes, default=1) < 2:
             continue
         for name, value, start in pairs:
-            if _ADDRESSED.search(name) and _LOOPBACK.match(value) and name not in _JOB_OWN:
+            if _ADDRESSED.search(name) and _LOOPBACK.match(value) and name not in _BOUND:
                 yield hit_call(call, start, name=name, value=value)
 
 

@@ -20,7 +20,7 @@ PIN = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([\w.]+)")
 _DEFAULTED = re.compile(r"\$\{(?P<name>[A-Z]\w+):?=(?P<value>[^}]*)\}")
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ARRAY = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
-_POWERSHELL_ENV = re.compile(r"\$env:(\w+)\s*=\s*[\"']?([^\"';\n]*)", re.IGNORECASE)
+_POWERSHELL_ENV = re.compile(r"\$\{?env:(\w+)\}?\s*=\s*[\"']?([^\"';\n]*)", re.IGNORECASE)
 # Programs whose words show or search text instead of setting anything.
 SHOWING = {
     "echo",
@@ -106,6 +106,8 @@ class Reading:
                 value = word.value[hit.end() :]
                 self.set(hit.group(1), value, word.start, "prefix" if command.words else "shell", within)
                 self.document.reads.update(name for name in _READ.findall(value) if name != hit.group(1))
+                for inner in _SET.finditer(word.value, hit.end()):  # JSON that a runtime environment is given in
+                    self.set(inner["name"], inner["value"], word.at[inner.start("name")], "word", within)
                 if not command.array and value.startswith("-") and " " in value:
                     self.arrays[hit.group(1)] = _split(word.cut(hit.end()))
         if command.array:
@@ -163,7 +165,8 @@ class Reading:
         if call.program == "python":
             self._python(call)
         elif call.program == "pip":
-            self.document.pins.update(hit.groups() for word in call.words if (hit := PIN.match(word.value)))
+            hits = [hit for word in call.words if (hit := PIN.match(word.value))]
+            self.document.pins.update({hit.group(1): hit.group(2) for hit in hits})
         for piece in call.documents:
             self._here(call, piece, depth)
 

@@ -17,7 +17,7 @@ _OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "(", ")")
 _REDIRECTION = re.compile(r"(?:\d{0,4}|&)(?:>>|>\||>&|>|<<<|<<-|<<|<&|<>|<)")
 # Lines of PowerShell where a command begins.
 _POWERSHELL = re.compile(
-    r"\$env:\w+\s*=|\$[A-Za-z_]\w*\s*=(?!=)"
+    r"\$\{?(?i:env):\w+\}?\s*\+?=|\[(?:System\.)?Environment\]::|\$[A-Za-z_]\w*\s*=(?!=)"
     r"|(?:Get|Set|New|Remove|Copy|Move|Out|Write|Start|Stop|Invoke|Test|Select|Where|ForEach|Import|Export|Add|Clear|Join"
     r"|Split|Expand|Compress|Read|Rename|Format|Sort|Measure|Wait|Resolve|Push|Pop|ConvertTo|ConvertFrom|Enable|Disable"
     r"|Install|Uninstall|Update|Restart|Tee|Compare|Group|Receive|Register|Show)-[A-Z][A-Za-z]+(?![\w.=/-])"

@@ -35,6 +35,10 @@ def powershell_line(document: Document, rule: Rule, where: Where) -> Iterator[Hi
         if stray.kind == "powershell":
             text = stray.piece.text.split(" ")[0].split("=")[0]
             yield Hit(start=stray.start, fields={"name": text})
+    for call in document.calls:
+        for word in call.words if not call.outer and not call.within & {"powershell", "prose"} else ():
+            if hit := re.search(r"\$(?i:env):[A-Za-z_]\w*", word.value):
+                yield hit_call(call, word.at[hit.start()], name=hit.group())
 
 
 def powershell_backtick(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
@@ -95,8 +99,9 @@ def _word_in_brackets(pattern: str) -> re.Match[str] | None:
         if "-" in letters or letters.startswith("^"):
             continue
         twice = len(set(letters)) < len(letters)
-        shouted = letters.isupper() and len(letters) > 3 and letters != "".join(sorted(letters))
-        if twice or shouted:
+        ends = pattern[: hit.start()][-1:] + pattern[hit.end() :][:1]
+        alone = len(letters) > 3 and not set(ends) - set('|( ^)."$') and list(letters) != sorted(letters)
+        if twice or (alone and not set(letters.upper()) <= set("KMGTPEBI")):
             return hit
     return None
 
@@ -193,7 +198,12 @@ def split_path(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
     spaced = _spaced_names(document)
     for call in document.calls:
         plain = [word for word in call.words if not word.value.startswith("-")]
-        if call.program == "cd" and len(plain) > 1 and not {"p"} - set(plain[0].mask + plain[1].mask):
+        if (
+            call.program == "cd"
+            and len(plain) > 1
+            and "{{" not in plain[0].value
+            and not {"p"} - set(plain[0].mask + plain[1].mask)
+        ):
             yield hit_call(call, plain[0].start, value=f"{plain[0].value} {plain[1].value}")
             continue
         for first, second in zip(call.words, call.words[1:], strict=False):

@@ -14,7 +14,7 @@ _EXPANDED = r"\$(?:{name}|\{{{name}(?::?-)?\}})"
 _UNREPLACED = re.compile(
     r"(?:^|[^\w.])(?P<path>/path/to(?:/|\b)\S*)|(?P<dots>(?<=/)\.\.\.(?=/|$))"
     r"|(?:^|(?<=[/<{\[=\"' :@(,]))(?P<your>my[-_][a-z][\w-]*[-_](?:here|key|token|host|ip)\b"
-    r"|your[-_][a-z]\w*|YOUR_[A-Z]\w*|CHANGE_?ME|REPLACE_?(?:ME|WITH_\w+)|hf_[xX.]{3,}\w*|sk-[xX.]{3,}|x{6,})"
+    r"|your[-_][a-z]\w*|YOUR_[A-Z]\w*|CHANGE_?ME|REPLACE_?(?:ME|WITH_\w+)|hf_[xX.]{3,}\w*|sk-[xX.]{3,}|x{6,}|(?:xx?x?\.){2,}x+)"
 )
 _TOKENS = re.compile(r"<(?:IMAGE|VIDEO|AUDIO|FILE|NAME|USER|MODEL)>", re.IGNORECASE)
 _SECRET_NAME = re.compile(

@@ -61,7 +61,7 @@ def target(folder: Folder, text: str = "") -> Target:
         ({"grade": "consumer"}, A800, False, "GPU grade datacenter, not consumer"),
         ({"gpus": ">=2"}, A800, True, "4 GPUs a node"),
         ({"gpus": "<4"}, A800, False, "4 GPUs a node, not <4"),
-        ({"nodes": ">1"}, "", False, "1 nodes, not >1"),
+        ({"nodes": ">1"}, "", False, "1 node, not >1"),
         ({"rented": True}, VAST, True, "rented from vast"),
         ({"rented": True}, "", False, "a machine of one's own"),
         ({"rented": False}, VAST, False, "rented from vast"),
@@ -93,7 +93,7 @@ def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, 
 def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
     spec = target(folder)
     verdict = judge(fix(applies={"gpu": True, "nodes": ">=2", "stack": ["vllm"]}), spec, {})
-    assert verdict.reasons == ("no GPU", "1 nodes, not >=2", "vllm is not in the stack")
+    assert verdict.reasons == ("no GPU", "1 node, not >=2", "vllm is not in the stack")
 
 
 def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> None:

@@ -168,7 +168,8 @@ CASES = [
     (
         "x.py",
         PYTHON,
-        "4 nccl-timeout, 5 nccl-timeout, 6 nccl-timeout, 7 nccl-timeout, 8 nccl-timeout, 9 nccl-timeout, 10 nccl-timeout,"
+        "4 nccl-timeout, 5 nccl-timeout, 6 nccl-timeout, 7 nccl-timeout, 8 nccl-timeout, 9 nccl-timeout,"
+        " 10 nccl-timeout,"
         " 11 ray-storage-python, 12 ray-shutdown, 13 ray-shutdown, 13 nccl-timeout, 14 ray-shutdown,"
         " 16 stubs-at-run-time, 16 empty-path-element, 17 vllm-disable-log-requests-python",
     ),

@@ -12,9 +12,9 @@ STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"
 
 
-def rules_of(text: str, name: str = "x.sh", **where: str | int) -> list[str]:
+def rules_of(text: str, name: str = "x.sh", **where: str) -> list[str]:
     """Return the rules found in a text, without notes, each once."""
-    found = lint_text(name, text, load_drift(), where=Where(**where))  # type: ignore[arg-type]
+    found = lint_text(name, text, load_drift(), where=Where(**where))
     return sorted({one.rule for one in found if one.severity != "note"})
 
 
@@ -37,6 +37,10 @@ BAD = [
     ("mpirun -np 8 -x NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
     ("srun --export=ALL,NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
     ("""ray job submit --runtime-env-json '{"env_vars": {"NCCL_TIMEOUT": "600"}}' -- python x.py""", "nccl-timeout"),
+    (
+        'J="{\\"env_vars\\": {\\"NCCL_TIMEOUT\\": \\"600\\"}}"\nray job submit --runtime-env-json="$J" -- x',
+        "nccl-timeout",
+    ),
     ("python x.py +ray_kwargs.ray_init.runtime_env.env_vars.NCCL_TIMEOUT=600", "nccl-timeout"),
     ("echo 'export NCCL_TIMEOUT=600' >> ~/.bashrc", "nccl-timeout"),
     ("cat >> ~/.bashrc <<EOF\nexport NCCL_TIMEOUT=600\nEOF", "nccl-timeout"),
@@ -103,6 +107,16 @@ BAD = [
     ("huggingface-cli download a/b", "huggingface-cli"),
     ("ulimit -s unlimited", "stack-unlimited"),
     ("nvidia-smi | grep 'CUDA Version'", "nvidia-smi-scraped"),
+    ("$(which ray) shutdown", "ray-shutdown"),
+    ("tmux send-keys -t a 'ray shutdown' C-m", "ray-shutdown"),
+    ("grep '[actor]|[rollout]' x.log", "bracket-pattern"),
+    ("python -mjson.tool a.jsonl", "json-lines"),
+    ('$Env:PATH += ";x"', "powershell-in-bash"),
+    ("rm -rf $env:TEMP\\nccl*", "powershell-in-bash"),
+    ("ssh root@xxx.xxx.xxx.xxx", "placeholder"),
+    ("P=${P:-18100}\nray start --head --port=$P", "ray-port-in-worker-range"),
+    ("ray start --head --port=8100\nREWARD_PORT=15001", "port-among-ray-workers"),
+    ("ray start --head --port=8100\nvllm serve m --port 12000", "port-among-ray-workers"),
     # Ray's options
     ("ray start --head --storage=/s", "ray-storage"),
     ("ray start --head \\\n  --storage /s", "ray-storage"),
@@ -203,6 +217,7 @@ GOOD = [
     'tail -f "a b/"*.log; du -sh "a b/"*/; ls logs/*.log',
     "find . -name '*.log'; rsync -av --include='*.py' a b; scp 'h:logs/*' .; ssh h 'rm logs/*'",
     "grep -E '[0-9]+|[Ee]rror|[a-zA-Z_]+|[[:space:]]|[ACGT]' f",
+    "df -h | grep -oE '[0-9.]+[KMGT]'; grep '^[rwx]' f; REWARD_PORT=15001 vllm serve m --port 12000",
     "grep -F '[ERROR]' f; grep '\\[ERROR\\]' f; grep -v '^$' f",
     "set -o pipefail\npython x.py | tee x.log",
     "set -euo pipefail\npython x.py 2>&1 | tee x.log",
@@ -224,7 +239,7 @@ GOOD = [
     "python -m vllm.entrypoints.openai.api_server --model m --port 8000 --attention-backend FLASH_ATTN",
     "python -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 --reward.remote_url http://h:5001/r",
     "python -m x --nnodes 1 --reward-url http://127.0.0.1:5001/r",
-    "torchrun --nproc_per_node 2 nccl_test.py",
+    "torchrun --nproc_per_node 2 nccl_test.py; python -m s --nnodes 2 --host 127.0.0.1; cd {{ site }}",
     "MASTER_ADDR=h MASTER_PORT=1 RANK=0 WORLD_SIZE=1 "
     """python -c "import torch.distributed as d; d.init_process_group('nccl')" """,
     """python -c "import ray; ray.init(address='auto'); print(ray.nodes())" """,
@@ -262,7 +277,6 @@ def test_a_target_decides_what_depends_on_the_machine() -> None:
     assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile", region="cn") == ["dockerfile-syntax"]
     assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile") == []
     assert rules_of("pip install torch==2.6.0+cu124", target="t", arch="sm_120") == ["cuda-before-blackwell"]
-    assert rules_of("python x.py --url=http://localhost:1/", target="t", nodes=2) == ["loopback-on-nodes"]
 
 
 def test_a_comment_switches_a_rule_off_for_its_line() -> None:

@@ -41,7 +41,9 @@ def test_every_row_has_a_date_a_source_and_a_form_that_works() -> None:
 
 def test_the_pits_that_it_covers_are_named() -> None:
     covered = {number for one in load_drift() for number in one.covers}
-    verified = "P011 P012 P021 P023 P027 P052 P053 P058 P059 P060 P061 P062 P063 P065 P066 P072 P074 P076 P082 P083 P089"
+    verified = (
+        "P011 P012 P021 P023 P027 P052 P053 P058 P059 P060 P061 P062 P063 P065 P066 P072 P074 P076 P082 P083 P089"
+    )
     verified += " P103 P114 P116 P123 P125 P129 P130 P132 P155 P157 P161 P162 P171 P187 P201"
     assert set(verified.split()) <= covered
 

@@ -166,7 +166,7 @@ into = "/opt/$(x);y"
         "ADD": '/out/opt/$(x)"/',
         "COPY": "/out/opt/${HOME}\\",
     }
-    assert "        '/opt/$(x);y' 1 /opt/tools/patches/one.diff \\\n" in text
+    assert "\n# one.diff: changes /opt/$(x);y\n" in text
 
 
 def test_a_name_that_a_template_does_not_get_is_an_error(folder: Folder) -> None:

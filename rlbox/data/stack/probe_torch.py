@@ -123,6 +123,7 @@ def load_each(paths: list[str]) -> None:
 def main() -> None:
     """Carry out the steps; the first error ends them."""
     step = "import"
+    os.nice(5)  # Ray beside it is a chain of processes that wait for each other
     try:
         torch = import_torch()
         step = "cpu"

@@ -1,0 +1,106 @@
+"""`rlbox doctor`: what it prints, its exit codes, `--fix`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import EngineSocket, Folder, Rlbox
+
+from rlbox.plan.doctor import Report
+from rlbox.plan.doctor_host import EngineFacts
+from rlbox.spec.finding import Finding
+
+SMALL = Finding(
+    id="shm-too-small", title="shared memory is too small", seen="64 MiB", where="shm", remedy="--shm-size=2g"
+)  # fmt: skip
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+    """What the examinations of a test find, one after the other."""
+    reports: list[Report] = []
+    monkeypatch.setattr("rlbox.cli.examine._examine", lambda app, name, data, budget_s: reports.pop(0))
+    return reports
+
+
+def test_nothing_found_is_silent(rlbox: Rlbox, found: list[Report]) -> None:
+    found.append(Report(checks=31, seconds=4.2))
+    said = rlbox("doctor")
+    assert (said.code, said.out, said.err) == (0, "", "doctor: 31 checks, nothing found, 4.2 s\n")
+
+
+def test_an_error_is_named_with_its_remedy(rlbox: Rlbox, found: list[Report]) -> None:
+    found.append(Report(findings=(SMALL,), checks=31, seconds=4.2))
+    said = rlbox("doctor")
+    assert said.code == 1
+    assert said.out == (
+        "error: shm-too-small: shared memory is too small: 64 MiB\n  where: shm\n  next:  --shm-size=2g\n"
+    )
+    assert said.err == "doctor: 31 checks, 1 error, 4.2 s\n"
+
+
+def test_a_warning_is_no_failure(rlbox: Rlbox, found: list[Report]) -> None:
+    found.append(Report(findings=(replace(SMALL, level="warning"),), checks=31, seconds=4.2))
+    said = rlbox("doctor")
+    assert said.code == 0
+    assert said.out.startswith("warning: shm-too-small")
+
+
+def test_json(rlbox: Rlbox, found: list[Report]) -> None:
+    found.append(Report(findings=(SMALL,), checks=31, seconds=4.2))
+    said = rlbox("doctor", "--json")
+    assert said.code == 1
+    assert {key: said.data[key] for key in ("schema", "checks", "seconds", "unfinished")} == {
+        "schema": 1, "checks": 31, "seconds": 4.2, "unfinished": [],
+    }  # fmt: skip
+    assert [(row["id"], row["fixable"]) for row in said.data["findings"]] == [("shm-too-small", False)]
+
+
+def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], tmp_path: Path) -> None:
+    missing = Finding(id="folder-missing", title="", repair=("folder", f"{tmp_path}/cache"))
+    found += [Report(findings=(missing,), checks=3), Report(checks=3)]
+    said = rlbox("doctor", "--fix")
+    assert said.code == 0
+    assert said.err == (
+        f"fix: folder-missing: made the folder {tmp_path}/cache\ndoctor: 3 checks, nothing found, 0.0 s\n"
+    )
+    assert os.path.isdir(tmp_path / "cache")
+
+
+def test_fix_with_nothing_to_repair(rlbox: Rlbox, found: list[Report]) -> None:
+    found.append(Report(findings=(SMALL,), checks=3))
+    said = rlbox("doctor", "--fix", "--json")
+    assert said.data["fixed"] == []
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_host_without_an_engine(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr("rlbox.cli.examine_host.probe_running", lambda: ())
+    said = rlbox("doctor")
+    assert said.code == 1
+    assert said.out.startswith("error: engine-missing: the container engine cannot be used: no Docker engine answers\n")
+    assert f"where: unix://{tmp_path}/none.sock" in said.out
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_names_of_dotenv_that_are_not_exported(
+    rlbox: Rlbox, folder: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.answers["/info"] = (200, b"{}")
+    folder.write(".env", "RLBOX_TEST_TOKEN=secret\n")
+    monkeypatch.setattr("rlbox.cli.examine_host.probe_engine", lambda: EngineFacts())
+    monkeypatch.setattr("rlbox.cli.examine_host.probe_running", lambda: ())
+    said = rlbox("doctor")
+    assert said.code == 1
+    assert "env-not-exported: names of .env are not in the environment: RLBOX_TEST_TOKEN" in said.out
+    assert "secret" not in said.out + said.err
+
+
+def test_an_unknown_target(rlbox: Rlbox) -> None:
+    said = rlbox("doctor", "lokal")
+    assert said.code == 2
+    assert "lokal" in said.err

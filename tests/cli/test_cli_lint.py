@@ -1,0 +1,206 @@
+"""`rlbox lint`."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import sys
+import time
+
+import pytest
+from fakes import CASES, CHECKOUT, TARGET, Folder, Rlbox
+
+BAD = CASES / "lint" / "bad.sh"
+GOOD = CASES / "lint" / "good.sh"
+PINNED = TARGET.replace('"six==1.16.0"', '"vllm==0.12.0", "ray[default]==2.60.0", "torch"')
+
+
+def test_a_script_with_defects(rlbox: Rlbox) -> None:
+    said = rlbox("lint", str(BAD), "--json")
+    assert said.code == 1
+    assert said.data["schema"] == 1
+    assert [(one["line"], one["rule"]) for one in said.data["findings"]] == [
+        (4, "nccl-timeout"),
+        (5, "stubs-at-run-time"),
+        (5, "empty-path-element"),
+        (6, "ray-shutdown"),
+        (7, "kill-by-name"),
+        (9, "ray-port-in-worker-range"),
+        (10, "ray-dashboard-open"),
+        (11, "ray-storage"),
+        (12, "curl-without-fail"),
+        (13, "ray-job-packs-folder"),
+        (14, "openrlhf-flags"),
+        (15, "loopback-on-nodes"),
+        (15, "openrlhf-flags"),
+        (16, "openrlhf-flags"),
+        (16, "ray-job-relative-output"),
+        (16, "tee-status"),
+        (17, "quoted-glob"),
+        (17, "bracket-pattern"),
+    ]
+
+
+def test_the_same_script_in_forms_that_work(rlbox: Rlbox) -> None:
+    said = rlbox("lint", str(GOOD))
+    assert (said.code, said.out, said.err) == (0, "", "1 file: nothing found\n")
+
+
+def test_text(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.sh", "ray shutdown\n")
+    said = rlbox("lint", "x.sh")
+    assert said.code == 1
+    assert said.out == (
+        "x.sh:1:1: error: Ray has no command `shutdown`: No such command 'shutdown'; ray.shutdown() is Python"
+        " [ray-shutdown]\n"
+        "  next: ray stop, in the container of your own cluster only\n"
+    )
+    assert said.err == "1 file: 1 error\n"
+
+
+def test_warnings_do_not_fail(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.sh", "pkill -f train.py\n")
+    said = rlbox("lint", "x.sh")
+    assert (said.code, said.err) == (0, "1 file: 1 warning\n")
+
+
+def test_notes_are_shown_when_asked_for(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.sh", "export TRITON_CACHE_DIR=/tmp/triton\n")
+    said = rlbox("lint", "x.sh")
+    assert (said.code, said.out, said.err) == (0, "", "1 file: 1 note (-v shows the notes)\n")
+    assert "[cache-in-tmp]" in rlbox("lint", "-v", "x.sh").out
+    assert rlbox("lint", "x.sh", "--json").data["findings"][0]["severity"] == "note"
+
+
+def test_a_finding_as_data(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.sh", "  ray shutdown\n")
+    assert rlbox("lint", "x.sh", "--json").data == {
+        "schema": 1,
+        "files": 1,
+        "findings": [
+            {
+                "file": "x.sh",
+                "line": 1,
+                "column": 3,
+                "rule": "ray-shutdown",
+                "severity": "error",
+                "what": "Ray has no command `shutdown`: No such command 'shutdown'; ray.shutdown() is Python",
+                "next": "ray stop, in the container of your own cluster only",
+                "covers": ["P123"],
+            }
+        ],
+        "unread": [],
+    }
+
+
+def test_without_files_the_specs_and_jobs(rlbox: Rlbox, folder: Folder) -> None:
+    assert rlbox("lint").code == 0
+    folder.target("mine", TARGET + '[env]\nNCCL_TIMEOUT = "600"\n')
+    said = rlbox("lint")
+    assert said.code == 1
+    assert "images/mine/target.toml:12:17: error: NCCL has no variable NCCL_TIMEOUT" in said.out
+
+
+def test_a_target_decides_by_its_versions(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine", PINNED)
+    folder.write("x.sh", "export VLLM_ATTENTION_BACKEND=FLASH_ATTN\nray start --head --storage=/s\n")
+    assert rlbox("lint", "x.sh", "--json").data["findings"][0]["severity"] == "warning"
+    found = rlbox("lint", "x.sh", "--target", "mine", "--json").data["findings"]
+    assert [(one["rule"], one["severity"]) for one in found] == [("ray-storage", "error")]
+    assert found[0]["what"].endswith("(still accepted by ray <2.48, and here it is 2.60.0)")
+    assert rlbox("lint", "x.sh", "--target", "none").code == 2
+
+
+def test_standard_input(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ray shutdown\n")))
+    said = rlbox("lint", "-")
+    assert said.code == 1
+    assert said.out.startswith("<stdin>:1:1: error: ")
+
+
+def test_a_folder_is_walked(rlbox: Rlbox, folder: Folder) -> None:
+    for name in (
+        "a/x.sh",
+        "a/Dockerfile",
+        "a/.git/x.sh",
+        "a/node_modules/x.sh",
+        "a/data.csv",
+        "a/lock.json",
+        "a/b/run",
+    ):
+        folder.write(name, "#!/bin/sh\nray shutdown\n" if "Docker" not in name else "FROM a:1\nRUN ray shutdown\n")
+    folder.write("a/plain", "ray shutdown\n")
+    (folder.path / "a/binary.sh").write_bytes(b"\0\1")
+    data = rlbox("lint", "a", "a/x.sh", "--json").data
+    assert [one["file"] for one in data["findings"]] == ["a/Dockerfile", "a/b/run", "a/x.sh"]
+    assert data["unread"] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo") or os.geteuid() != 0, reason="a pipe to nowhere")
+def test_a_pipe_that_nobody_writes_to_does_not_hang(rlbox: Rlbox, folder: Folder) -> None:
+    os.mkfifo(folder.path / "pipe")
+    said = rlbox("lint", "pipe")
+    assert (said.code, said.err.splitlines()[0]) == (
+        2,
+        "rlbox: error: pipe: is no file that can be read as text",
+    )
+
+
+def test_what_cannot_be_read_is_said_once_and_the_rest_is_read(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("x.sh", "ray shutdown\n")
+    (folder.path / "bin").write_bytes(b"\x7fELF\0\0")
+    said = rlbox("lint", "missing.sh", "bin", "x.sh")
+    assert said.code == 2
+    assert "[ray-shutdown]" in said.out
+    assert said.err == (
+        "1 file: 1 error\n"
+        "rlbox: error: missing.sh: there is no such file\n"
+        "  bin: is a binary file, it holds NUL bytes\n"
+        "  next:  name scripts, specs or notes\n"
+    )
+    data = rlbox("lint", "missing.sh", "x.sh", "--json")
+    assert (data.code, data.data["unread"]) == (2, ["missing.sh: there is no such file"])
+    assert rlbox("lint", "missing.sh", "--json").data["error"]["exit_code"] == 2
+
+
+def test_a_hundred_megabytes_are_no_script(rlbox: Rlbox, folder: Folder) -> None:
+    with (folder.path / "big.sh").open("wb") as file:
+        file.truncate(100 * 2**20)
+    began = time.perf_counter()
+    said = rlbox("lint", "big.sh")
+    assert (said.code, said.err.splitlines()[0]) == (
+        2,
+        "rlbox: error: big.sh: is larger than 1 MiB, so it is no script",
+    )
+    assert time.perf_counter() - began < 5
+
+
+def test_other_encodings(rlbox: Rlbox, folder: Folder) -> None:
+    (folder.path / "a.ps1").write_bytes('$env:NCCL_TIMEOUT = "1"\n'.encode("utf-16"))
+    (folder.path / "b.sh").write_bytes("# 中文\nray shutdown\n".encode("gb18030"))
+    found = rlbox("lint", "a.ps1", "b.sh", "--json").data["findings"]
+    assert [(one["file"], one["line"]) for one in found] == [("a.ps1", 1), ("b.sh", 2)]
+
+
+def test_the_table(rlbox: Rlbox) -> None:
+    said = rlbox("lint", "--list")
+    assert said.code == 0
+    assert re.search(r"^nccl-timeout +error +NCCL has no variable NCCL_TIMEOUT", said.out, re.MULTILINE)
+    assert "(vllm: works with <0.13, warns with >=0.13,<0.15)" in said.out
+    rows = rlbox("lint", "--list", "--json").data["rules"]
+    assert {"id", "what", "next", "works", "dated", "covers", "source"} <= set(rows[0])
+
+
+def test_the_examples_of_the_guide(rlbox: Rlbox, folder: Folder) -> None:
+    text = (CHECKOUT / "docs/lint.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    folder.write("launch.sh", script)
+    (shown,) = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    typed = [line[2:].partition("  #")[0] for line in shown.splitlines() if line.startswith("$ ")]
+    assert len(typed) > 3
+    for line in typed:
+        said = rlbox(*shlex.split(line)[1:])
+        assert said.code == (1 if "launch.sh" in line else 0), said.err
+    assert rlbox("lint", "launch.sh").out in shown

@@ -1,0 +1,285 @@
+"""What doctor's judges make of facts: each fault is named, and a healthy machine is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlbox.plan.doctor_disks import PlaceFacts, judge_places
+from rlbox.plan.doctor_env import DotEnv, EnvFacts, judge_environment, parse_dotenv
+from rlbox.plan.doctor_facts import Demands, demands_of
+from rlbox.plan.doctor_limits import GIB, MIB, LimitFacts, judge_limits
+from rlbox.plan.doctor_network import NetworkFacts, Reached, Taken, judge_network
+from rlbox.plan.doctor_packages import AbiGap, Damage, PackageFacts, judge_packages
+from rlbox.plan.doctor_paths import PathFacts, judge_paths
+from rlbox.plan.doctor_processes import Running, judge_processes
+from rlbox.spec.finding import Finding
+
+TARGET = Demands(target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"})
+LIMITS = LimitFacts(
+    shm_total=2 * GIB, shm_free=2 * GIB, pids_max=4096, pids_now=9, memory_max=14 * GIB, memory_free=9 * GIB, cores=2
+)
+PLACE = PlaceFacts(role="data", path="/data", total=100 * GIB, free=50 * GIB, inodes=10**6, inodes_free=10**5)
+PATHS = PathFacts(prefix="/opt/venv", programs={"python3": "/opt/venv/bin/python3", "ray": "/opt/venv/bin/ray"})
+PACKAGES = PackageFacts(site="/site", installed={"torch": ("2.13.0",), "ray": ("2.60.0",)})
+NETWORK = NetworkFacts(hostname="box", hostname_ips=("127.0.1.1",), names=("lo", "eth0"), now=2e9, not_before=1e9)
+
+
+def ids(findings: Any) -> list[str]:
+    return [finding.id for finding in findings]
+
+
+def test_a_healthy_machine_is_silent() -> None:
+    assert judge_limits(LIMITS, TARGET) == []
+    assert judge_places([PLACE, replace(PLACE, role="tmp", path="/tmp")], TARGET, "uid 1") == []
+    assert judge_paths(PATHS, TARGET) == []
+    assert judge_packages(PACKAGES, TARGET) == []
+    assert judge_network(NETWORK, TARGET) == []
+    assert judge_environment(EnvFacts(environ={"HF_TOKEN": "abc", "TOKENIZERS_PARALLELISM": ""}), TARGET) == []
+    assert list(judge_processes([])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "level", "seen"),
+    [
+        ({"shm_total": None}, "shm-missing", "error", "is no directory"),
+        ({"shm_total": 64 * MIB}, "shm-too-small", "error", "64 MiB, the target wants 2 GiB"),
+        ({"shm_total": int(1.5 * GIB)}, "shm-too-small", "warning", "1.5 GiB, the target wants 2 GiB"),
+        ({"shm_error": "Permission denied"}, "shm-not-writable", "error", "Permission denied"),
+        (
+            {"shm_free": 9 * MIB, "shm_largest": (("/dev/shm/x", GIB),)},
+            "shm-full",
+            "error",
+            "largest: /dev/shm/x 1.0 GiB",
+        ),
+        ({"pids_max": 100}, "pids-limit", "error", "limit 100, 9 in use, 2 cores; wanted: 4096"),
+        ({"pids_max": 1024}, "pids-limit", "warning", "limit 1024, 9 in use, 2 cores; wanted: 4096"),
+        ({"rlimits": {"nproc": 50}}, "pids-limit", "error", "limit 50"),
+        ({"memory_max": GIB}, "memory-limit", "error", "1.0 GiB, the target wants 14.0 GiB"),
+        ({"memory_max": 8 * GIB}, "memory-limit", "warning", "8.0 GiB, the target wants 14.0 GiB"),
+        ({"memory_free": 200 * MIB}, "memory-low", "error", "200 MiB free"),
+        ({"cpus": 0.5}, "cpu-quota", "warning", "0.5 cores"),
+        ({"rlimits": {"nofile": 256}}, "ulimit-nofile", "error", "256 open files, 4096 are the least"),
+        ({"rlimits": {"fsize": 100 * MIB}}, "ulimit-fsize", "error", "100 MiB a file"),
+        ({"rlimits": {"as": 4 * GIB}}, "ulimit-as", "error", "4096 MiB of addresses"),
+        ({"rlimits": {"cpu": 60}}, "ulimit-cpu", "error", "60 seconds of CPU"),
+    ],
+)
+def test_limits(changes: dict[str, Any], name: str, level: str, seen: str) -> None:
+    (finding,) = judge_limits(replace(LIMITS, **changes), TARGET)
+    assert (finding.id, finding.level) == (name, level)
+    assert seen in finding.seen
+    assert finding.remedy
+
+
+def test_limits_of_a_platform_that_are_known_are_no_finding() -> None:
+    rented = replace(TARGET, pids=0, pid_limit=1024)
+    assert judge_limits(replace(LIMITS, pids_max=1024, cores=384), rented) == []
+    assert ids(judge_limits(replace(LIMITS, pids_max=1024, cores=384), replace(rented, pid_limit=0))) == ["pids-limit"]
+
+
+def test_floors_hold_where_the_target_says_nothing() -> None:
+    assert ids(judge_limits(replace(LIMITS, shm_total=64 * MIB, pids_max=100), Demands())) == [
+        "shm-too-small", "pids-limit",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "seen"),
+    [
+        ({"kind": "missing", "error": "/data: no such folder"}, "data-disk-missing", "no such folder"),
+        ({"kind": "read-only", "error": "Read-only file system"}, "data-disk-read-only", "Read-only"),
+        (
+            {"kind": "denied", "error": "Permission denied", "owner": "/data is uid 0's"},
+            "data-disk-denied",
+            "for uid 7",
+        ),
+        ({"kind": "full", "error": "No space left on device", "free": 0}, "data-disk-full", "0 MiB free of 100.0 GiB"),
+        ({"kind": "slow", "error": "no answer in 4 s"}, "data-disk-slow", "no answer"),
+        ({"free": 100 * MIB}, "data-disk-full", "100 MiB free of 100.0 GiB, 1.0 GiB are needed"),
+        ({"inodes_free": 3}, "data-disk-inodes", "3 of 1000000 inodes are free"),
+        ({"role": "tmp", "path": "/tmp", "free": MIB}, "tmp-full", "512 MiB are needed"),
+        ({"role": "HF_HOME", "path": "/x", "kind": "denied", "mine": True}, "folder-denied", "for uid 7"),
+    ],
+)
+def test_places(place: dict[str, Any], name: str, seen: str) -> None:
+    (finding,) = judge_places([replace(PLACE, **place)], TARGET, "uid 7")
+    assert finding.id == name
+    assert seen in finding.seen
+    assert finding.remedy
+
+
+def test_folders_of_one_full_disk_are_one_finding() -> None:
+    full = replace(PLACE, kind="full", free=0)
+    assert ids(judge_places([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "seen"),
+    [
+        ({"programs": {"ray": "/usr/local/bin/ray"}}, "path-shadowed", "ray is /usr/local/bin/ray"),
+        ({"programs": {"ray": ""}}, "ray-not-on-path", "ray is not found"),
+        ({"lib64": "missing"}, "lib64-missing", "there is no lib64"),
+        ({"lib64": "nested"}, "lib64-missing", "the link inside it"),
+        (
+            {"environ": {"LD_LIBRARY_PATH": "/cuda/lib64/stubs:/cuda/lib64"}},
+            "cuda-stubs-order",
+            "has /cuda/lib64/stubs",
+        ),
+        ({"environ": {"LIBRARY_PATH": "/c/stubs:/c/lib64"}}, "cuda-stubs-order", "stubs before /c/lib64"),
+        ({"linker": ("0.conf: /cuda/lib64/stubs",)}, "cuda-stubs-order", "the loader is told"),
+        ({"environ": {"LD_LIBRARY_PATH": "/a::/b"}}, "empty-path-element", "/a::/b"),
+        ({"environ": {"PYTHONHOME": "/usr"}}, "pythonhome-set", "/usr"),
+        ({"shadows": ("/x/torch",)}, "pythonpath-shadows", "/x/torch"),
+        ({"cuda_home": "/c", "cuda_missing": ("bin/nvcc",)}, "cuda-home", "/c lacks bin/nvcc"),
+        ({"preload_missing": ("/x.so",)}, "preload-missing", "/x.so"),
+    ],
+)
+def test_paths(changes: dict[str, Any], name: str, seen: str) -> None:
+    (finding,) = judge_paths(replace(PATHS, **changes), TARGET)
+    assert finding.id == name
+    assert seen in finding.seen
+
+
+def test_stubs_last_on_the_linkers_path_are_right() -> None:
+    assert judge_paths(replace(PATHS, environ={"LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}), TARGET) == []
+
+
+def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
+    facts = replace(PATHS, environ={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})
+    assert ids(judge_paths(facts, replace(TARGET, grade="consumer"))) == ["cuda-compat-shadows-driver"]
+    assert judge_paths(facts, replace(TARGET, grade="datacenter")) == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "seen"),
+    [
+        ({"HF_TOKEN": ""}, "token-unset", "HF_TOKEN: no value"),
+        ({"RLBOX_SECRETS": "WANDB_API_KEY"}, "token-unset", "WANDB_API_KEY: no value"),
+        ({"HF_TOKEN": "<your token>"}, "token-placeholder", "HF_TOKEN"),
+        ({"HF_TOKEN": "abc\r"}, "token-placeholder", "HF_TOKEN"),
+        ({"WANDB_KEY": "abc"}, "token-name", "WANDB_API_KEY is not"),
+        ({"OMP_NUM_THREADS": "0"}, "threads-value", "OMP_NUM_THREADS=0"),
+        ({"http_proxy": "http://p:1"}, "proxy-for-localhost", "no_proxy lacks localhost and 127.0.0.1"),
+        ({"RAY_TMPDIR": "/" + "x" * 60}, "ray-tmpdir-long", "61 characters"),
+    ],
+)
+def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
+    (finding,) = judge_environment(EnvFacts(environ=environ), TARGET)
+    assert finding.id == name
+    assert seen in finding.seen
+    assert "abc" not in str(finding)  # no value of a token
+
+
+def test_dotenv_names_that_are_not_exported() -> None:
+    file = DotEnv(path="/data/.env", values={"HF_TOKEN": "secret", "A": "1", "WANDB_API_KEY": ""})
+    first, second = judge_environment(EnvFacts(environ={"A": "1"}, files=(file,)), TARGET)
+    assert (first.id, first.seen, first.remedy) == ("env-not-exported", "HF_TOKEN", "set -a; . /data/.env; set +a")
+    assert (second.id, second.seen) == ("token-unset", "WANDB_API_KEY: no value")
+
+
+def test_dotenv_as_a_shell_reads_it() -> None:
+    file = parse_dotenv("e", "# c\nA=1\nexport B='2'\n\nC = 3\nD=4\r\nnonsense\n")
+    assert file.values == {"A": "1", "B": "2", "C": "3", "D": "4"}
+    assert file.broken == (
+        "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is no NAME=value",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "seen"),
+    [
+        ({"localhost": ()}, "localhost-unresolved", "localhost is unknown"),
+        ({"loopback_error": "Network is unreachable"}, "loopback-down", "unreachable"),
+        ({"hostname_ips": ("10.9.9.9",), "foreign_ips": ("10.9.9.9",)}, "hostname-foreign", "10.9.9.9"),
+        ({"environ": {"NCCL_SOCKET_IFNAME": "ib0"}}, "interface-missing", "NCCL_SOCKET_IFNAME=ib0; there are lo, eth0"),
+        ({"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved": ("VLLM_HOST_IP",)}, "address-unknown", "10.9.9.9"),
+        ({"taken": (Taken(name="smoke.vllm", number=21432, holder="x (pid 3)"),)}, "port-taken", "21432 (smoke.vllm)"),
+        ({"reached": (Reached(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
+        ({"reached": (Reached(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
+        (
+            {"reached": (Reached(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
+            "ray-address-dead",
+            "no",
+        ),
+        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "900 s behind"),
+        ({"now": 1.0}, "clock-skew", "behind"),
+    ],
+)
+def test_network(changes: dict[str, Any], name: str, seen: str) -> None:
+    (finding,) = judge_network(replace(NETWORK, **changes), TARGET)
+    assert finding.id == name
+    assert seen in finding.seen
+
+
+def test_a_hostname_on_the_loopback_is_wrong_on_several_nodes_only() -> None:
+    assert ids(judge_network(NETWORK, replace(TARGET, nodes=2))) == ["hostname-loopback"]
+
+
+def test_an_interface_may_be_named_by_its_beginning_for_nccl() -> None:
+    assert judge_network(replace(NETWORK, environ={"NCCL_SOCKET_IFNAME": "eth,ib"}), TARGET) == []
+    assert ids(judge_network(replace(NETWORK, environ={"GLOO_SOCKET_IFNAME": "eth"}), TARGET)) == ["interface-missing"]
+
+
+def test_packages() -> None:
+    other = replace(PACKAGES, installed={"torch": ("2.9.0",), "ray": ("2.60.0",)})
+    assert [f.seen for f in judge_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
+    gone = replace(PACKAGES, installed={"ray": ("2.60.0",)})
+    assert ids(judge_packages(gone, TARGET)) == ["package-missing"]
+    short = Damage(package="vllm", path="/s/_C.so", kind="short", what="has 5 bytes of 9")
+    missing = replace(short, path="/s/x.py", kind="missing", what="is missing")
+    (found,) = judge_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
+    assert (found.id, found.seen) == ("file-truncated", "/s/_C.so has 5 bytes of 9")
+    gap = AbiGap(path="/s/flash_attn_2_cuda.so", count=3, example="_ZN3c105Error")
+    (found,) = judge_packages(replace(PACKAGES, gaps=(gap,)), TARGET)
+    assert found.seen == "flash_attn_2_cuda.so wants 3 symbols that torch 2.13.0 lacks: _ZN3c105Error"
+    assert ids(judge_packages(PackageFacts(site="/s", missing="gone"), TARGET)) == ["stack-missing"]
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        Running(pid=5, name="raylet", words="/x/raylet --a", owner="user a", age_s=5),
+        Running(pid=5, name="ray::IDLE", words="ray::IDLE", owner="user a", age_s=5),
+        Running(
+            pid=5, name="python", words="/opt/venv/bin/python -m vllm.entrypoints.openai.api_server", owner="u", age_s=5
+        ),
+        Running(
+            pid=5, name="python", words="/opt/venv/bin/python train.py", owner="u", age_s=5, orphan=True, stack=True
+        ),
+    ],
+)
+def test_what_a_run_left_behind_is_named_with_its_owner(process: Running) -> None:
+    (finding,) = judge_processes([process])
+    assert finding.id == "stale-processes"
+    assert f"(pid 5, {process.owner}, 5 s old)" in finding.seen
+    for spared in ({"own": True}, {"busy_run": True}, {"zombie": True}):
+        assert list(judge_processes([replace(process, **spared)])) == []
+
+
+def test_other_programs_are_left_alone() -> None:
+    editor = Running(pid=5, name="vim", words="vim array.py raymond.txt", owner="user a", age_s=5)
+    assert list(judge_processes([editor])) == []
+
+
+def test_demands_of_a_manifest_and_a_lock() -> None:
+    manifest = {
+        "target": "mine",
+        "facts": {
+            "run": {"shm_gib": 2, "pids": 9}, "disk": {"mount": "/d", "need_gib": 3}, "hardware": {"nodes": 2},
+            "env": {"A": "1"}, "ports": {"a.b": 7},
+        },
+    }  # fmt: skip
+    lock = {"python": "3.11", "groups": [{"name": "g", "packages": [{"name": "Flash_Attn", "version": "2"}]}]}
+    found = demands_of(manifest, lock)
+    assert (found.shm_gib, found.pids, found.mount, found.nodes, found.ports) == (2.0, 9, "/d", 2, {"a.b": 7})
+    assert found.has("flash-attn")
+    assert demands_of({}, {}) == Demands()
+
+
+def test_every_finding_says_what_to_do() -> None:
+    facts = NetworkFacts(localhost=(), taken=(Taken(name="a", number=1, holder="h"),), now=1, not_before=1e9)
+    findings: list[Finding] = [*judge_limits(LimitFacts(shm_total=None), TARGET), *judge_network(facts, TARGET)]
+    assert all(finding.remedy and finding.where for finding in findings)

@@ -1,0 +1,230 @@
+"""Doctor's probes on files and folders of the test's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+
+from rlbox.act.doctor_fixes import probe_fixes, read_manifest
+from rlbox.act.doctor_repair import repair
+from rlbox.act.elf import BrokenElf, check_elf, read_symbols
+from rlbox.act.probe_disks import places_of, probe_places
+from rlbox.act.probe_limits import probe_limits
+from rlbox.act.probe_packages import probe_packages
+from rlbox.act.probe_paths import probe_environment, probe_paths
+from rlbox.act.probe_processes import probe_running
+from rlbox.act.probe_programs import Program
+from rlbox.act.probe_threads import Probes
+from rlbox.plan.doctor_facts import Demands
+from rlbox.spec.finding import Finding
+
+WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
+
+
+def record(site: Path, name: str, files: dict[str, bytes]) -> None:
+    """Lay down a distribution with its RECORD."""
+    rows = []
+    for path, data in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(data)
+        digest = urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.append(f"{path},sha256={digest},{len(data)}")
+    info = site / f"{name}.dist-info"
+    info.mkdir(parents=True)
+    (info / "RECORD").write_text("\n".join([*rows, f"{name}.dist-info/RECORD,,"]))
+
+
+def test_a_whole_elf_file_and_one_cut_short(tmp_path: Path) -> None:
+    check_elf(str(WHOLE))
+    for size in (0, 10, 100, WHOLE.stat().st_size // 2, WHOLE.stat().st_size - 1):
+        short = tmp_path / f"short-{size}.so"
+        short.write_bytes(WHOLE.read_bytes()[:size])
+        with pytest.raises(BrokenElf):
+            check_elf(str(short))
+
+
+def test_a_file_for_another_processor(tmp_path: Path) -> None:
+    data = bytearray(WHOLE.read_bytes())
+    data[18:20] = (8).to_bytes(2, "little")
+    (tmp_path / "mips.so").write_bytes(data)
+    with pytest.raises(BrokenElf, match="another processor"):
+        check_elf(str(tmp_path / "mips.so"))
+
+
+def test_symbols_of_a_library() -> None:
+    found = read_symbols(str(WHOLE), (b"mal", b"Py_"))
+    assert found is not None
+    assert found.defined | found.undefined
+    assert read_symbols(str(WHOLE), (b"_ZN3c10",)) is None
+
+
+def test_packages_that_are_whole(tmp_path: Path) -> None:
+    record(tmp_path, "six-1.16.0", {"six.py": b"x = 1\n", "six/_c.so": WHOLE.read_bytes()})
+    found = probe_packages(str(tmp_path))
+    assert (found.installed, found.damages, found.files) == ({"six": ("1.16.0",)}, (), 2)
+
+
+def test_packages_with_each_damage(tmp_path: Path) -> None:
+    files = {"six.py": b"x = 1\n", "gone.py": b"", "six/_c.so": WHOLE.read_bytes(), "six/ok.py": b"y"}
+    record(tmp_path, "six-1.16.0", files)
+    (tmp_path / "six.py").write_bytes(b"x = 2\n")
+    (tmp_path / "gone.py").unlink()
+    (tmp_path / "six/_c.so").write_bytes(WHOLE.read_bytes()[:999])
+    (tmp_path / "flash_attn_2_cuda.so").write_bytes(WHOLE.read_bytes()[:5000])  # of no distribution
+    (tmp_path / "script.so").write_text("INPUT(libx.so.1)\n")  # a linker's script
+    found = {(row.package, row.path.rpartition("/")[2], row.kind) for row in probe_packages(str(tmp_path)).damages}
+    assert found == {
+        ("six", "six.py", "changed"), ("six", "gone.py", "missing"), ("six", "_c.so", "short"),
+        ("", "flash_attn_2_cuda.so", "broken"),
+    }  # fmt: skip
+
+
+def test_a_site_that_is_not_there(tmp_path: Path) -> None:
+    assert probe_packages(str(tmp_path / "none")).missing
+
+
+def test_places(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    rows = [("data", str(tmp_path)), ("data", str(tmp_path / "none")), ("tmp", str(tmp_path / "file"))]
+    fine, missing, file, later = probe_places([*rows, ("HF_HOME", str(tmp_path / "a/b"))])
+    assert (fine.kind, missing.kind, file.kind, later.kind) == ("", "missing", "file", "")
+    assert fine.total > fine.free > 0
+    assert fine.mine
+
+
+def test_places_of_an_environment() -> None:
+    environ = {"TMPDIR": "/t", "HF_HOME": "/h", "TRITON_CACHE_DIR": "relative"}
+    assert places_of(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
+
+
+def test_limits_can_be_read_here() -> None:
+    found = probe_limits()
+    assert found.cores >= 1
+    assert found.memory_free
+    assert set(found.rlimits) == {"nofile", "fsize", "as", "data", "stack", "cpu", "nproc"}
+
+
+def test_paths(tmp_path: Path) -> None:
+    for name in ("python3", "ray"):
+        path = tmp_path / "venv/bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    (tmp_path / "other/torch").mkdir(parents=True)
+    (tmp_path / "other/torch/__init__.py").write_text("")
+    (tmp_path / "other/ray").write_text("#!/bin/sh\n")
+    (tmp_path / "other/ray").chmod(0o755)
+    prefix, other = f"{tmp_path}/venv", f"{tmp_path}/other"
+    demands = Demands(packages={"torch": "2"})
+    found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, demands, prefix)
+    assert found.programs == {"python3": f"{prefix}/bin/python3", "ray": f"{other}/ray"}
+    assert (found.lib64, found.shadows) == ("missing", (f"{other}/torch",))
+    os.symlink("nowhere", f"{prefix}/lib64")
+    assert probe_paths({"PATH": ""}, demands, prefix).lib64 == "dangling"
+    os.unlink(f"{prefix}/lib64")
+    os.mkdir(f"{prefix}/lib64")
+    assert probe_paths({"PATH": ""}, demands, prefix).lib64 == "folder"
+    os.symlink("../lib", f"{prefix}/lib64/lib")
+    assert probe_paths({"CUDA_HOME": other}, demands, prefix).cuda_missing == ("bin/nvcc", "lib64/libcudart.so")
+
+
+def test_dotenv_files_are_found_once(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"A=1\r\nB=2\n")
+    (found,) = probe_environment({}, (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))).files
+    assert found.values == {"A": "1", "B": "2"}
+    assert found.broken
+
+
+@pytest.mark.allow("processes")
+def test_processes_of_this_test_are_its_own() -> None:
+    child = subprocess.Popen(["sleep", "9"])
+    try:
+        found = {row.pid: row for row in probe_running()}
+        assert found[child.pid].own
+        assert found[os.getpid()].own
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.allow("processes")
+def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
+    program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
+    ran = program.wait(b"", time.monotonic() + 0.5)
+    assert ran.exit_code is None
+    assert '{"step": 1}' in ran.output
+    pid = int(ran.output.split()[0])
+    end = time.monotonic() + 5
+    while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_probes_that_hang_or_fail_are_named() -> None:
+    probes = Probes(time.monotonic() + 0.2)
+    fine = Finding(id="a", title="")
+
+    def fail() -> list[Finding]:
+        raise ValueError("no such thing")
+
+    def hang() -> list[Finding]:
+        time.sleep(5)
+        return []
+
+    probes.start({"fine": lambda: [fine], "fails": fail, "hangs": hang})
+    probes.wait()
+    assert probes.findings == {"fine": (fine,)}
+    assert sorted(probes.unfinished) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
+
+
+@pytest.mark.allow("processes")
+def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
+    def fix(name: str, run: str) -> dict[str, object]:
+        return {"id": name, "title": "t", "remedy": "r", "heals": [], "check": {"run": run, "when": ["run"]}}
+
+    rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
+    file = tmp_path / "fixes.json"
+    file.write_text(json.dumps({"schema": 1, "fixes": rows}))
+    found = probe_fixes("run", read_manifest(file))
+    assert (found[0].id, found[0].seen) == ("bad", "is not so")
+    assert [row.id for row in found] == ["bad", "broken", "last"]
+    assert probe_fixes("doctor", read_manifest(file)) == ()
+
+
+@pytest.mark.allow("processes")
+def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
+    run = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}"
+    row = {"id": "a", "title": "t", "remedy": "r", "heals": [], "check": {"run": run, "when": ["run"]}}
+    assert probe_fixes("run", {"fixes": [row]}) == ()
+
+
+def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
+    assert read_manifest(tmp_path / "none") == {}
+    (tmp_path / "torn").write_text('{"fixes": [')
+    assert read_manifest(tmp_path / "torn") == {}
+
+
+def test_repairs(tmp_path: Path) -> None:
+    def done(*words: str) -> str:
+        return next(text for _, text in repair([Finding(id="a", title="", repair=words), Finding(id="b", title="")]))
+
+    link = f"{tmp_path}/lib64"
+    assert done("link", link, "lib") == f"made the link {link} -> lib"
+    assert done("link", link, "lib") == f"made the link {link} -> lib"  # it led nowhere
+    (tmp_path / "lib").mkdir()
+    assert done("link", link, "lib") == f"not repaired: {link} is there already"
+    assert done("folder", f"{tmp_path}/a/b") == f"made the folder {tmp_path}/a/b"
+    assert done("mode", f"{tmp_path}/a", "1777") == f"gave {tmp_path}/a the mode 1777"
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o1777
+    assert done("mode", f"{tmp_path}/none", "1777") == f"not repaired: {tmp_path}/none: No such file or directory"
+    assert done("else") == "not repaired: this rlbox knows no repair else"

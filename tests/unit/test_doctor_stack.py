@@ -1,0 +1,200 @@
+"""What the stack's own programs said, GPUs, engines, fix checks: from their words to findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlbox.plan.doctor_facts import Demands
+from rlbox.plan.doctor_fixes import TIMED_OUT, checks_of, judge_checks, with_dependents
+from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.plan.doctor_host import (
+    Container,
+    DriverFacts,
+    EngineFacts,
+    ImageNeeds,
+    judge_driver,
+    judge_engine,
+    judge_image,
+    required_cuda,
+)
+from rlbox.plan.doctor_stack import (
+    LinkFacts,
+    ProgramFacts,
+    judge_link,
+    judge_ray,
+    judge_torch,
+    judge_unlocked,
+    read_steps,
+    unfinished,
+)
+from rlbox.spec.finding import Finding
+
+TARGET = Demands(target="mine", gpu="NVIDIA H200", gpus=2)
+IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
+CPU = {"step": "cpu", "ok": True}
+DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
+MEMORY = {"step": "memory", "ok": True, "number": 0, "total": 150 << 30, "free": 149 << 30, "users": [], "bad": 0}
+ENGINE = EngineFacts(version=(26, 1, 5), gpu_ways=("nvidia",), room=1 << 40)
+
+
+def ids(findings: Any) -> list[str]:
+    return [finding.id for finding in findings]
+
+
+def torch(*steps: dict[str, Any], **more: Any) -> list[str]:
+    return ids(judge_torch(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
+
+
+def test_steps_are_read_among_other_lines() -> None:
+    assert read_steps('a warning\n{"step": "cpu", "ok": true}\n{"other": 1}\n[1]\n') == (CPU,)
+
+
+def test_torch() -> None:
+    assert torch(IMPORT, CPU) == []
+    assert torch({"step": "import", "ok": False, "error": "ImportError: libx"}) == ["torch-import"]
+    assert torch(IMPORT, {"step": "cpu", "ok": False, "error": "RuntimeError: Numpy"}) == ["torch-op"]
+    assert torch(exit_code=-7, last_error="Bus error") == ["torch-op"]
+    assert torch(IMPORT | {"file": "/x/torch/__init__.py"}, CPU) == ["torch-elsewhere"]
+    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/a.so", "error": "OSError: x"}) == [
+        "extension-load"
+    ]
+    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/a.so", "error": "", "signal": 11}) == [
+        "extension-load"
+    ]
+
+
+def test_a_variant_for_another_processor_is_no_fault() -> None:
+    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/avx512.so", "error": "", "signal": 4}) == []
+
+
+def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
+    assert torch(exit_code=None) == []
+    assert torch(exit_code=None, idle=True, seconds=9.0) == ["torch-op-hangs"]
+    assert unfinished(ProgramFacts(exit_code=None), "end")
+    assert not unfinished(ProgramFacts(exit_code=None, idle=True), "end")
+    assert not unfinished(ProgramFacts(exit_code=0), "end")
+
+
+def test_ray() -> None:
+    done = {"step": "task", "ok": True}
+    assert ids(judge_ray(ProgramFacts(steps=(done,)), TARGET, "/v")) == []
+    failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
+    (finding,) = judge_ray(ProgramFacts(steps=(failed,)), TARGET, "/v")
+    assert finding.seen == "task: RuntimeError: raylet died"
+    (finding,) = judge_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), TARGET, "/v")
+    assert finding.seen == "exit code 1: ImportError: grpc"
+
+
+def test_link() -> None:
+    assert ids(judge_link(LinkFacts(compiler=""))) == []
+    assert ids(judge_link(LinkFacts(compiler="", wanted=True))) == ["jit-no-compiler"]
+    assert ids(judge_link(LinkFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
+    facts = LinkFacts(compiler="/cc", libraries={"cudart": "cannot find -lcudart", "cuda": ""})
+    (finding,) = judge_link(facts)
+    assert (finding.id, finding.seen, finding.covers) == (
+        "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
+    )  # fmt: skip
+
+
+def test_an_older_image_is_a_note() -> None:
+    assert list(judge_unlocked([])) == []
+    assert [(row.id, row.level) for row in judge_unlocked(["fixes.json"])] == [("image-older", "note")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        ((DRIVER, MEMORY), []),
+        ((DRIVER | {"ok": False, "code": 34},), ["cuda-stubs-order"]),
+        ((DRIVER | {"ok": False, "code": 804},), ["cuda-compat-shadows-driver"]),
+        ((DRIVER | {"ok": False, "code": 100},), ["no-gpu-visible"]),
+        ((DRIVER | {"ok": False, "code": 7},), ["gpu-driver-broken"]),
+        ((DRIVER | {"count": 1},), ["gpu-count"]),
+        ((DRIVER, MEMORY | {"free": 9 << 30, "users": [[7, 120 << 30]]}), ["gpu-busy"]),
+        ((DRIVER, MEMORY | {"bad": 2}), ["gpu-hardware-fault"]),
+        ((DRIVER, {"step": "nvml", "ok": False, "error": "Unknown Error"}), ["gpu-nvml"]),
+    ],
+)
+def test_gpus(steps: tuple[dict[str, Any], ...], names: list[str]) -> None:
+    assert ids(judge_gpus(ProgramFacts(steps=steps), TARGET)) == names
+
+
+def test_gpu_kernels() -> None:
+    row = {"step": "gpu", "ok": False, "number": 0, "name": "RTX 5090", "error": "no kernel image", "arch": "sm_120"}
+    old = row | {"archs": ["sm_80", "sm_90"]}
+    assert ids(judge_gpu_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
+    assert ids(judge_gpu_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == ["gpu-kernel"]
+    assert ids(judge_gpu_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
+    triton = {"step": "triton", "ok": False, "error": "RuntimeError: no gcc"}
+    assert ids(judge_gpu_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
+
+
+def test_all_reduce() -> None:
+    assert ids(judge_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
+    assert ids(judge_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
+    assert ids(judge_all_reduce(ProgramFacts(exit_code=None, idle=True), 2)) == ["nccl-self-test"]
+
+
+def test_driver() -> None:
+    driver = DriverFacts(present=True, cuda=(12, 4), devices=2)
+    assert ids(judge_driver(driver, ImageNeeds(), TARGET)) == []
+    assert ids(judge_driver(driver, ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
+        "cuda-driver-old"
+    ]
+    assert ids(judge_driver(driver, ImageNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
+    assert ids(judge_driver(driver, ImageNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
+    assert ids(judge_driver(replace(driver, devices=1), ImageNeeds(), TARGET)) == ["gpu-count"]
+    assert ids(judge_driver(DriverFacts(), ImageNeeds(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(judge_driver(DriverFacts(), ImageNeeds(), Demands())) == []
+
+
+def test_versions_are_compared_part_by_part() -> None:
+    assert required_cuda("cuda>=13.10 brand=x") == (13, 10) > (13, 9)
+    assert required_cuda("") == ()
+
+
+def test_engine() -> None:
+    assert ids(judge_engine(ENGINE, TARGET)) == []
+    assert ids(judge_engine(EngineFacts(error="no Docker engine answers"), TARGET)) == ["engine-missing"]
+    assert ids(judge_engine(replace(ENGINE, version=(19, 3)), TARGET)) == ["engine-old"]
+    assert ids(judge_engine(replace(ENGINE, gpu_ways=()), TARGET)) == ["gpu-runtime-missing"]
+    assert ids(judge_engine(replace(ENGINE, gpu_ways=()), Demands())) == []
+    assert ids(judge_engine(replace(ENGINE, room=1 << 30), TARGET)) == ["engine-disk-full"]
+    left = Container(name="rlbox-a", run="a", state="running", owner="uid 7")
+    (finding,) = judge_engine(replace(ENGINE, containers=(left,)), TARGET)
+    assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (running, uid 7)")
+    assert (
+        ids(judge_engine(replace(ENGINE, containers=(replace(left, busy=True), replace(left, run=""))), TARGET)) == []
+    )
+
+
+def test_image() -> None:
+    assert ids(judge_image("current", "mine")) == []
+    assert [(row.id, row.level) for row in judge_image("outdated", "mine")] == [("image-outdated", "note")]
+
+
+ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": "true", "when": ["run", "doctor"]}}
+
+
+def test_fix_checks() -> None:
+    manifest = {"fixes": [ROW, ROW | {"id": "b", "check": {"run": "x", "when": ["run"]}}, ROW | {"check": None}]}
+    checks = checks_of(manifest, "doctor")
+    assert [check.id for check in checks] == ["a"]
+    assert checks_of({}, "doctor") == ()
+    (finding,) = judge_checks(checks, [(1, "noise\nlib64 is not there\n")])
+    assert (finding.id, finding.seen, finding.remedy, finding.covers) == ("a", "lib64 is not there", "r", ("c",))
+    for spared in ((0, ""), (TIMED_OUT, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
+        assert judge_checks(checks, [spared]) == ()
+    assert judge_checks(checks, []) == ()
+
+
+def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
+    row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
+    checks = checks_of({"fixes": [ROW, row]}, "doctor")
+    (disk, other) = with_dependents(
+        [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
+    )
+    assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())
