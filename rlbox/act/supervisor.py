@@ -77,10 +77,10 @@ def carry_out_run(
 
 
 def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
-    if cause := _check_fixes(bench):
-        bench.journal.change_stage(bench.plan.stages[0].name, state="failed", ended_at=utc_now(), cause=cause)
-        _end_stages(bench, cause)
-        return cause
+    if absent := _check_fixes(bench):
+        bench.journal.change_stage(bench.plan.stages[0].name, state="failed", ended_at=utc_now(), cause=absent)
+        _end_stages(bench, absent)
+        return absent
     for stage in bench.plan.stages:
         if bench.interrupt.name:
             cause: Cause | None = interrupted(bench.interrupt.name)
