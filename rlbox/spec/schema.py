@@ -15,7 +15,7 @@ from rlbox.spec.target import Target
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of `target.toml` ("target"), a job file ("job"), a sources profile or a fix ("profile", "fix").
+    """Return the JSON Schema of `target.toml` ("target"), of a job file, a sources profile or a fix.
 
     Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that
     includes another need not repeat any key.

@@ -100,7 +100,8 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
         (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, out of its range 1 to 9: rounds"),
         (
             ["two", "--target", "min"],
-            "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: a800-cn, cluster-2node, local, mine, vast-5090",
+            "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: "
+            "a800-cn, cluster-2node, local, mine, vast-5090",
         ),
     ],
 )

@@ -20,8 +20,10 @@ REGISTRIES = [
         ("npmjs", "com"),
     )
 ]
-# `/root/.cache/uv` is the cache mount of a build step, inside the image; the other two are data disks of AutoDL machines.
-HOME = re.compile(r"/home/(?=\w)|/Users/(?=\w)|/ro" + r"ot/(?!\.cache/uv\b|autodl-(?:tmp|fs)\b)|/wo" + r"rk/(?=main|shared)")
+# `/root/.cache/uv` is the cache mount of a build step, inside the image; the others are data disks of AutoDL machines.
+HOME = re.compile(
+    r"/home/(?=\w)|/Users/(?=\w)|/ro" + r"ot/(?!\.cache/uv\b|autodl-(?:tmp|fs)\b)|/wo" + r"rk/(?=main|shared)"
+)
 SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})\b")
 
 
