@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rlbox.act.doctor_fixes import MANIFEST, probe_fixes, read_manifest
 from rlbox.act.probe_disks import places_of, probe_places
 from rlbox.act.probe_host import probe_driver
 from rlbox.act.probe_limits import probe_limits
-from rlbox.act.probe_network import probe_network
+from rlbox.act.probe_network import probe_network, ray_ports
 from rlbox.act.probe_packages import VENV, probe_packages, site_packages
 from rlbox.act.probe_paths import probe_environment, probe_paths
 from rlbox.act.probe_processes import probe_running
@@ -135,7 +136,7 @@ class _Examination:
                 probes["all-reduce"] = lambda: self._all_reduce(probe)
                 self._checks["all-reduce"] = 1
         probes["packages"] = self._look_at_packages
-        probes["network"] = lambda: judge_network(probe_network(self._environ, self._demands), self._demands)
+        probes["network"] = lambda: judge_network(probe_network(self._environ, self._with_ports()), self._demands)
         probes["fixes"] = lambda: probe_fixes("doctor", self._manifest, self._end - time.monotonic() - 0.3)
         self._checks["fixes"] = len(checks_of(self._manifest, "doctor"))
         return probes
@@ -157,6 +158,13 @@ class _Examination:
         except OSError:
             return ""
         return str(own)
+
+    def _with_ports(self) -> Demands:
+        """Return the demands with the ports of Ray's head among them, and with none while a run goes on here."""
+        if any(process.busy_run for process in probe_running(VENV)):
+            return replace(self._demands, ports={})
+        ports = ray_ports() if self._demands.has("ray") else {}
+        return replace(self._demands, ports={**ports, **self._demands.ports})
 
     def _has_cuda(self) -> bool:
         return self._demands.wants_gpu or self._demands.has("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")

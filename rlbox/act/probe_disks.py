@@ -64,7 +64,6 @@ def _probe(role: str, path: str) -> PlaceFacts:
         kind=kind,
         error=error,
         owner=f"{target} is uid {facts.st_uid}'s, mode {stat.S_IMODE(facts.st_mode):04o}",
-        device=facts.st_dev,
         total=room.f_blocks * room.f_frsize,
         free=room.f_bavail * room.f_frsize,
         inodes=room.f_files,

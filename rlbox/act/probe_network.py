@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,16 @@ def _loopback() -> str:
                 return ""
     except OSError as error:
         return error.strerror or str(error)
+
+
+def ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
+    """Return the ports that a Ray head of this image would listen on; none where it cannot tell."""
+    try:
+        done = subprocess.run([program, "--print", "head"], capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    found = re.findall(r"^--([a-z-]*port)=(\d+)$", done.stdout, re.MULTILINE)
+    return {f"ray {name}": int(number) for name, number in found if name[:4] not in ("min-", "max-")}
 
 
 def _taken(demands: Demands) -> tuple[Taken, ...]:

@@ -13,6 +13,7 @@ from rlbox.plan.doctor_facts import Demands
 from rlbox.plan.doctor_paths import PathFacts
 
 PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
+_ALWAYS = ("python3", "python")
 _LOADER = Path("/etc/ld.so.conf.d")
 _LOADER_LINE = re.compile(r"/(stubs|compat)/?$")
 _DEFAULT_CUDA = "/usr/local/cuda"
@@ -27,10 +28,11 @@ _WATCHED = (
 def probe_paths(environ: Mapping[str, str], demands: Demands, prefix: str) -> PathFacts:
     """Return what the search paths of `environ` lead to; `prefix` is where the stack's programs belong."""
     path = environ.get("PATH", "")
-    known = [name for name in PROGRAMS if os.path.lexists(f"{prefix}/bin/{name}")]
+    known = [name for name in PROGRAMS if name in _ALWAYS or os.path.lexists(f"{prefix}/bin/{name}")]
     home = environ.get("CUDA_HOME", "") or (_DEFAULT_CUDA if os.path.islink(_DEFAULT_CUDA) else "")
     return PathFacts(
         prefix=prefix,
+        python_error=_python_error(f"{prefix}/bin/python"),
         programs={name: _found(name, path, prefix) for name in known},
         environ=environ,
         lib64=_lib64(f"{prefix}/lib64"),
@@ -44,6 +46,14 @@ def probe_paths(environ: Mapping[str, str], demands: Demands, prefix: str) -> Pa
             if "/" in word and not os.path.exists(word)
         ),
     )
+
+
+def _python_error(path: str) -> str:
+    if not os.path.lexists(path):
+        return "is missing"
+    if not os.path.exists(path):
+        return f"is a link to {os.readlink(path)}, which is missing"
+    return "" if os.access(path, os.X_OK) else "cannot be executed"
 
 
 def _found(name: str, path: str, prefix: str) -> str:

@@ -20,12 +20,12 @@ from rlbox.errors import RlboxError
 from rlbox.plan.doctor import Report, load_report, merge, settle
 from rlbox.plan.doctor_disks import judge_places
 from rlbox.plan.doctor_env import judge_tokens
-from rlbox.plan.doctor_facts import Demands, demands_of, target_facts
+from rlbox.plan.doctor_facts import Demands, demands_of
 from rlbox.plan.doctor_host import ImageNeeds, judge_driver, judge_engine, judge_image
 from rlbox.plan.doctor_network import Reached, judge_network
 from rlbox.plan.doctor_processes import judge_processes
 from rlbox.plan.doctor_stack import judge_unlocked
-from rlbox.plan.image import ImagePlan
+from rlbox.plan.image import ImagePlan, image_needs
 from rlbox.spec.finding import Finding
 
 _CHECKS = 18
@@ -57,7 +57,8 @@ def _demands(app: App, image: ImagePlan | None) -> Demands:
     target = load_target(app.project, image.target).target
     jobs = [load_job(app.project, name) for name in app.project.jobs()]
     ports = {f"{job.name}.{key}": port for job in jobs if job.target == target.name for key, port in job.ports.items()}
-    return demands_of({"target": target.name, "facts": target_facts(target, image.container, ports)}, {})
+    facts = {**image_needs(target, image.container), "ports": ports}
+    return demands_of({"target": target.name, "facts": facts}, {})
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:

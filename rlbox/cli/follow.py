@@ -19,22 +19,26 @@ from rlbox.act.run_state import (
 )
 from rlbox.cli.app import App
 from rlbox.errors import Interrupted, NodeError, WorkFailed
+from rlbox.fixes.manifest import signature_list
 from rlbox.plan.causes import Cause, interrupted, taken_port
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan
+from rlbox.report.known_causes import SIGNATURES_FILE
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.spec.job import Job
+from rlbox.spec.load import load_fixes
 
 POLL_S = 0.2
 
 
 def run_files(app: App, job: Job, target: str) -> dict[str, str]:
-    """Return what is kept beside a run's plan: the spec files it came from, by name."""
+    """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
     files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
     lock = app.project.lock_file(target)
     if lock.exists():
         files["lock.json"] = lock
-    return {f"spec/{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
+    texts = {f"spec/{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
+    return texts | {SIGNATURES_FILE: signature_list(load_fixes(app.project))}
 
 
 def check_ports(run_dir: Path, plan: RunPlan) -> None:
@@ -142,6 +146,8 @@ def _cause_text(cause: Cause) -> str:
         lines.append(f"  line:  {cause.line}")
     if cause.where:
         lines.append(f"  where: {cause.where}")
+    if cause.known:
+        lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
     if cause.next_step:
         lines.append(f"  next:  {cause.next_step}")
     return "\n".join(lines)

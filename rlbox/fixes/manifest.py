@@ -28,6 +28,17 @@ def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, fact
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
+def signature_list(fixes: Iterable[Fix]) -> str:
+    """Return the signatures of the catalogue as a JSON list: `pattern`, `id`, `title`, `remedy`; none of a warning."""
+    rows = [
+        {"pattern": signature.pattern, "id": fix.id, "title": fix.title, "remedy": fix.remedy}
+        for fix in fixes
+        if not fix.benign
+        for signature in fix.signature
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
     if fix.check is None:
         return None

@@ -11,8 +11,8 @@ from rlbox.plan.gates import FileFact
 from rlbox.plan.run import FilePlan, LinePlan, RayPlan, ServicePlan, StagePlan
 
 CauseKind = Literal[
-    "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence", "total",
-    "oom", "disk", "interrupted", "bug",
+    "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
+    "total", "oom", "disk", "interrupted", "bug",
 ]  # fmt: skip
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
@@ -26,7 +26,8 @@ UNEXPECTED = 3
 class Cause:
     """The first thing that went wrong.
 
-    `where` is a log below the run directory, with `:NUMBER` when `line` quotes that line of it.
+    `where` is a log below the run directory, with `:NUMBER` when `line` quotes that line of it. `known` is the id of
+    the fix that knows this failure, empty when none does.
     """
 
     kind: CauseKind
@@ -34,6 +35,7 @@ class Cause:
     where: str = ""
     line: str = ""
     next_step: str = ""
+    known: str = ""
 
 
 def exit_code(cause: Cause | None) -> int:

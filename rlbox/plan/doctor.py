@@ -57,7 +57,7 @@ def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple
     fixes
         Failed checks of fixes: one that means the same as an own finding gives it its remedy and is no second one.
     """
-    rows = list(dict.fromkeys(own))
+    rows = list(_once(own))
     for fix in fixes:
         same = next((number for number, row in enumerate(rows) if _same(row, fix)), None)
         if same is None:

@@ -19,8 +19,8 @@ _DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
 class PlaceFacts:
     """A folder. `role` is data, tmp, or the variable that names it; `error` says why nothing can be written there.
 
-    `kind` is missing, file, read-only, denied, full, slow, or empty for a folder that was written to. `device` is the
-    same for folders of one file system; sizes in bytes.
+    `kind` is missing, file, read-only, denied, full, slow, or empty for a folder that was written to. Sizes in
+    bytes.
     """
 
     role: str
@@ -28,7 +28,6 @@ class PlaceFacts:
     kind: str = ""
     error: str = ""
     owner: str = ""
-    device: int = 0
     total: int = 0
     free: int = 0
     inodes: int = 0

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rlbox.plan.image import ContainerDefaults
-    from rlbox.spec.target import Target
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +41,6 @@ class Demands:
     def wants_gpu(self) -> bool:
         """Whether the target's programs run on GPUs."""
         return bool(self.gpu) or self.gpus > 0
-
-
-def target_facts(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
-    """Return the facts of a target as the manifest of its image has them; `demands_of` reads them."""
-    limits = ("network", "shm_gib", "memory_gib", "pids")
-    return {
-        "run": {name: getattr(container, name) for name in limits},
-        "disk": {"mount": container.mount, "need_gib": container.need_gib},
-        "env": dict(target.env),
-        "hardware": target.hardware.model_dump(mode="json"),
-        "ports": dict(sorted(ports.items())),
-    }
 
 
 def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:

@@ -14,7 +14,11 @@ _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
 _MEANS = {
     _STUB: ("cuda-stubs-order", "the loader takes CUDA's stub for the driver", "take …/stubs off LD_LIBRARY_PATH"),
-    100: ("no-gpu-visible", "the driver shows no GPU to this container", "start the container with --gpus all"),
+    100: (
+        "no-gpu-visible",
+        "the driver shows no GPU to this container",
+        "start it with --gpus all; unset CUDA_VISIBLE_DEVICES",
+    ),
     803: (
         "cuda-compat-shadows-driver",
         "another driver library hides the host's",

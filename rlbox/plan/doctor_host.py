@@ -38,7 +38,6 @@ class EngineFacts:
     room: int | None = None
     containers: tuple[Container, ...] = ()
     clock_s: float = 0.0
-    systemd_cgroups: bool = False
 
 
 def judge_engine(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:

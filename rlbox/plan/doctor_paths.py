@@ -22,6 +22,7 @@ class PathFacts:
     """
 
     prefix: str
+    python_error: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     lib64: str = "link"
@@ -34,6 +35,18 @@ class PathFacts:
 
 def judge_paths(facts: PathFacts, demands: Demands) -> list[Finding]:
     """Return what is wrong with the search paths."""
+    if facts.python_error:
+        python = f"{facts.prefix}/bin/python"
+        return [
+            Finding(
+                id="stack-python",
+                title="the stack's Python does not start",
+                seen=f"{python} {facts.python_error}",
+                where=python,
+                remedy="start a new container; if it is in the image: rlbox build --rebuild TARGET",
+                breaks=("torch-*", "ray-*", "extension-*", "path-*", "stack-not-in-venv", "*-load", "libnuma-missing"),
+            )
+        ]
     return [
         *_programs(facts),
         *_lib64(facts),

@@ -14,6 +14,7 @@ from rlbox.act.log_lines import read_lines
 from rlbox.act.supervisor import StageFailure
 from rlbox.plan.causes import Cause, CauseKind, full_disk
 from rlbox.report.first_fatal import CONTEXT_LINES, FatalLine, find_first_fatal
+from rlbox.report.known_causes import find_known_cause
 
 EVIDENCE_FOLDER = "evidence"
 FATAL_FILE = "first_fatal.txt"
@@ -28,6 +29,7 @@ def explain_failure(failure: StageFailure) -> tuple[Cause, FatalLine | None]:
     """Return the cause with the first fatal line of its log quoted as `where:NUMBER`, and that line with context.
 
     A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
+    One that the fix catalogue knows gets its remedy as the next step.
     """
     cause = failure.cause
     log = failure.run_dir / cause.where
@@ -41,7 +43,10 @@ def explain_failure(failure: StageFailure) -> tuple[Cause, FatalLine | None]:
         folder = failure.plan.paths.data
         cause = dataclasses.replace(full_disk(folder, free.get(folder, 0)), where=cause.where)
     line = failure.masks.text(fatal.text)[:_LINE_LIMIT]
-    return dataclasses.replace(cause, where=f"{cause.where}:{fatal.number}", line=line), fatal
+    cause = dataclasses.replace(cause, where=f"{cause.where}:{fatal.number}", line=line)
+    if known := find_known_cause(fatal, failure.run_dir):
+        cause = dataclasses.replace(cause, known=known.id, next_step=cause.next_step or known.remedy)
+    return cause, fatal
 
 
 def write_evidence(failure: StageFailure, cause: Cause, fatal: FatalLine | None, packages: tuple[str, ...]) -> Path:

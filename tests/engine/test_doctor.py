@@ -100,6 +100,12 @@ SLOW = {
     "an old Ray": Fault(finding="stale-processes", setup="(bash -c 'exec -a raylet sleep 300' &); sleep 1"),
     "CUDA_HOME without a toolkit": Fault(finding="cuda-home", options=env(CUDA_HOME="/opt/nothing")),
     "a cluster that is gone": Fault(finding="ray-address-dead", options=env(RAY_ADDRESS="127.0.0.1:6399")),
+    "no shared memory": Fault(finding="shm-missing", options=("--ipc=none",)),
+    "no interpreter": Fault(finding="stack-python", setup="rm /opt/venv/bin/python"),
+    "the port of Ray's head": Fault(
+        finding="port-taken",
+        setup="python3 -m http.server $(ray-start --print head | sed -n 's/^--port=//p') > /tmp/server 2>&1 & sleep 2",
+    ),
     "no thread": Fault(finding="threads-value", options=env(OMP_NUM_THREADS="0")),
 }
 
@@ -147,9 +153,10 @@ def test_a_healthy_container_is_silent_within_ten_seconds(local: Box) -> None:
 
 
 def test_nothing_of_an_examination_is_left(local: Box) -> None:
-    script = "rlbox doctor --budget 90; ps -eo args; ls /tmp"
+    script = "rlbox doctor --budget 90; ps -eo args --no-headers; ls -d /tmp/rlbox-doctor* 2>/dev/null"
     result = local("shell", "local", "--", "bash", "-c", script)
-    assert not [line for line in result.out.splitlines() if "ray" in line or "rlbox-doctor" in line], result.out
+    assert "bash -c rlbox doctor" in result.out
+    assert not [line for line in result.out.splitlines() if "rlbox doctor" not in line and "ps -eo" not in line]
 
 
 @pytest.mark.slow

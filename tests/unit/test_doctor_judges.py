@@ -122,6 +122,7 @@ def test_folders_of_one_full_disk_are_one_finding() -> None:
         ({"programs": {"ray": "/usr/local/bin/ray"}}, "path-shadowed", "ray is /usr/local/bin/ray"),
         ({"programs": {"ray": ""}}, "ray-not-on-path", "ray is not found"),
         ({"lib64": "missing"}, "lib64-missing", "there is no lib64"),
+        ({"python_error": "is missing", "lib64": "missing"}, "stack-python", "/opt/venv/bin/python is missing"),
         ({"lib64": "nested"}, "lib64-missing", "the link inside it"),
         (
             {"environ": {"LD_LIBRARY_PATH": "/cuda/lib64/stubs:/cuda/lib64"}},

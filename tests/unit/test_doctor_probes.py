@@ -19,6 +19,7 @@ from rlbox.act.doctor_repair import repair
 from rlbox.act.elf import BrokenElf, check_elf, read_symbols
 from rlbox.act.probe_disks import places_of, probe_places
 from rlbox.act.probe_limits import probe_limits
+from rlbox.act.probe_network import ray_ports
 from rlbox.act.probe_packages import probe_packages
 from rlbox.act.probe_paths import probe_environment, probe_paths
 from rlbox.act.probe_processes import probe_running
@@ -114,7 +115,7 @@ def test_limits_can_be_read_here() -> None:
 
 
 def test_paths(tmp_path: Path) -> None:
-    for name in ("python3", "ray"):
+    for name in ("python3", "python", "ray"):
         path = tmp_path / "venv/bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n")
@@ -126,7 +127,11 @@ def test_paths(tmp_path: Path) -> None:
     prefix, other = f"{tmp_path}/venv", f"{tmp_path}/other"
     demands = Demands(packages={"torch": "2"})
     found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, demands, prefix)
-    assert found.programs == {"python3": f"{prefix}/bin/python3", "ray": f"{other}/ray"}
+    assert found.programs == {
+        "python3": f"{prefix}/bin/python3", "python": f"{prefix}/bin/python", "ray": f"{other}/ray",
+    }  # fmt: skip
+    assert found.python_error == ""
+    assert probe_paths({}, demands, other).python_error == "is missing"
     assert (found.lib64, found.shadows) == ("missing", (f"{other}/torch",))
     os.symlink("nowhere", f"{prefix}/lib64")
     assert probe_paths({"PATH": ""}, demands, prefix).lib64 == "dangling"
@@ -228,3 +233,14 @@ def test_repairs(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o1777
     assert done("mode", f"{tmp_path}/none", "1777") == f"not repaired: {tmp_path}/none: No such file or directory"
     assert done("else") == "not repaired: this rlbox knows no repair else"
+
+
+@pytest.mark.allow("processes")
+def test_ports_of_a_ray_head(tmp_path: Path) -> None:
+    program = tmp_path / "ray-start"
+    program.write_text(
+        "#!/bin/sh\nprintf '%s\\n' ray start --head --port=6379 --dashboard-port=8265 --min-worker-port=10002\n"
+    )
+    program.chmod(0o755)
+    assert ray_ports(str(program)) == {"ray port": 6379, "ray dashboard-port": 8265}
+    assert ray_ports(str(tmp_path / "none")) == {}

@@ -1,0 +1,46 @@
+"""Recognise a failure by the signatures of the fix catalogue, which a run carries beside its plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.plan.lines import bare_text
+from rlbox.report.first_fatal import FatalLine
+
+SIGNATURES_FILE = "spec/signatures.json"
+_NEAR = 30
+"""Lines around the fatal one that are looked at when it says nothing itself: a traceback ends far from its reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCause:
+    """A cause that the catalogue knows: the id of its fix, its title, and the smallest next step."""
+
+    id: str
+    title: str
+    remedy: str
+
+
+def find_known_cause(fatal: FatalLine, run_dir: Path) -> KnownCause | None:
+    """Return what the catalogue knows of a fatal line, or of the lines around it; None when it knows nothing."""
+    try:
+        rows = json.loads((run_dir / SIGNATURES_FILE).read_bytes())
+        known = [(re.compile(row["pattern"]), row) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, re.error):
+        return None
+    for text in _texts(fatal):
+        for pattern, row in known:
+            if pattern.search(text):
+                return KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"])
+    return None
+
+
+def _texts(fatal: FatalLine) -> Iterable[str]:
+    for text in (fatal.text, *fatal.after[:_NEAR], *reversed(fatal.before[-_NEAR:])):
+        yield text
+        if (bare := bare_text(text)) != text:
+            yield bare

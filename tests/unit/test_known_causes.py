@@ -1,0 +1,73 @@
+"""A failed run's fatal line, and what the fix catalogue knows of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.fixes.manifest import signature_list
+from rlbox.report.first_fatal import FatalLine
+from rlbox.report.known_causes import SIGNATURES_FILE, find_known_cause
+from rlbox.spec.load import load_fixes
+from rlbox.spec.project import Project
+
+FIXES = load_fixes(Project(folder=CHECKOUT))
+BY_ID = {fix.id: fix for fix in FIXES}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run directory with the signatures of the shipped catalogue."""
+    (tmp_path / "spec").mkdir()
+    (tmp_path / SIGNATURES_FILE).write_text(signature_list(FIXES))
+    return tmp_path
+
+
+def fatal(text: str, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> FatalLine:
+    return FatalLine(number=7, text=text, before=before, after=after)
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "lcudart-link"),
+        ("(TaskRunner pid=12, ip=10.0.0.2) /usr/bin/ld: cannot find -lcuda: No such file or directory", "lcuda-link"),
+        ("run.sh: line 9: ray: command not found", "ray-not-on-path"),
+        (
+            "AttributeError: 'AsyncEngineArgs' object has no attribute 'disable_log_requests'",
+            "vllm-disable-log-requests",
+        ),
+        ("ValueError: Backend TORCH_SDPA must be registered before use.", "vllm-backend-torch-sdpa"),
+        ("ModuleNotFoundError: No module named 'zmq'", "python-module-missing"),
+    ],
+)
+def test_a_line_that_the_catalogue_knows(run_dir: Path, line: str, known: str) -> None:
+    found = find_known_cause(fatal(line), run_dir)
+    assert found is not None
+    assert (found.id, found.remedy, found.title) == (known, BY_ID[known].remedy, BY_ID[known].title)
+
+
+def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
+    wrapper = "RuntimeError: Ninja build failed. Ninja output:"
+    reason = "/usr/bin/ld: cannot find -lcudart: No such file or directory"
+    for line in (fatal(wrapper, after=(reason,)), fatal(wrapper, before=(reason, "", ""))):
+        found = find_known_cause(line, run_dir)
+        assert found is not None
+        assert found.id == "lcudart-link"
+
+
+def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert find_known_cause(fatal("ValueError: the reward is a banana"), run_dir) is None
+    empty = tmp_path_factory.mktemp("no-signatures")
+    assert find_known_cause(fatal("ray: command not found"), empty) is None
+    (empty / "spec").mkdir()
+    (empty / SIGNATURES_FILE).write_text("torn")
+    assert find_known_cause(fatal("ray: command not found"), empty) is None
+
+
+def test_a_benign_warning_is_no_cause() -> None:
+    ids = {row["id"] for row in json.loads(signature_list(FIXES))}
+    assert ids & {fix.id for fix in FIXES if fix.benign} == set()
