@@ -104,8 +104,10 @@ LOCKED: dict[str, Any] = {
 TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}
 # What no image file may name, in pieces so that this file does not.
 REGISTRY = re.compile("|".join(r"\.".join(parts) for parts in (("pypi", "org"), ("debian", "org"), ("npmjs", "org"))))
+# A value written out; a script may pass on what a variable has.
 SECRET = re.compile(
-    r"(?:TOKEN(?!IZERS_PARALLELISM=)|SECRET|PASSW|CREDENTIAL|API_?KEY)\w*=|hf_[A-Za-z0-9]{20}|sk-\w{20}|://[^/\s:]+:[^/\s@]+@"
+    r"(?:TOKEN(?!IZERS_PARALLELISM=)|SECRET|PASSW|CREDENTIAL|API_?KEY)\w*=[\"']?[A-Za-z0-9_+-]{6}"
+    r"|hf_[A-Za-z0-9]{20}|sk-\w{20}|://[^/\s:]+:[^/\s@]+@"
 )
 
 
@@ -201,6 +203,13 @@ def test_no_registry_and_no_secret_in_what_images_are_made_from() -> None:
     assert len(texts) > 5
     assert [name for name, text in texts.items() if REGISTRY.search(text)] == []
     assert [(name, hit.group()) for name, text in texts.items() for hit in SECRET.finditer(text)] == []
+
+
+@pytest.mark.parametrize("name", SHIPPED.targets())
+def test_no_frontend_is_fetched_and_no_port_is_taken(name: str) -> None:
+    """A `# syntax` line asks Docker Hub before anything else; on rented machines each EXPOSE uses up a port."""
+    text = (CHECKOUT / f"images/{name}/Dockerfile").read_text("utf-8")
+    assert re.findall(r"^# *syntax *=|^EXPOSE\b", text, re.M | re.I) == []
 
 
 @pytest.mark.parametrize("name", [*SHIPPED.targets(), *TARGETS])

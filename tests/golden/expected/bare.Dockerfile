@@ -49,9 +49,12 @@ COPY fixes/ /out/
 RUN \
     chmod 0755 \
         /out/opt/rlbox/bin/checkpoint-check \
+        /out/opt/rlbox/bin/ray-start \
+        /out/opt/rlbox/shims/pkill \
         /out/usr/local/bin/python \
         /out/usr/local/bin/python3 \
     && \
+    mkdir -p /out/opt/rlbox/shims && ln -sfn pkill /out/opt/rlbox/shims/killall && \
     sh /opt/tools/install.sh settle
 
 # ---- what changes most: rlbox itself ----
@@ -70,11 +73,25 @@ COPY --link --from=rlbox.files /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
+ENV DO_NOT_TRACK="1" \
+    HF_HUB_DISABLE_TELEMETRY="1" \
+    HF_HUB_DISABLE_UPDATE_CHECK="1" \
+    VLLM_NO_USAGE_STATS="1" \
+    WANDB_ERROR_REPORTING="false"
+# stack-not-in-venv (B076 B079 B080): installs go into the stack's own environment, apart from the system's Python
+ENV VIRTUAL_ENV="/opt/venv"
+# scoped-cleanup (P027 P074 P123 P128 B009): `pkill` and `killall` in a script spare other containers and whoever called the script
+ENV PATH="/opt/rlbox/shims"${PATH:+:$PATH}
+# python-constraints (B021 P147 P154 P155): a later install cannot replace the packages that the stack was matched with
+ENV UV_CONSTRAINT="/opt/rlbox/share/constraints.txt"
+# native-segfault: A crash in native code leaves the Python stack in the log
+ENV PYTHONFAULTHANDLER="1"
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="nothing but one group" \
-      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.spec="12b7155bf474645deaabe18b3507e7fe10f33ea8b9acc749a947b072c404536e" \
       rlbox.target="bare"

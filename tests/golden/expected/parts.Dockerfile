@@ -71,6 +71,11 @@ COPY --chmod=0644 http/table-222222222222 "/out/opt/share/\$table.json"
 RUN sh /opt/tools/install.sh settle
 
 # Patches: each changed file is written anew, into a layer above the one it comes from.
+# trainer-overwrites-nccl-debug/sft-trainer: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
+# trainer-overwrites-nccl-debug/sft-trainer-ray: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
+# trainer-overwrites-nccl-debug/fsdp-sft-trainer: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
+# trainer-overwrites-nccl-debug/main-generation: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
+# trainer-overwrites-nccl-debug/main-generation-server: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
 # six.diff: changes /opt/venv/lib/python3.11/site-packages
 # verl.diff: changes /opt/verl
 FROM rlbox.tools AS rlbox.patches
@@ -91,9 +96,12 @@ COPY fixes/ /out/
 RUN \
     chmod 0755 \
         /out/opt/rlbox/bin/checkpoint-check \
+        /out/opt/rlbox/bin/ray-start \
+        /out/opt/rlbox/shims/pkill \
         /out/usr/local/bin/python \
         /out/usr/local/bin/python3 \
     && \
+    mkdir -p /out/opt/rlbox/shims && ln -sfn pkill /out/opt/rlbox/shims/killall && \
     sh /opt/tools/install.sh settle
 
 # ---- what changes most: rlbox itself ----
@@ -124,11 +132,27 @@ ENV LANG=C.UTF-8 \
     GIT_SSL_CAINFO=/opt/rlbox/share/ca.crt \
     NODE_EXTRA_CA_CERTS=/opt/rlbox/share/ca.crt \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
+ENV DO_NOT_TRACK="1" \
+    HF_HUB_DISABLE_TELEMETRY="1" \
+    HF_HUB_DISABLE_UPDATE_CHECK="1" \
+    VLLM_NO_USAGE_STATS="1" \
+    WANDB_ERROR_REPORTING="false"
+# tokenizers-parallelism (P092): tokenizers do not start threads that a forked worker would wait for
+ENV TOKENIZERS_PARALLELISM="false"
+# stack-not-in-venv (B076 B079 B080): installs go into the stack's own environment, apart from the system's Python
+ENV VIRTUAL_ENV="/opt/venv"
+# scoped-cleanup (P027 P074 P123 P128 B009): `pkill` and `killall` in a script spare other containers and whoever called the script
+ENV PATH="/opt/rlbox/shims"${PATH:+:$PATH}
+# python-constraints (B021 P147 P154 P155): a later install cannot replace the packages that the stack was matched with
+ENV UV_CONSTRAINT="/opt/rlbox/share/constraints.txt"
+# native-segfault: A crash in native code leaves the Python stack in the log
+ENV PYTHONFAULTHANDLER="1"
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
 LABEL org.opencontainers.image.title="all that an image can be made of" \
-      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom disk-full env-not-exported path-in-every-shell paths-off-data-disk six.diff verl.diff" \
+      rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv tokenizers-parallelism torch-ext-abi-mismatch trainer-overwrites-nccl-debug unknown-uid usage-statistics visible-devices-baked six.diff verl.diff" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.spec="127cf3a348ae38e4c63d5e4b350e79796afd7e354b0b7a9a837730b0b10584f0" \
       rlbox.target="parts"
