@@ -67,15 +67,31 @@ class App:
         bytecode = make_folder(cache_folder("templates"))
         patches = self.project.patches(name, [patch.file for patch in loaded.target.patches])
         texts = {path.name: path.read_text("utf-8") for path in patches}
-        plan = plan_image(
-            loaded.target, load_lock(lock_file), own_requirements(), folders, bytecode, texts, loaded.fixes
-        )
-        inputs = [*patches, lock_file, self.project.own_lock_file(name), *loaded.files]
+        lock, ports = load_lock(lock_file), _shipped_ports(self.project, name)
+        plan = plan_image(loaded.target, lock, own_requirements(), folders, bytecode, texts, loaded.fixes, ports)
+        inputs = [*_shipped_jobs(self.project), *patches, lock_file, self.project.own_lock_file(name), *loaded.files]
         inputs += [*_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
         inputs += _distribution_files()
         plan = dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
         remember_plan(self.project, plan)
         return plan
+
+
+def _shipped_jobs(project: Project) -> list[Path]:
+    return sorted(project.roots[-1].glob("jobs/*.toml"))
+
+
+def _shipped_ports(project: Project, target: str) -> dict[str, int]:
+    """Return `JOB.PORT` to number of the shipped jobs of a target; those of the user would tie the image to them."""
+    from rlbox.spec.load import load_toml
+
+    jobs = [(path.stem, load_toml(path)) for path in _shipped_jobs(project)]
+    return {
+        f"{job}.{name}": int(number)
+        for job, data in jobs
+        if data.get("target") == target
+        for name, number in data.get("ports", {}).items()
+    }
 
 
 def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:

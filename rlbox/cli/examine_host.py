@@ -29,7 +29,8 @@ from rlbox.plan.image import ImagePlan, image_needs
 from rlbox.spec.finding import Finding
 
 _CHECKS = 18
-_STARTING_S = 1.8  # what it takes to start and remove the container
+_STARTING_S = 2.0  # what it takes to start and remove the container
+_GRACE_S = 0.6
 
 
 def examine_host(app: App, name: str | None, data: str | None, budget_s: float) -> Report:
@@ -39,7 +40,7 @@ def examine_host(app: App, name: str | None, data: str | None, budget_s: float) 
     demands = _demands(app, image)
     folder = _folder(image, data)
     inside: list[Report] = []
-    probes = Probes(began + budget_s)
+    probes = Probes(began + budget_s + _GRACE_S)
     if image:
         probes.start({"image": lambda: _examine_image(image, folder, budget_s - _STARTING_S, inside)})
     probes.start(_host_probes(app, image, demands, folder))
@@ -57,8 +58,7 @@ def _demands(app: App, image: ImagePlan | None) -> Demands:
     target = load_target(app.project, image.target).target
     jobs = [load_job(app.project, name) for name in app.project.jobs()]
     ports = {f"{job.name}.{key}": port for job in jobs if job.target == target.name for key, port in job.ports.items()}
-    facts = {**image_needs(target, image.container), "ports": ports}
-    return demands_of({"target": target.name, "facts": facts}, {})
+    return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:

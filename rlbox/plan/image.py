@@ -106,6 +106,7 @@ def plan_image(
     bytecode: Path | None,
     patches: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
+    ports: Mapping[str, int] = MappingProxyType({}),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
@@ -117,8 +118,8 @@ def plan_image(
         Folders of templates, the first wins; folder for compiled ones, or None.
     patches
         The target's patches, file name to text.
-    fixes
-        The catalogue; those that the target needs are baked in.
+    fixes, ports
+        The catalogue, and `JOB.PORT` of the shipped jobs of the target to its number, which `rlbox doctor` looks at.
     """
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
@@ -137,7 +138,7 @@ def plan_image(
     dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, container)
+    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, container, ports)
     return ImagePlan(
         target=target.name,
         title=target.title,
@@ -145,8 +146,7 @@ def plan_image(
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
-        lock_checksum=lock.checksum() if lock else "",
-        rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
+        **_checksums(target, lock),
         layers=tuple(layer.name for layer in layers),
         torch_groups=torch_groups(target),
         python=target.python.version,
@@ -159,6 +159,14 @@ def plan_image(
     )
 
 
+def _checksums(target: Target, lock: Lock | None) -> dict[str, str]:
+    bootstrapped = lock if target.base.bootstrap else None
+    return {
+        "lock_checksum": lock.checksum() if lock else "",
+        "rootfs": rootfs_checksum(bootstrapped, target.build.epoch) if bootstrapped else "",
+    }
+
+
 def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, str]:
     from rlbox.plan.patches import MANIFEST, needs_patching, patch_manifest
 
@@ -166,16 +174,20 @@ def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, st
 
 
 def _fix_files(
-    baked: Baked, target: Target, versions: Mapping[str, str], container: ContainerDefaults
+    baked: Baked,
+    target: Target,
+    versions: Mapping[str, str],
+    container: ContainerDefaults,
+    ports: Mapping[str, int],
 ) -> dict[str, str]:
     from rlbox.fixes.manifest import MANIFEST, fix_manifest
 
     files = {f"{FIXES}{file.path}": file.text for file in baked.files}
-    facts = image_needs(target, container)
+    facts = image_needs(target, container, ports)
     return files | {f"{FIXES}{MANIFEST}": fix_manifest(baked.fixes, target, versions, facts)}
 
 
-def image_needs(target: Target, container: ContainerDefaults) -> dict[str, Any]:
+def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what an image expects of the machine that it runs on, as JSON types, for its manifest of fixes."""
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
@@ -184,6 +196,7 @@ def image_needs(target: Target, container: ContainerDefaults) -> dict[str, Any]:
         "env": dict(sorted(target.env.items())),
         "hardware": target.hardware.model_dump(mode="json"),
         "python": target.python.version,
+        "ports": dict(sorted(ports.items())),
     }
 
 

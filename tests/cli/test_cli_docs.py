@@ -21,6 +21,7 @@ GUIDES = (
     "CHANGELOG.md",
     "docs/targets.md",
     "docs/coverage.md",
+    "docs/doctor.md",
     "docs/fixes/README.md",
     "docs/images.md",
     "docs/jobs.md",
@@ -104,7 +105,7 @@ def test_the_guides_own_profile_works(folder: Folder) -> None:
     assert profile.rules("git")[0].protocol == "direct"
 
 
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize("name", [*GUIDES, "docs/lint.md"])  # its examples are those of test_cli_lint.py
 def test_links_of_a_guide_lead_somewhere(name: str) -> None:
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):

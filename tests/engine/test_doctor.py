@@ -168,7 +168,7 @@ def test_fix_makes_the_link_again(examine: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_a_host_and_its_image_make_one_report(local: Box) -> None:
-    result = local("doctor", "local", "--json")
+    result = local("doctor", "local", "--json", "--budget", str(BUDGET_S))
     assert result.code == 0, result.out
     assert result.data["checks"] > 40
     assert docker("ps", "--all", "--quiet", "--filter=name=rlbox-doctor") == ""

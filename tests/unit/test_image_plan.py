@@ -65,7 +65,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, image_needs(target, limits)),
+            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, image_needs(target, limits, {})),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
