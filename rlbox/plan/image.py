@@ -116,10 +116,8 @@ def plan_image(
         rlbox's own requirements, part of what the lock was made from.
     templates, bytecode
         Folders of templates, the first wins; folder for compiled ones, or None.
-    patches
-        The target's patches, file name to text.
-    fixes, ports
-        The catalogue, and `JOB.PORT` of the shipped jobs of the target to its number, which `rlbox doctor` looks at.
+    patches, fixes, ports
+        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
     """
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
@@ -146,7 +144,8 @@ def plan_image(
         rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
-        **_checksums(target, lock),
+        lock_checksum=lock.checksum() if lock else "",
+        rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for layer in layers),
         torch_groups=torch_groups(target),
         python=target.python.version,
@@ -157,14 +156,6 @@ def plan_image(
         env=dict(target.env),
         container=container,
     )
-
-
-def _checksums(target: Target, lock: Lock | None) -> dict[str, str]:
-    bootstrapped = lock if target.base.bootstrap else None
-    return {
-        "lock_checksum": lock.checksum() if lock else "",
-        "rootfs": rootfs_checksum(bootstrapped, target.build.epoch) if bootstrapped else "",
-    }
 
 
 def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, str]:
