@@ -55,7 +55,8 @@ def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple
     own
         What doctor's own probes found.
     fixes
-        Failed checks of fixes: one that means the same as an own finding gives it its remedy and is no second one.
+        Failed checks of fixes: one that means the same as an own finding is no second one; it gives its remedy to a
+        finding that has none.
     """
     rows = list(_once(own))
     for fix in fixes:
@@ -64,7 +65,7 @@ def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple
             rows.append(fix)
         else:
             level = min(rows[same].level, fix.level, key=LEVELS.index)
-            rows[same] = replace(rows[same], remedy=fix.remedy or rows[same].remedy, level=level)
+            rows[same] = replace(rows[same], remedy=rows[same].remedy or fix.remedy, level=level)
     follows = tuple(row for row in rows if is_broken(row.id, [other for other in rows if other is not row]))
     kept = [row for row in rows if row not in follows]
     return tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows
