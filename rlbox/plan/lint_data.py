@@ -36,6 +36,7 @@ _COMMANDS |= {
     "start",
     "test",
 }
+_ENDINGS = ("_command", "_commands", "_cmd", "_script", "Command", "Commands", "Script")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH")
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _TOKEN = re.compile(
@@ -57,6 +58,11 @@ class _Box:
     items: list[Word] = field(default_factory=list)
 
 
+def _is_command(key: str) -> bool:
+    """Whether a key names what is run: `command`, `head_start_ray_commands`, `preStopCommand`."""
+    return key in _COMMANDS or key.endswith(_ENDINGS)
+
+
 class Facts:
     """Takes keys and values of any format and tells the document what they mean."""
 
@@ -70,7 +76,7 @@ class Facts:
         above = path[-2] if len(path) > 1 else ""
         if _VARIABLE.fullmatch(key):
             self.reading.set(key, value, word.start, "data")
-        elif key in _COMMANDS or key.endswith((".sh", ".bash")):
+        elif _is_command(key) or key.endswith((".sh", ".bash")):
             self.reading.shell(word.piece, _within(path))
             return
         elif key.endswith(".py"):
@@ -101,7 +107,7 @@ class Facts:
         """Take a list of texts."""
         key = path[-1] if path else ""
         document = self.reading.document
-        if key in _COMMANDS and words:
+        if _is_command(key) and words:
             if any(re.search(r"\s", word.value) for word in words[:1]):
                 for word in words:
                     self.reading.shell(word.piece)

@@ -181,6 +181,11 @@ CASES = [
         " 23 ray-shutdown, 29 ray-shutdown",
     ),
     (
+        "cluster.yaml",
+        "head_start_ray_commands:\n  - ulimit -n 65536; ray shutdown\nstartCommand: ray shutdown\nabout: ray shutdown\n",
+        "2 ray-shutdown, 3 ray-shutdown",
+    ),
+    (
         "jobs/x.toml",
         TOML,
         "3 nccl-timeout, 9 ray-port-in-worker-range, 11 vllm-attention-backend, 13 bracket-pattern, 14 placeholder",
