@@ -28,7 +28,7 @@ from rlbox.act.probe_threads import Probe, Probes
 from rlbox.plan.doctor import Report, is_broken, settle
 from rlbox.plan.doctor_disks import judge_places
 from rlbox.plan.doctor_env import judge_environment
-from rlbox.plan.doctor_facts import Demands, demands_of
+from rlbox.plan.doctor_facts import Demands, demands_of, with_limits
 from rlbox.plan.doctor_fixes import checks_of, with_dependents
 from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
 from rlbox.plan.doctor_host import ImageNeeds, judge_driver
@@ -54,7 +54,7 @@ def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Re
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     began = time.monotonic()
     manifest, lock = read_manifest(), _read_lock()
-    demands = demands_of(manifest, lock)
+    demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     examination = _Examination(environ, manifest, demands, began + budget_s)
     return examination.report(began)
 

@@ -89,7 +89,7 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
             run = prepare(app, plan, wish)
             with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
                 log, digest = build_image(plan, run, on_step)
-        check_image(plan)
+        check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
         describe_image(app, plan, hermetic=wish.hermetic)
         if wish.verify:

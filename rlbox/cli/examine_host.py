@@ -25,7 +25,8 @@ from rlbox.plan.doctor_host import ImageNeeds, judge_driver, judge_engine, judge
 from rlbox.plan.doctor_network import Reached, judge_network
 from rlbox.plan.doctor_processes import judge_processes
 from rlbox.plan.doctor_stack import judge_unlocked
-from rlbox.plan.image import ImagePlan, image_needs
+from rlbox.plan.image import ImagePlan
+from rlbox.plan.machine import image_needs
 from rlbox.spec.finding import Finding
 
 _CHECKS = 18

@@ -43,6 +43,17 @@ class Demands:
         return bool(self.gpu) or self.gpus > 0
 
 
+def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
+    """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
+    import json
+
+    try:
+        told = _table(json.loads(limits))
+    except ValueError:
+        return manifest
+    return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
+
+
 def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:
     """Return the demands that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))

@@ -136,7 +136,7 @@ def plan_image(
     dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
     base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, container, ports)
+    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, ports)
     return ImagePlan(
         target=target.name,
         title=target.title,
@@ -164,31 +164,12 @@ def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, st
     return {MANIFEST: patch_manifest(target.name, patching)} if needs_patching(patching) else {}
 
 
-def _fix_files(
-    baked: Baked,
-    target: Target,
-    versions: Mapping[str, str],
-    container: ContainerDefaults,
-    ports: Mapping[str, int],
-) -> dict[str, str]:
+def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
     from rlbox.fixes.manifest import MANIFEST, fix_manifest
+    from rlbox.plan.machine import machine_facts
 
     files = {f"{FIXES}{file.path}": file.text for file in baked.files}
-    facts = image_needs(target, container, ports)
-    return files | {f"{FIXES}{MANIFEST}": fix_manifest(baked.fixes, target, versions, facts)}
-
-
-def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
-    """Return what an image expects of the machine that it runs on, as JSON types, for its manifest of fixes."""
-    limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
-    return {
-        "run": {name: getattr(container, name) for name in limits},
-        "disk": {"mount": container.mount, "need_gib": container.need_gib},
-        "env": dict(sorted(target.env.items())),
-        "hardware": target.hardware.model_dump(mode="json"),
-        "python": target.python.version,
-        "ports": dict(sorted(ports.items())),
-    }
+    return files | {f"{FIXES}{MANIFEST}": fix_manifest(baked.fixes, target, versions, machine_facts(target, ports))}
 
 
 def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
@@ -207,6 +188,7 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
 def _dockerfile_values(
     target: Target, lock: Lock | None, layers: Sequence[Layer], baked: Baked, patching: tuple[PatchRow, ...]
 ) -> dict[str, Any]:
+    from rlbox.plan.machine import container_limits
     from rlbox.plan.patches import needs_patching, patch_notes
 
     parts = [tree.name for tree in target.git] + [file.name for file in target.http]
@@ -220,6 +202,7 @@ def _dockerfile_values(
         "torch_wheels": TORCH_WHEELS,
         "ca_names": CA_NAMES,
         "baked": baked,
+        "limits": _compact(container_limits(container_defaults(target, baked))),
         "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
         "lock": lock_folder(lock) if lock else "",
         "labels": image_labels(target, lock, baked),
@@ -271,6 +254,12 @@ def spec_checksum(target: Target) -> str:
 def rootfs_checksum(lock: Lock, epoch: int) -> str:
     """Return the checksum of what a bootstrapped operating system is made of."""
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
+
+
+def _compact(value: Any) -> str:
+    import json
+
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _checksum(value: Any) -> str:

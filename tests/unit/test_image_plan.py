@@ -11,13 +11,13 @@ from rlbox.fixes.manifest import fix_manifest
 from rlbox.plan.image import (
     ImagePlan,
     image_labels,
-    image_needs,
     load_image_plan,
     part_files,
     plan_image,
     rootfs_checksum,
     spec_checksum,
 )
+from rlbox.plan.machine import machine_facts
 from rlbox.plan.sources import TorchGroup
 from rlbox.spec.load import load_target
 from rlbox.spec.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
@@ -65,7 +65,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, image_needs(target, limits, {})),
+            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, machine_facts(target, {})),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",

@@ -182,7 +182,7 @@ CASES = [
     ),
     (
         "cluster.yaml",
-        "head_start_ray_commands:\n  - ulimit -n 65536; ray shutdown\nstartCommand: ray shutdown\nabout: ray shutdown\n",
+        "head_start_ray_commands:\n  - ulimit -n 9; ray shutdown\nstartCommand: ray shutdown\nabout: ray shutdown\n",
         "2 ray-shutdown, 3 ray-shutdown",
     ),
     (

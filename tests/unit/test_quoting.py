@@ -77,7 +77,7 @@ def expanded(text: str) -> str:
     return result
 
 
-OWN = ("LANG", "PATH", "PYTHONUNBUFFERED")  # what every image sets
+OWN = ("LANG", "PATH", "PYTHONUNBUFFERED", "RLBOX_LIMITS")  # what every image sets
 
 
 def environment(dockerfile: str) -> dict[str, str]:

@@ -125,6 +125,7 @@ COPY --link --from=rlbox.files /out/ /
 COPY --link lock/ced3e8ceb822/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
+    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     SSL_CERT_FILE=/opt/rlbox/share/ca.crt \
     REQUESTS_CA_BUNDLE=/opt/rlbox/share/ca.crt \
     CURL_CA_BUNDLE=/opt/rlbox/share/ca.crt \

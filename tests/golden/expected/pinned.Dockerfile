@@ -84,6 +84,7 @@ COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
+    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
 ENV DO_NOT_TRACK="1" \
