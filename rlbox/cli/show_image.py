@@ -68,7 +68,9 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(engine_lists(f"/images/{image['Id']}/history"), lock),
+        layers=image_layers(
+            engine_lists(f"/images/{image['Id']}/history"), lock, patched=bool(labels.get("rlbox.patches"))
+        ),
         lock=lock,
         note=note,
         standing=_standing(app, labels, lock),

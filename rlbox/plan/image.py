@@ -205,7 +205,7 @@ def _dockerfile_values(
         "limits": _compact(container_limits(container_defaults(target, baked))),
         "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
         "lock": lock_folder(lock) if lock else "",
-        "labels": image_labels(target, lock, baked),
+        "labels": image_labels(target, lock, baked, patching),
     }
 
 
@@ -234,12 +234,15 @@ def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)
 
 
-def image_labels(target: Target, lock: Lock | None, baked: Baked | None = None) -> dict[str, str]:
+def image_labels(
+    target: Target, lock: Lock | None, baked: Baked | None = None, patching: tuple[PatchRow, ...] = ()
+) -> dict[str, str]:
     """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
     ids = sorted(fix.id for fix in baked.fixes if fix.bakes) if baked else []
     return {
         "org.opencontainers.image.title": target.title,
-        "rlbox.fixes": " ".join([*ids, *(patch.file for patch in target.patches)]),
+        "rlbox.fixes": " ".join(ids),
+        "rlbox.patches": " ".join(row.name for row in patching if not row.skip),
         "rlbox.lock": lock.checksum() if lock else "",
         "rlbox.spec": spec_checksum(target),
         "rlbox.target": target.name,

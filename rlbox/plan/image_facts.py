@@ -50,15 +50,20 @@ class Change:
         return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
-def image_layers(history: Sequence[Mapping[str, Any]], lock: Lock | None) -> tuple[LayerFacts, ...]:
-    """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it."""
+def image_layers(
+    history: Sequence[Mapping[str, Any]], lock: Lock | None, *, patched: bool = False
+) -> tuple[LayerFacts, ...]:
+    """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it.
+
+    `patched` says that source files were patched, which have a layer of their own.
+    """
     rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
     top = ("lock",) if rows and str(rows[-1]["CreatedBy"]).startswith(_LOCK_LAYER) else ()
     below = rows[: len(rows) - len(top)]
     own = 0
     while own < len(below) and str(below[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
         own += 1
-    parts = _parts(lock, own) if lock else ("",) * own
+    parts = _parts(lock, own, patched) if lock else ("",) * own
     names = ("os",) * (len(below) - own) + parts + top
     return tuple(
         LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
@@ -66,7 +71,7 @@ def image_layers(history: Sequence[Mapping[str, Any]], lock: Lock | None) -> tup
     )
 
 
-def _parts(lock: Lock, count: int) -> tuple[str, ...]:
+def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
     """Return what each of the `count` layers of rlbox holds, unknown ones as empty names.
 
     From what size on a wheel had a layer of its own is a word of the spec, which the image does not hold: the number of
@@ -74,7 +79,7 @@ def _parts(lock: Lock, count: int) -> tuple[str, ...]:
     """
     before = ("runtime", "environment")
     after = (*(tree.name for tree in lock.git), *(file.name for file in lock.http))
-    after += ("patches",) * bool(lock.patches) + ("rlbox",)
+    after += ("patches",) * patched + ("fixes", "rlbox")
     wheels = sorted((p for group in lock.groups for p in group.packages), key=lambda p: (-p.size, p.name))
     for most in range(len(wheels) + 1):
         alone = {package.sha256 for package in wheels[:most]}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _JOINED = "\xa0"  # a space that no line is broken at
-_LABELS = ("rlbox.target", "rlbox.spec", "rlbox.lock", "rlbox.build", "rlbox.fixes")
+_LABELS = ("rlbox.target", "rlbox.spec", "rlbox.lock", "rlbox.build", "rlbox.fixes", "rlbox.patches")
 _NO_DIGEST = "none: this engine keeps no manifest of it"
 
 

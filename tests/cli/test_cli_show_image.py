@@ -26,18 +26,20 @@ spec     SPEC
 lock     LOCK
 build    b1
 fixes    none
+patches  none
 digest   sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
 id       sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
 tags     rlbox/mine:latest
 created  2025-01-01T00:00:00Z
 size     12.3 MB
 
-# 6 layers, unpacked, the lowest first
+# 7 layers, unpacked, the lowest first
    5.0 MB  os
    1.0 kB  os
    2.0 MB  runtime
   90.0 kB  environment
    3.0 MB  tools
+   4.0 kB  fixes
       0 B  rlbox
 
 # packages by group
@@ -88,10 +90,10 @@ def labels_of(folder: Folder, lock: Lock) -> dict[str, str]:
 def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Callable[..., dict[str, Any]]:
     """Give the engine an image of the target as it is now."""
 
-    def put(lock: Lock | None = None, layers: int = 4) -> dict[str, Any]:
+    def put(lock: Lock | None = None, layers: int = 5) -> dict[str, Any]:
         lock = lock or mine.fitting_lock("mine")
         inside.file = lock.text().encode()
-        sizes = (0, 3_000_000, 90_000, 2_000_000)[4 - layers :]
+        sizes = (0, 4_000, 3_000_000, 90_000, 2_000_000)[5 - layers :]
         history = [{"CreatedBy": "LABEL rlbox.target=mine", "Size": 0}]
         history += [{"CreatedBy": "COPY /out/ / # buildkit", "Size": size} for size in sizes]
         history += [{"CreatedBy": "RUN apt-get", "Size": 1000}, {"CreatedBy": "ENV A=1", "Size": 0}]
@@ -136,7 +138,7 @@ def test_json(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) 
         "standing": {"target": "mine", "spec": "same", "lock": "same", "changes": []},
     }
     assert [layer["part"] for layer in data["image"]["layers"]] == [
-        "os", "os", "runtime", "environment", "tools", "rlbox",
+        "os", "os", "runtime", "environment", "tools", "fixes", "rlbox",
     ]  # fmt: skip
     assert data["image"]["groups"][1] == {
         "name": "tools",

@@ -21,7 +21,7 @@ from rlbox.spec.lock import load_lock
 
 NAME = "layers"
 OCI = "application/vnd.oci.image.manifest.v1+json"
-OWN, LOCK = "rlbox.files", "the lock"
+FIXES, OWN, LOCK = "rlbox.fixes", "rlbox.files", "the lock"
 MIB = 1 << 20
 SPEC = """
 title = "layers"
@@ -125,7 +125,8 @@ def _offer_runtime(box: Box, index: Index) -> None:
 
 
 def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:
-    assert list(layers.first) == ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", OWN, LOCK]
+    parts = ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", FIXES, OWN, LOCK]
+    assert list(layers.first) == parts
     assert len(set(layers.first.values())) == len(layers.first)
 
 

@@ -137,7 +137,7 @@ def test_patches_are_part_of_the_context(folder: Folder) -> None:
     assert plan_image(target, lock, (), TEMPLATES, None, {"one.diff": "other\n"}).lock == (
         "stale: one.diff changed since"
     )
-    assert "patches" not in mine(folder).context["Dockerfile"]
+    assert "AS rlbox.patches" not in mine(folder).context["Dockerfile"]
 
 
 def test_trees_and_files_are_layers(folder: Folder) -> None:
@@ -174,8 +174,9 @@ def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
     lock = fitting_lock(target, ())
     assert image_labels(target, lock) == {
         "org.opencontainers.image.title": "smallest target",
-        "rlbox.fixes": "one.diff",
+        "rlbox.fixes": "",
         "rlbox.lock": lock.checksum(),
+        "rlbox.patches": "",
         "rlbox.spec": spec_checksum(target),
         "rlbox.target": "mine",
     }

@@ -94,5 +94,6 @@ CMD ["sh"]
 LABEL org.opencontainers.image.title="nothing but one group" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
+      rlbox.patches="" \
       rlbox.spec="12b7155bf474645deaabe18b3507e7fe10f33ea8b9acc749a947b072c404536e" \
       rlbox.target="bare"

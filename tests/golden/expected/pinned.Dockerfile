@@ -106,5 +106,6 @@ CMD ["sh"]
 LABEL org.opencontainers.image.title="on an image, with packages" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-self-test nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
+      rlbox.patches="" \
       rlbox.spec="40103af6034c587821b40947bc64e0f884bb2cb547ea487af6b349eb1b0487c3" \
       rlbox.target="pinned"

@@ -98,5 +98,6 @@ CMD ["sh"]
 LABEL org.opencontainers.image.title="Zeichen: äöü 世界 \${HOME} # no \\ end" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership glibc-too-old hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
+      rlbox.patches="" \
       rlbox.spec="ec7d1a7fbee11e11bb0b9a7f3487bbca95ab7e49a6852f5733444cc72df0be3e" \
       rlbox.target="quotes"
