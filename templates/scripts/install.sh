@@ -14,6 +14,7 @@ fi
 if [ -s /run/rlbox/ca.crt ]; then
     export SSL_CERT_FILE=/run/rlbox/ca.crt
 fi
+unset PIP_CONSTRAINT UV_CONSTRAINT VIRTUAL_ENV # of a base image that rlbox made
 export UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
 
 # Wheels that the building machine holds lie in $wheels; the file `complete` says that nothing else is needed.
