@@ -130,8 +130,17 @@ def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:
     assert len(set(layers.first.values())) == len(layers.first)
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    ("package", "layer"), [("leaf", "upper"), ("bottom", "lower"), ("large", "lower.large"), ("upper", "upper")]
+    ("package", "layer"),
+    [
+        ("leaf", "upper"),
+        pytest.param("bottom", "lower", marks=SLOW),
+        ("large", "lower.large"),
+        pytest.param("upper", "upper", marks=SLOW),
+    ],
 )
 def test_another_version_moves_one_layer_and_downloads_one_wheel(layers: Layers, package: str, layer: str) -> None:
     assert layers.changed(f"{package}==1.0", f"{package}==1.1") == {layer, LOCK}
@@ -139,7 +148,11 @@ def test_another_version_moves_one_layer_and_downloads_one_wheel(layers: Layers,
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [('FIX = "1"', 'FIX = "2"\nMORE = "3"'), ('title = "layers"', 'title = "other words"')]
+    ("old", "new"),
+    [
+        ('FIX = "1"', 'FIX = "2"\nMORE = "3"'),
+        pytest.param('title = "layers"', 'title = "other words"', marks=SLOW),
+    ],
 )
 def test_settings_and_labels_move_no_layer(layers: Layers, old: str, new: str) -> None:
     assert layers.changed() == set()

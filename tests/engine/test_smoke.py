@@ -57,6 +57,7 @@ def test_the_reward_servers_port_is_taken(local: Box) -> None:
     assert "port 21431 (reward) is taken by" in result.err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_truncated_between_stages_is_found(local: Box) -> None:
     process = local.start("run", "smoke")
     wait_until(lambda: stage_or_none(local, "train-only") == "running", "train-only runs")

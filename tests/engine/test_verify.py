@@ -180,6 +180,7 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     assert [line for line in error[1:-2] if not line.startswith("  config: ")] == []
 
 
+@pytest.mark.slow
 def test_the_shipped_target_is_the_same_image_without_network(local: Box) -> None:
     online = docker("image", "inspect", "rlbox/local:latest", "--format={{.Id}}").strip()
     result = local("build", "local", "--hermetic", "--rebuild", "--json")
