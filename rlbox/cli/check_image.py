@@ -37,7 +37,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     WorkFailed
         A check failed; every one is named with what it saw.
     """
-    key, memory = _key(plan), cache_folder("checked", plan.target)
+    key, memory = checked_key(plan), cache_folder("checked", plan.target)
     if not again and _remembered(memory) == key:
         return
     words = ["docker", "run", "--rm", "--pull=never", "--network=none", f"--label={TARGET_LABEL}={plan.target}"]
@@ -63,7 +63,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     )
 
 
-def _key(plan: ImagePlan) -> str:
+def checked_key(plan: ImagePlan) -> str:
     """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
     patches = json.loads(plan.context.get(PATCHES, '{"patches": []}'))["patches"]
     seen = {
