@@ -46,6 +46,7 @@ def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_reward_servers_port_is_taken(local: Box) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
