@@ -12,7 +12,7 @@ from faultbox import cases, load_case, load_fix, notices, problems
 NEEDED = 40
 CAUGHT = 0.95
 FAULTS_OF, MUTANTS_OF = 4, 20
-"""`make test` takes one fault test of four, and one mutant of twenty, of those that need no compiler: the image with one
+"""`make test` takes one fault test of four, and one mutant of twenty, of those that need no compiler: an image with one
 takes a bare machine more than a minute. `make faults` takes all."""
 
 
