@@ -47,7 +47,7 @@ class Wish:
 
     def env(self) -> dict[str, str]:
         """Return the image's environment."""
-        return {**{f"FIX_{number}": str(number) for number in range(8)}, "NCCL_TIMEOUT": str(self.fix)}
+        return {**{f"FIX_{number}": str(number) for number in range(8)}, "NCCL_DEBUG_SUBSYS": str(self.fix)}
 
 
 @dataclass(frozen=True, kw_only=True)
