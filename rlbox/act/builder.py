@@ -143,16 +143,18 @@ def _follow(command: Command, tag: str, log_path: Path, on_step: Callable[[Step]
     if code:
         failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
         if failed and failed.name.startswith("exporting"):
-            _untag(tag)
+            untag(tag)
         raise _build_error(log_path, failed, code)
 
 
-def _untag(tag: str) -> None:
-    """Take the tag off an image whose export failed: it carries the label of a whole one, but may not run.
+def untag(tag: str) -> None:
+    """Take the tag off an image that nobody may use though it carries the label of a whole one.
 
-    Source: moby/buildkit#6521, unpacking fails with "parent snapshot … does not exist" after the tag was set.
+    Its export failed (moby/buildkit#6521: unpacking says "parent snapshot … does not exist" after the tag was set),
+    or a check of its fixes did.
     """
-    run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), timeout_s=60))
+    env = {"DOCKER_HOST": engine_address()}
+    run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), env=env, timeout_s=60))
 
 
 def _build_error(log_path: Path, failed: Step | None, code: int) -> WorkFailed | EngineError:

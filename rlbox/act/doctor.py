@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlbox.act.doctor_fixes import MANIFEST, probe_fixes, read_manifest
+from rlbox.act.doctor_fixes import MANIFEST, probe_fixes, read_table
 from rlbox.act.probe_disks import places_of, probe_places
 from rlbox.act.probe_host import probe_driver
 from rlbox.act.probe_limits import probe_limits
@@ -38,9 +37,10 @@ from rlbox.plan.doctor_packages import PackageFacts, judge_packages
 from rlbox.plan.doctor_paths import judge_paths
 from rlbox.plan.doctor_processes import judge_processes
 from rlbox.plan.doctor_stack import ProgramFacts, judge_link, judge_ray, judge_torch, judge_unlocked, unfinished
+from rlbox.plan.image import LOCK_IN_IMAGE
 from rlbox.spec.finding import Finding
 
-LOCK = Path("/opt/rlbox/share/lock.json")
+LOCK = Path(LOCK_IN_IMAGE)
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
 _CHECKS = {"limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 2, "network": 9, "packages": 4}
 
@@ -53,18 +53,10 @@ def is_inside() -> bool:
 def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     began = time.monotonic()
-    manifest, lock = read_manifest(), _read_lock()
+    manifest, lock = read_table(MANIFEST), read_table(LOCK)
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     examination = _Examination(environ, manifest, demands, began + budget_s)
     return examination.report(began)
-
-
-def _read_lock() -> Mapping[str, Any]:
-    try:
-        data = json.loads(LOCK.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 class _Examination:

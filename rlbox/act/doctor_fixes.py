@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.plan.doctor_fixes import FixCheck, checks_of, judge_checks
+from rlbox.plan.image import FIXES_IN_IMAGE
 from rlbox.spec.finding import Finding
 
-MANIFEST = Path("/opt/rlbox/share/fixes.json")
+MANIFEST = Path(FIXES_IN_IMAGE)
 INIT = "/opt/rlbox/libexec/init.sh"
 _CHECK_S = 3
 # One shell for all: what the hooks of the image set is set once, as in a program that the entrypoint starts.
@@ -27,8 +28,8 @@ done
 """
 
 
-def read_manifest(path: Path = MANIFEST) -> Mapping[str, Any]:
-    """Return the manifest of the fixes of this image; empty when there is none, or it is torn."""
+def read_table(path: Path) -> Mapping[str, Any]:
+    """Return a JSON object of this image, as its lock and the manifest of its fixes are; empty when missing or torn."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -47,7 +48,7 @@ def probe_fixes(phase: str, manifest: Mapping[str, Any] | None = None, timeout_s
         The image's manifest; read when it is not given.
     """
     end = time.monotonic() + timeout_s
-    checks = checks_of(read_manifest() if manifest is None else manifest, phase)
+    checks = checks_of(read_table(MANIFEST) if manifest is None else manifest, phase)
     failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s))}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)

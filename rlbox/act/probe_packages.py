@@ -9,8 +9,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from rlbox.act.elf import BrokenElf, check_elf, read_symbols
-from rlbox.plan.doctor_facts import canonical
 from rlbox.plan.doctor_packages import AbiGap, Damage, PackageFacts
 
 VENV = "/opt/venv"
@@ -36,12 +37,13 @@ def probe_packages(site: str) -> PackageFacts:
     owners: dict[str, str] = {}
     files = 0
     for folder in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
-        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-        installed.setdefault(canonical(name), []).append(version)
+        written, _, version = folder.removesuffix(".dist-info").rpartition("-")
+        name = canonicalize_name(written)
+        installed.setdefault(name, []).append(version)
         for path, digest, size in _record(site, folder):
             files += 1
-            owners[path] = canonical(name)
-            damages += _compare(canonical(name), path, digest, size, stamps)
+            owners[path] = name
+            damages += _compare(name, path, digest, size, stamps)
     known = {damage.path for damage in damages}
     compiled = sorted(_compiled(site))
     broken = [damage for path in compiled if path not in known for damage in _broken(path, owners.get(path, ""))]

@@ -59,6 +59,7 @@ class App:
         from rlbox.act.plan_cache import remember_plan
         from rlbox.fixes.load import load_fixed_target
         from rlbox.plan.image import plan_image
+        from rlbox.spec.load import load_ports
         from rlbox.spec.lock import load_lock
 
         loaded = load_fixed_target(self.project, name)
@@ -67,7 +68,8 @@ class App:
         bytecode = make_folder(cache_folder("templates"))
         patches = self.project.patches(name, [patch.file for patch in loaded.target.patches])
         texts = {path.name: path.read_text("utf-8") for path in patches}
-        lock, ports = load_lock(lock_file), _shipped_ports(self.project, name)
+        # The user's own jobs would tie the image to them.
+        lock, ports = load_lock(lock_file), load_ports(Project(folder=self.project.roots[-1]), name)
         plan = plan_image(loaded.target, lock, own_requirements(), folders, bytecode, texts, loaded.fixes, ports)
         inputs = [*_shipped_jobs(self.project), *patches, lock_file, self.project.own_lock_file(name), *loaded.files]
         inputs += [*_overriding(self.project, loaded.files), *_sources_of_plans(folders)]
@@ -79,19 +81,6 @@ class App:
 
 def _shipped_jobs(project: Project) -> list[Path]:
     return sorted(project.roots[-1].glob("jobs/*.toml"))
-
-
-def _shipped_ports(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the shipped jobs of a target; those of the user would tie the image to them."""
-    from rlbox.spec.load import load_toml
-
-    jobs = [(path.stem, load_toml(path)) for path in _shipped_jobs(project)]
-    return {
-        f"{job}.{name}": int(number)
-        for job, data in jobs
-        if data.get("target") == target
-        for name, number in data.get("ports", {}).items()
-    }
 
 
 def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:

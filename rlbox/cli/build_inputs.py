@@ -16,7 +16,6 @@ from rlbox.act.store import Store, store_folder
 from rlbox.cli.build_image import BuildWish, require_lock
 from rlbox.cli.places import build_env, fetch_base_image, locator
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.load import load_fixed_target
 from rlbox.plan.bootstrap import deb_file
 from rlbox.plan.build import LINKED_COPIES, dockerfile_for
 from rlbox.plan.fetch import size_text
@@ -25,7 +24,7 @@ from rlbox.plan.layers import plan_layers
 from rlbox.plan.sources import SiteFacts
 from rlbox.report.fetch_view import fetch_view
 from rlbox.spec.artifact import Artifact, artifacts
-from rlbox.spec.load import load_profile
+from rlbox.spec.load import load_profile, load_target
 from rlbox.spec.lock import Lock, Package, load_lock
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _wheels(
     app: App, plan: ImagePlan, lock: Lock, store: Store, site: SiteFacts, *, everything: bool
 ) -> Mapping[str, Path]:
     """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
-    layers = plan_layers(load_fixed_target(app.project, plan.target).target, lock)
+    layers = plan_layers(load_target(app.project, plan.target).target, lock)
     rows = [("runtime", package) for package in lock.runtime.packages]
     rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
     rows += [(layer.name, package) for layer in layers for package in layer.packages]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
+from rlbox.act.builder import untag
+from rlbox.act.command import run_command
 from rlbox.act.engine_api import engine_address
 from rlbox.act.folders import cache_folder, write_atomic
-from rlbox.errors import WorkFailed
+from rlbox.errors import TimedOut, WorkFailed
 from rlbox.plan.container import TARGET_LABEL
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.patches import MANIFEST as PATCHES
 from rlbox.spec.finding import Finding, load_finding
+from rlbox.values import Command
 
 _LIMIT_S = 120.0
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.cli.check_fixes", "build")
@@ -40,20 +41,18 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     key, memory = checked_key(plan), cache_folder("checked", plan.target)
     if not again and _remembered(memory) == key:
         return
-    words = ["docker", "run", "--rm", "--pull=never", "--network=none", f"--label={TARGET_LABEL}={plan.target}"]
-    env = {**os.environ, "DOCKER_HOST": engine_address()}
+    words = ("docker", "run", "--rm", "--pull=never", "--network=none", f"--label={TARGET_LABEL}={plan.target}")
+    env = {"DOCKER_HOST": engine_address()}
     try:
-        done = subprocess.run(
-            [*words, plan.tag, *_CHECK], capture_output=True, text=True, env=env, timeout=_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        _untag(plan, env)
+        done = run_command(Command(argv=(*words, plan.tag, *_CHECK), env=env, timeout_s=_LIMIT_S))
+    except TimedOut as error:
+        untag(plan.tag)
         raise WorkFailed(f"the checks of {plan.tag} did not end within {_LIMIT_S:g} s") from error
     found = [load_finding(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode == 0:
+    if done.ok:
         write_atomic(memory, key)
         return
-    _untag(plan, env)
+    untag(plan.tag)
     if not found:
         raise WorkFailed(f"the checks of {plan.tag} could not be run: {done.stderr.strip()[-500:]}")
     raise WorkFailed(
@@ -84,7 +83,3 @@ def _remembered(memory: Path) -> str:
 
 def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
-
-
-def _untag(plan: ImagePlan, env: dict[str, str]) -> None:
-    subprocess.run(["docker", "rmi", "--no-prune", plan.tag], capture_output=True, env=env, check=False)

@@ -46,13 +46,12 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact
     from rlbox.act.egress import probe_egress
     from rlbox.act.mirrors import probe_machine
     from rlbox.act.site import probe_site
-    from rlbox.fixes.load import load_fixed_target
     from rlbox.plan.egress import plan_egress
     from rlbox.spec.artifact import artifacts
-    from rlbox.spec.load import load_hidden_hosts, load_profile
+    from rlbox.spec.load import load_hidden_hosts, load_profile, load_target
     from rlbox.spec.lock import load_lock
 
-    target = load_fixed_target(app.project, name).target
+    target = load_target(app.project, name).target
     profile = load_profile(app.project, sources or target.sources)
     lock = load_lock(app.project.lock_file(name))
     files = artifacts(lock) if lock else ()

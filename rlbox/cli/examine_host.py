@@ -54,11 +54,10 @@ def examine_host(app: App, name: str | None, data: str | None, budget_s: float) 
 def _demands(app: App, image: ImagePlan | None) -> Demands:
     if image is None:
         return Demands()
-    from rlbox.spec.load import load_job, load_target
+    from rlbox.spec.load import load_ports, load_target
 
     target = load_target(app.project, image.target).target
-    jobs = [load_job(app.project, name) for name in app.project.jobs()]
-    ports = {f"{job.name}.{key}": port for job in jobs if job.target == target.name for key, port in job.ports.items()}
+    ports = load_ports(app.project, target.name)
     return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
 
 

@@ -37,10 +37,9 @@ def verb(app: App, action: str, target: str, sources: str) -> int:
       rlbox mirrors list --sources cn
       rlbox mirrors probe --sources direct
     """
-    from rlbox.fixes.load import load_fixed_target
-    from rlbox.spec.load import load_profile
+    from rlbox.spec.load import load_profile, load_target
 
-    spec = load_fixed_target(app.project, target).target
+    spec = load_target(app.project, target).target
     profile = load_profile(app.project, sources or spec.sources)
     if action == "probe":
         return _probe(app, profile, spec)

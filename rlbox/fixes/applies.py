@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.spec.fix import Applies, Fix
 from rlbox.spec.lock import Lock
-from rlbox.spec.target import Target
+from rlbox.spec.target import GitSource, Target
 
 Versions = Mapping[str, str]
 """Canonical name of each package of the stack to its version; an empty version is not known."""
@@ -36,8 +36,7 @@ def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for part in target.git:
-        repository = part.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
-        found |= {canonicalize_name(name): "" for name in (part.name, repository)}
+        found |= dict.fromkeys(git_names(part), "")
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
     for text in (text for group in target.stack for text in group.packages):
@@ -49,6 +48,12 @@ def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
         name = canonicalize_name(asked.name)
         found[name] = pins[0] if pins else found.get(name, "")
     return found
+
+
+def git_names(part: GitSource) -> tuple[str, str]:
+    """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
+    repository = part.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
+    return canonicalize_name(part.name), canonicalize_name(repository)
 
 
 def judge(fix: Fix, target: Target, versions: Versions) -> Verdict:

@@ -11,7 +11,6 @@ from rlbox.fixes.bake import fill, template_values
 from rlbox.spec.fix import Fix
 from rlbox.spec.target import Target
 
-MANIFEST = "/opt/rlbox/share/fixes.json"
 SCHEMA = 1
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 

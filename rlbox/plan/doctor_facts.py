@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demands:
@@ -77,15 +79,8 @@ def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:
         python=str(lock.get("python") or facts.get("python") or ""),
         env={str(name): str(value) for name, value in _table(facts.get("env")).items()},
         ports={str(name): int(number) for name, number in _table(facts.get("ports")).items()},
-        packages={canonical(str(row["name"])): str(row["version"]) for row in rows},
+        packages={canonicalize_name(str(row["name"])): str(row["version"]) for row in rows},
     )
-
-
-def canonical(name: str) -> str:
-    """Return a distribution's name as indexes compare it; source: PyPA's specification of names."""
-    import re
-
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _table(value: object) -> Mapping[str, Any]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from packaging.utils import canonicalize_name
+
 from rlbox.plan.mirrors import Machine, Place, git_places, http_places, oci_places, places
 from rlbox.plan.reference import parse_reference
 from rlbox.spec.artifact import Artifact, Kind
@@ -207,4 +209,4 @@ def holds(condition: str, env: Mapping[str, str]) -> bool:
 
 def _distribution_name(requirement: str) -> str:
     name = re.split(r"[\[=<>!~; ]", requirement, maxsplit=1)[0]
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return canonicalize_name(name)

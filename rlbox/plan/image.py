@@ -32,7 +32,7 @@ SCRIPTS = (
 )
 FIXES = "fixes"
 """Folder of the context whose files are those of the fixes, as the image has them."""
-LOCK_IN_IMAGE = "/opt/rlbox/share/lock.json"
+LOCK_IN_IMAGE, FIXES_IN_IMAGE = "/opt/rlbox/share/lock.json", "/opt/rlbox/share/fixes.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +165,13 @@ def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, st
 
 
 def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
-    from rlbox.fixes.manifest import MANIFEST, fix_manifest
+    from rlbox.fixes.manifest import fix_manifest
     from rlbox.plan.machine import machine_facts
 
     files = {f"{FIXES}{file.path}": file.text for file in baked.files}
-    return files | {f"{FIXES}{MANIFEST}": fix_manifest(baked.fixes, target, versions, machine_facts(target, ports))}
+    return files | {
+        f"{FIXES}{FIXES_IN_IMAGE}": fix_manifest(baked.fixes, target, versions, machine_facts(target, ports))
+    }
 
 
 def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.applies import Versions, has_package
+from rlbox.fixes.applies import Versions, git_names, has_package
 from rlbox.fixes.bake import fill, template_values
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tup
 def git_part(name: str, target: Target) -> GitSource | None:
     """Return the target's git part of a name: its own, or the last piece of its address."""
     wanted = canonicalize_name(name)
-    for part in target.git:
-        last = part.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
-        if wanted in (canonicalize_name(part.name), canonicalize_name(last)):
-            return part
-    return None
+    return next((part for part in target.git if wanted in git_names(part)), None)
 
 
 def needs_patching(rows: Iterable[PatchRow]) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlbox.spec.fix import Cover
-from rlbox.spec.target import Frozen, Line, Name
+from rlbox.spec.target import Cover, Frozen, Line, Name
 
 
 class Demand(Frozen):

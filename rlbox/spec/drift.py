@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,20 +13,12 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.check import check_spec
-from rlbox.spec.target import Frozen, Line, Name
+from rlbox.spec.target import Cover, Frozen, Line, Name, Pattern
 
 TABLE = Path(__file__).resolve().parent.parent / "data" / "drift.toml"
 Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
 Severity = Literal["error", "warning", "note"]
 State = Literal["works", "warns", "fails", "unknown"]
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from error
-    return text
 
 
 def _range(text: str) -> str:
@@ -38,9 +29,7 @@ def _range(text: str) -> str:
     return text
 
 
-Pattern = Annotated[str, AfterValidator(_pattern)]
 Range = Annotated[str, AfterValidator(_range)]
-Covered = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
 
 
 class Rule(Frozen):
@@ -69,7 +58,7 @@ class Rule(Frozen):
     warns: Range = Field("", description="versions in which it still works, but will not for long")
     fails: Range = Field("", description="the only versions with the defect; nothing is said where none is known")
     unknown: Severity | None = Field(None, description="severity where the version is not known")
-    covers: tuple[Covered, ...] = Field((), description="entries of the inventory of pits")
+    covers: tuple[Cover, ...] = Field((), description="entries of the inventory of pits")
     source: tuple[Line, ...] = Field(min_length=1)
     dated: datetime.date
 

@@ -8,25 +8,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.patch import FixPatch
-from rlbox.spec.target import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.spec.target import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, Name, Pattern
 
-Cover = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
-
-
-def _compiles(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-    return pattern
-
-
-Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
 class Applies(Frozen):

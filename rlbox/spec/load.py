@@ -55,6 +55,12 @@ def load_job(project: Project, name: str) -> Job:
     return check_spec(Job, {**_unnamed(path, project), "name": name}, _shown(path, project))
 
 
+def load_ports(project: Project, target: str) -> dict[str, int]:
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`."""
+    jobs = [load_job(project, name) for name in project.jobs()]
+    return {f"{job.name}.{name}": number for job in jobs if job.target == target for name, number in job.ports.items()}
+
+
 def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Profile:
     """Return the sources profile `name`; the rules of a profile that it includes are tried after its own.
 

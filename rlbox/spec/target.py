@@ -26,6 +26,9 @@ Line = Annotated[str, AfterValidator(_one_line)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
+# A number of the inventory of demands.
+Cover = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
+
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
 _OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
 
@@ -104,6 +107,9 @@ def _pattern(text: str) -> str:
     return text
 
 
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
 class PatchFacts(Frozen):
     """What is known of a patch besides its diff; content alone decides whether it fits."""
 
@@ -115,7 +121,7 @@ class PatchFacts(Frozen):
     files: dict[Line, Sha256] = Field(default_factory=dict, description="path to sha256 it was made from; shown only")
     reason: Line = Field("", description="what goes wrong without it")
     upstream: Line = Field("", description="where upstream changed the same: pull request, issue, commit")
-    upstream_has: Annotated[str, AfterValidator(_pattern)] = Field(
+    upstream_has: Pattern = Field(
         "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
     )
     absent: Line = Field("", description="why a file of it may be missing; empty: then it is a conflict")

@@ -174,7 +174,8 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     result = box("build", NAME, "--verify")
     assert (result.code, result.out) == (1, ""), result.err
     error = result.err.partition("rlbox: error: ")[2].splitlines()
-    assert re.fullmatch(rf"two builds of {NAME} differ: sha256:[0-9a-f]{{64}} and sha256:[0-9a-f]{{64}}", error[0])
+    differ = rf"two builds of {NAME} differ: sha256:[0-9a-f]{{64}} and sha256:[0-9a-f]{{64}}"
+    assert re.fullmatch(differ, error[0]), result.err
     assert re.fullmatch(r"  layer 3 \(COPY /out/ /\): opt/noise: contents differ from byte \d+", error[-2])
     assert error[-1].startswith("  next:  whole log: ")
     assert [line for line in error[1:-2] if not line.startswith("  config: ")] == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.act.doctor_fixes import probe_fixes, read_manifest
+from rlbox.act.doctor_fixes import probe_fixes, read_table
 from rlbox.act.doctor_repair import repair
 from rlbox.act.elf import BrokenElf, check_elf, read_symbols
 from rlbox.act.probe_disks import places_of, probe_places
@@ -200,10 +200,10 @@ def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
     rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
     file = tmp_path / "fixes.json"
     file.write_text(json.dumps({"schema": 1, "fixes": rows}))
-    found = probe_fixes("run", read_manifest(file))
+    found = probe_fixes("run", read_table(file))
     assert (found[0].id, found[0].seen) == ("bad", "is not so")
     assert [row.id for row in found] == ["bad", "broken", "last"]
-    assert probe_fixes("doctor", read_manifest(file)) == ()
+    assert probe_fixes("doctor", read_table(file)) == ()
 
 
 @pytest.mark.allow("processes")
@@ -214,9 +214,9 @@ def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
-    assert read_manifest(tmp_path / "none") == {}
+    assert read_table(tmp_path / "none") == {}
     (tmp_path / "torn").write_text('{"fixes": [')
-    assert read_manifest(tmp_path / "torn") == {}
+    assert read_table(tmp_path / "torn") == {}
 
 
 def test_repairs(tmp_path: Path) -> None:
