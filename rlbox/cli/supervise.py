@@ -75,12 +75,9 @@ def _load_plan(run_dir: Path) -> RunPlan:
         raise SpecError(f"there is no {PLAN_FILE} to carry out", where=str(path)) from error
     except (OSError, ValueError) as error:
         raise SpecError(f"{PLAN_FILE} cannot be read: {error}", where=str(path)) from error
-    try:
-        plan = load_run_plan(data)
-        _check_patterns(plan)
-        return plan
-    except (AttributeError, KeyError, TypeError) as error:
-        raise SpecError(f"{PLAN_FILE} is not a plan of this rlbox: {error}", where=str(path)) from error
+    plan = load_run_plan(data)
+    _check_patterns(plan)
+    return plan
 
 
 def _check_patterns(plan: RunPlan) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
 from rlbox.plan.params import Values
@@ -254,21 +257,19 @@ def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
     Raises
     ------
     SpecError
-        The data were written by another schema.
+        The data were written by another schema, or are no plan.
     """
-    if data.get("schema") != 1:
-        raise SpecError(f"plan.json has schema {data.get('schema')!r}, this rlbox reads 1")
-    stages = tuple(_load_stage(stage) for stage in data["stages"])
-    rest = {key: value for key, value in data.items() if key not in ("stages", "paths", "plot")}
-    return RunPlan(**rest, stages=stages, paths=Paths(**data["paths"]), plot=tuple(data["plot"]))
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if schema != 1:
+        raise SpecError(f"plan.json has schema {schema!r}, this rlbox reads 1")
+    try:
+        return _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"plan.json is not a plan of this rlbox: {key}: {first['msg']}") from error
 
 
-def _load_stage(data: Mapping[str, Any]) -> StagePlan:
-    services = tuple(
-        ServicePlan(**{**item, "argv": tuple(item["argv"]), "ready": ReadyPlan(**item["ready"])})
-        for item in data["services"]
-    )
-    lines = {key: tuple(LinePlan(**item) for item in data[key]) for key in ("require", "forbid")}
-    files = {key: tuple(FilePlan(**item) for item in data[key]) for key in ("needs", "files")}
-    ray = RayPlan(**data["ray"]) if data["ray"] else None
-    return StagePlan(**{**data, **lines, **files, "services": services, "ray": ray, "argv": tuple(data["argv"])})
+@functools.lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[RunPlan]:
+    return TypeAdapter(RunPlan)
