@@ -135,7 +135,9 @@ class Bench:
         files: tuple[FilePlan, ...] = (),
         total_s: float = 60.0,
         silence_s: float = 60.0,
+        **more: Any,
     ) -> None:
+        """Add a stage to the plan; `more` are further fields of `StagePlan`."""
         self.stages.append(
             StagePlan(
                 name=name,
@@ -151,6 +153,7 @@ class Bench:
                 files=files,
                 total_s=total_s,
                 silence_s=silence_s,
+                **more,
             )
         )
 
