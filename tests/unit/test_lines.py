@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, repeats
+from rlbox.plan.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, repeats, views
 
 PIECES = st.sampled_from(
     [b"a", b"step 1", b"\n", b"\r", b"\r\n", b" ", b"\x1b[31m", b"\x1b[K", b"\x1b", b"\xe4\xbd", b"\xa0", b"\xff",
@@ -28,6 +28,54 @@ def test_chunks_do_not_matter(data: bytes, draw: st.DataObject) -> None:
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8).map(sorted))
     bounds = [0, *cuts, len(data)]
     assert cut(*(data[a:b] for a, b in pairwise(bounds))) == cut(data)
+
+
+def naive(data: bytes) -> list[str]:
+    """Return the lines as `LineCutter` promises them, in the simplest way."""
+    lines = data.split(b"\n")
+    lines = lines if lines[-1].strip(b"\r") else lines[:-1]
+    shown = []
+    for line in lines:
+        states = [state[:LINE_LIMIT] for state in line.split(b"\r")]
+        seen = [state for state in states if clean_text(state.decode("latin-1")).strip(" \t\n\r\x0b\x0c")]
+        blank = [state for state in states if state]
+        last = seen[-1] if seen else blank[-1] if blank else b""
+        shown.append(clean_text(last.decode("utf-8", "replace")))
+    return shown
+
+
+@given(st.lists(PIECES.filter(lambda piece: piece not in (b"\x1b", b"\xe4\xbd", b"\xa0")), max_size=20).map(b"".join))
+def test_lines_are_those_of_the_simplest_reading(data: bytes) -> None:
+    assert cut(data) == naive(data)
+
+
+def test_overwritten_states_are_told_at_once() -> None:
+    cutter = LineCutter()
+    assert cutter.feed(b"a\n 1%\r 2%\r").past == ((1, b" 1%"),)
+    assert cutter.feed(b" 3%").past == ()
+    last = cutter.feed(b"\r \r\nnext\n")
+    assert (last.past, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
+
+
+def test_rows_are_the_same_however_they_are_asked_for() -> None:
+    texts = LineCutter().feed(b"a\nb\xff\nc\n")
+    assert [texts[0], texts[1], texts[-1], texts.last, texts[0:2]] == ["a", "b�", "c", "c", ["a", "b�"]]
+    assert list(texts) == ["a", "b�", "c"] == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [
+        ("plain", ["plain"]),
+        ("(W pid=1) done", ["(W pid=1) done", "done"]),
+        ("(W pid=1) a(W pid=2) b", ["(W pid=1) a(W pid=2) b", "a", "b", "a(W pid=2) b"]),
+        ("[rank3]: Traceback", ["[rank3]: Traceback", "Traceback"]),
+        ("[1,0]<stderr>:Error", ["[1,0]<stderr>:Error", "Error"]),
+        (" 50%|##  | 1/2 [00:01<00:01, 1it/s]Error", [" 50%|##  | 1/2 [00:01<00:01, 1it/s]Error", "Error"]),
+    ],
+)
+def test_views(text: str, ways: list[str]) -> None:
+    assert views(text) == ways
 
 
 @given(st.binary(max_size=300))

@@ -1,0 +1,118 @@
+"""What the gate itself costs: the rules of the smoke job and twenty more over a log of 256 MiB, in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.pairs import Sample, Unusable
+from benchmarks.place import Place
+from rlbox.act.tail import BLOCK
+from rlbox.plan.gate_plan import LinePlan
+from rlbox.plan.gates import STAGE_LOG, Gate
+from rlbox.plan.params import plan_values
+from rlbox.plan.run import Paths, StagePlan, plan_run
+from rlbox.spec.load import load_job
+from rlbox.spec.project import Project
+
+SIZE = 256 << 20
+SPEED = 200e6  # bytes a second that must be caught up with
+MEMORY = 30e6  # bytes that the gate of a big log may cost
+PATTERNS = (
+    r"Traceback \(most recent call last\)", r"(?i)out of memory", r"NCCL (WARN|error)", r"^\w+Error: ",
+    "Watchdog caught collective", "Address already in use", "RayActorError|ActorDiedError", "No space left on device",
+    r'HTTP/1.1" 5\d\d', r"loss[ :=]+nan\b", r"grad_norm[ :=]+(?:nan|inf)\b", "BrokenPipeError", "Segmentation fault",
+    r"(?i)killed process \d+", "SIGHUP received", r"checkpoint saved to .*global_step_\d+$",
+    r"\[(ACTOR|ROLLOUT|SYNC)\] failed", r"accepted_at_1=0\.0+$", r"step 9+ of \d{4,6} finished", "卡住|超时",
+)  # fmt: skip
+LINES = (
+    "\x1b[36m(WorkerDict pid={p})\x1b[0m step:{n} - actor/pg_loss:0.0123 - critic/rewards/mean:0.512 - perf/mfu:0.41",
+    'INFO:     127.0.0.1:{p} - "POST /generate HTTP/1.1" 200 OK',
+    "2026-11-21 16:00:00,000 INFO worker.py:1234 loading shard {n} of 9999",
+    "[2026-11-21 16:00:00] Decode batch. #running-req: {n}, token usage: 0.33, gen throughput (token/s): 104.50",
+    "\rFiltering prompts:  25%|██▌       | {n}/4000 [00:02<00:06, 467.86 examples/s]",
+)
+
+
+def against_reading(place: Place, rounds: int) -> Sample:
+    """The CPU time of a gate that reads a log, against that of reading it."""
+    log = _log(place)
+    found = [(_timed(lambda: _judge(log)), _timed(lambda: _read(log))) for _ in range(rounds)]
+    return Sample(ours=tuple(ours for ours, _ in found), anchor=tuple(anchor for _, anchor in found))
+
+
+def against_the_goal(place: Place, rounds: int) -> Sample:
+    """The CPU time of a gate that reads a log, against that of 200 MB/s."""
+    log = _log(place)
+    found = tuple(_timed(lambda: _judge(log)) for _ in range(rounds))
+    return Sample(ours=found, anchor=(SIZE / SPEED,) * rounds)
+
+
+def memory(place: Place, rounds: int) -> Sample:
+    """What a gate adds to the peak memory while it reads a log `rounds` times, against the 30 MB that it may."""
+    log = _log(place)
+    gate = _gate()
+    _feed(gate, log, limit=16)
+    before = _peak()
+    for _ in range(rounds):
+        _feed(gate, log)
+    return Sample(ours=(float(_peak() - before),), anchor=(MEMORY,), unit="B")
+
+
+def _log(place: Place) -> Path:
+    path = place.folder / "stage.log"
+    dice = random.Random(26)
+    rows = "\n".join(dice.choice(LINES).format(p=dice.randrange(9999), n=n) for n in range(60000)) + "\n"
+    with open(path, "wb") as file:
+        while file.tell() < SIZE:
+            file.write(rows.encode())
+        file.truncate(SIZE)
+    return path
+
+
+def _gate() -> Gate:
+    job = load_job(Project(folder=Path(__file__).parents[1]), "smoke")
+    paths = Paths(run="/r", job="/j", data="/d", python="python")
+    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="b", place="here", target="local")
+    more = tuple(LinePlan(pattern=pattern, log=STAGE_LOG, count=1, why="") for pattern in PATTERNS)
+    stages = plan.stages
+    stage: StagePlan = dataclasses.replace(
+        stages[-1],
+        require=tuple(dataclasses.replace(rule, log=STAGE_LOG) for part in stages for rule in part.require),
+        forbid=(*(rule for part in stages[:1] + stages[2:] for rule in part.forbid), *more),
+        metrics=tuple(metric for part in stages for metric in part.metrics if metric.pattern),
+    )
+    return Gate(stage)
+
+
+def _judge(log: Path) -> None:
+    gate = _gate()
+    _feed(gate, log)
+    if gate.forbidden or gate.breaches or not gate.last_line(STAGE_LOG):
+        raise Unusable(f"the gate was to read the log to its end: {gate.forbidden[:1]} {gate.breaches[:1]}")
+
+
+def _feed(gate: Gate, log: Path, limit: int = SIZE) -> None:
+    with open(log, "rb", buffering=0) as file:
+        while (block := file.read(BLOCK)) and file.tell() <= limit * BLOCK:
+            gate.feed(STAGE_LOG, block)
+
+
+def _read(log: Path) -> None:
+    with open(log, "rb", buffering=0) as file:
+        while file.read(BLOCK):
+            pass
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

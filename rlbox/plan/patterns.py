@@ -1,0 +1,92 @@
+"""Search lines, and whole blocks of lines at once, for the patterns of users. Nothing here can backtrack."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from rlbox.spec.pattern import compile_re2, re2_options, tokens
+
+_ANCHORS = ("^", "$", r"\A", r"\z")
+
+
+class Pattern:
+    """One pattern; `text` is what the user wrote."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._compiled = compile_re2(text)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.text!r})"
+
+    def fits(self, line: str) -> bool:
+        """Return whether a line holds what the pattern asks for."""
+        return self._compiled.search(line) is not None
+
+    def groups(self, line: str) -> dict[str, str | None] | None:
+        """Return the named groups of the first place that fits, or None when none does."""
+        found = self._compiled.search(line)
+        return None if found is None else found.groupdict()
+
+    @property
+    def group_names(self) -> frozenset[str]:
+        """The names of its groups."""
+        return frozenset(self._compiled.groupindex)
+
+
+class PatternSet:
+    """Many patterns at once: `hit` finds the next place worth a look in a block, `which` says what fits a line."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        import re2
+
+        self._texts = texts
+        self.loose = tuple(loose(text) for text in texts)
+        self._block = re2.compile("|".join(f"(?:{text})" for text in self.loose).encode(), re2_options(capture=False))
+        self._set = re2.Set.SearchSet(re2_options(capture=False))
+        for text in texts:
+            self._set.Add(text)
+        self._set.Compile()
+
+    def hit(self, block: bytes, start: int) -> int:
+        """Return where in `block`, lines of UTF-8, from `start` on something may fit; -1: nowhere.
+
+        Anchors count for nothing here, so that a line is found behind whatever Ray or a progress bar puts before it.
+        """
+        found = self._block.search(block, start)
+        return -1 if found is None else int(found.start())
+
+    def which(self, line: str) -> list[int]:
+        """Return the indexes of the patterns that fit a line, ascending."""
+        found = self._set.Match(line)
+        if found is None:  # nothing fits, or the set had not enough memory to tell
+            return [index for index, text in enumerate(self._texts) if compile_pattern(text).fits(line)]
+        return sorted(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_pattern(text: str) -> Pattern:
+    """Return the pattern `text`.
+
+    Raises
+    ------
+    ValueError
+        RE2 does not take it; a spec that was loaded holds none of these.
+    """
+    return Pattern(text)
+
+
+@functools.lru_cache(maxsize=128)
+def pattern_set(texts: tuple[str, ...]) -> PatternSet:
+    """Return the set of patterns `texts`, at least one."""
+    return PatternSet(texts)
+
+
+def loose(text: str) -> str:
+    """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
+    return "".join("(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokens(text))
+
+
+def _named(part: str) -> bool:
+    return part.startswith(("(?P<", "(?<")) and part.endswith(">")

@@ -1,0 +1,137 @@
+"""Regular expressions as users write them: RE2, which reads any text in linear time, whatever the expression.
+
+What Python's `re` knows and RE2 does not is refused here with what to write instead. Letter case and dots are those of
+Unicode, as in Python; `\\d`, `\\w`, `\\s` and `\\b` know ASCII only: write `\\p{Nd}`, `[\\pL\\pN_]`, `[\\s\\p{Z}]` for
+more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator
+
+if TYPE_CHECKING:
+    import re2
+
+MEMORY = 64 << 20
+"""Bytes that RE2 may use for one expression: with its own 8 MiB, fifty rules in one fall back to its slow machine."""
+
+_ANY = ("", "x", "0 .", "\u5361!")  # an expression that fits all of these asks nothing of a line
+
+# What to write instead, by the token that RE2 refuses. Source: github.com/google/re2, `doc/syntax.txt`.
+_INSTEAD = (
+    ("(?=", "a look-ahead", "write the text itself into the expression; a rule only asks whether the line fits"),
+    (
+        "(?!",
+        "a negative look-ahead",
+        "say what may follow, for example [^x], or allow the exception with a benign line",
+    ),
+    ("(?<=", "a look-behind", "write the text itself into the expression; a rule only asks whether the line fits"),
+    ("(?<!", "a negative look-behind", r"say what may stand before: (^|[^x]), \b"),
+    ("(?P=", "a back reference", "write the text again, or one alternative for each: (a a|b b)"),
+    ("(?(", "a conditional group", "write both cases: (ab|c)"),
+    ("(?>", "an atomic group", "write (?:…): RE2 never goes back"),
+    ("(?#", "a comment", "put it into `why`"),
+    (r"\Z", "the end of the text", "write $"),
+    (r"\G", "the end of the last match", "write ^"),
+    (r"\C", "a single byte", "write ."),
+    (r"\N", "a named character", "write the character itself"),
+    (r"\u", "a character number", r"write the character itself, or \x{HEX}"),
+    (r"\U", "a character number", r"write the character itself, or \x{HEX}"),
+)
+_TOKEN = re.compile(r"\\[xpP]\{\^?\w*\}|\\.|\(\?P?<\w+>|\(\?P=|\(\?<[=!]|\(\?.|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
+_FLAGS = re.compile(r"\(\?[a-zA-Z-]*[xaLu][a-zA-Z-]*[:)]")
+_CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
+
+
+def tokens(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts of an expression with their places; a class in brackets is one part."""
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        part = found.group() if found else text[at]
+        if part[0] == "[":
+            end = at + len(part)
+            while inside := _CLASS.match(text, end):
+                end = inside.end()
+            part = text[at : end + 1]
+        yield at, part
+        at += len(part)
+
+
+def check_pattern(text: str) -> str:
+    """Return `text`, an expression that RE2 takes and that asks something of a line.
+
+    Raises
+    ------
+    ValueError
+        What is wrong, where in the expression, and what to write instead.
+    """
+    if not text:
+        raise ValueError("is empty, which fits every line; write the text that the line must hold")
+    found = next(_refusals(text), "")
+    if found:
+        raise ValueError(found)
+    compiled = compile_re2(text)
+    if all(compiled.search(probe) for probe in _ANY):
+        raise ValueError(f"{text!r} fits every line, the empty one too; write what the line must hold")
+    return text
+
+
+def compile_re2(text: str) -> re2._Regexp[str]:
+    """Return `text` compiled; it never matches a line feed, so that many lines can be searched at once.
+
+    Raises
+    ------
+    ValueError
+        RE2 does not take it.
+    """
+    import re2  # 20 ms, which no verb without patterns pays
+
+    try:
+        return re2.compile(text, re2_options())
+    except re2.error as error:
+        told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"{text!r} is no regular expression of RE2: {told}{_hint(told)}") from error
+
+
+def re2_options(*, capture: bool = True) -> re2.Options:
+    """Return how all expressions of users are compiled; without `capture` no groups are told, which is faster."""
+    import re2
+
+    options = re2.Options()
+    options.never_capture = not capture
+    options.never_nl = True
+    options.log_errors = False
+    options.max_mem = MEMORY
+    return options
+
+
+def _refusals(text: str) -> Iterator[str]:
+    for at, part in tokens(text):
+        where = f"at character {at + 1}"
+        if "\n" in part or (part[0] != "[" and part in (r"\n", r"\r")):
+            yield f"holds a line break {where}, and a line has none; write two rules, or `after`"
+        for start, name, instead in _INSTEAD:
+            if part.startswith(start):
+                yield f"{part} {where} is {name}, which RE2 does not have; {instead}"
+        if part[0] == "\\" and part[1:2].isdigit() and part[1:2] != "0":
+            yield f"{part} {where} is a back reference, which RE2 does not have; write the text again"
+        if len(part) == 2 and part[1] == "+" and part[0] in "*+?}":
+            yield f"{part} {where} is a possessive repetition, which RE2 does not have; write {part[0]}"
+        if flags := _FLAGS.match(text, at):
+            yield f"{flags.group()} {where} is a flag that RE2 does not have; i, m, s and U are known"
+
+
+def _hint(told: str) -> str:
+    if told.startswith("invalid repetition size"):
+        return " (at most 1000 times)"
+    if told.startswith(("no argument", "missing", "unexpected", "trailing")):
+        return r"; write \ before a character that stands for itself: \( \[ \* \+ \?"
+    return ""
+
+
+PatternText = Annotated[str, AfterValidator(check_pattern)]

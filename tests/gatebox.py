@@ -1,0 +1,197 @@
+"""Judge a case of the gate table: the job's own gate TOML, planned as a run plans it, fed with logs, files and facts.
+
+A case is a file of `tests/cases/gates`:
+
+    source   where it comes from: numbers of the inventory, a log of the corpus
+    expect   "pass" or "fail"; `rule` is the kind of the rule that decides a failure, `shows` part of what it says
+    gate     as below `[stages.gate]` of a job
+    logs     text of the stage's log (`stage`) and of services by name
+    timed    lines with times: `at_s` (seconds since the command was started), `log`, `text`
+    stopped  text of logs that comes when everything is being stopped
+    exit     exit code of the command (0); `ray` the job's `status` and `code`
+    files    below the run directory: `text` or `hex`, `old` (before the stage), `folder`, `grows` (while looked at)
+    answers  to requests of `probes`, in order: `status`, `text`
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakes import CHECKOUT
+
+from rlbox.act.file_facts import probe_file
+from rlbox.plan.answers import judge_answer
+from rlbox.plan.benign import known_benign
+from rlbox.plan.gate_rules import file_text, probe_text
+from rlbox.plan.gates import RAY_RULE, STAGE_LOG, Gate, RuleState, exit_text
+from rlbox.plan.params import plan_values
+from rlbox.plan.run import Paths, StagePlan, plan_run
+from rlbox.spec.check import check_spec
+from rlbox.spec.job import Job
+from rlbox.spec.load import load_fixes, load_toml
+from rlbox.spec.project import Project
+
+CASES = sorted((CHECKOUT / "tests/cases/gates").glob("*.toml"))
+KNOWN = known_benign(load_fixes(Project(folder=CHECKOUT)))
+Cut = Callable[[bytes], Iterable[bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a gate passed, the rule that decided when it did not, and the states of all rules."""
+
+    passed: bool
+    kind: str
+    text: str
+    states: tuple[RuleState, ...]
+
+
+def whole(data: bytes) -> Iterable[bytes]:
+    """Feed a log at once."""
+    return (data,)
+
+
+def load_case(path: Path) -> dict[str, Any]:
+    """Return a case."""
+    return load_toml(path)
+
+
+def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
+    """Return the stage of a case, checked and planned like one of a job."""
+    services = sorted({*case.get("logs", {}), *(row["log"] for row in case.get("timed", []))} - {STAGE_LOG})
+    stage: dict[str, Any] = {"name": "case", "title": "t", "command": ["true"], "services": services}
+    stage["gate"] = case["gate"]
+    if "ray" in case:
+        stage |= {"ray": {"dashboard": "http://127.0.0.1", "service": "ray", "temp_dir": "/tmp/ray"}}
+        stage["services"] = [*services, "ray"]
+    ready = {"url": "http://127.0.0.1"}
+    parts = [{"name": name, "title": name, "command": ["x"], "ready": ready} for name in stage["services"]]
+    job = {"name": "j", "title": "t", "target": "local", "services": parts, "stages": [stage]}
+    spec = check_spec(Job, job, "case")
+    paths = Paths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    return plan_run(spec, plan_values(spec, "", {}), paths, run_id="r", place="here", target="local").stages[0]
+
+
+def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan | None = None) -> Verdict:
+    """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
+    stage = stage or plan_case(case, run)
+    gate = Gate(stage, KNOWN)
+    for state in gate.states():
+        if state.kind in ("port", "service", "need"):
+            gate.hold(state.kind, state.rule)
+    _write_files(case, run)
+    _feed(case, run, gate, cut)
+    if not (gate.forbidden or gate.breaches):
+        _tell_facts(case, stage, gate)
+        gate.begin_stop()
+        for log, text in case.get("stopped", {}).items():
+            gate.feed(log, text.encode())
+        gate.close_logs()
+        gate.end()
+        _look_at_files(case, run, stage, gate)
+    return _verdict(gate)
+
+
+def _feed(case: dict[str, Any], run: Path, gate: Gate, cut: Cut) -> None:
+    for row in case.get("timed", []):
+        gate.pass_time(row["at_s"])
+        gate.feed(row["log"], row["text"].encode())
+    for log, text in case.get("logs", {}).items():
+        for part in cut(text.encode("utf-8", "surrogateescape")):
+            gate.feed(log, part)
+    for path in gate.metric_files:
+        file = case.get("files", {}).get(os.path.relpath(path, run))
+        if file and not file.get("old"):
+            for part in cut(file["text"].encode()):
+                gate.feed(path, part)
+    gate.close_logs()
+    gate.pass_time(case.get("took_s", 0.0))
+
+
+def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: Gate) -> None:
+    code = case.get("exit", 0)
+    if stage.ray:
+        ray = case["ray"]
+        code = ray["code"]
+        (gate.hold if ray["status"] == "SUCCEEDED" else gate.refuse)("ray", RAY_RULE, ray["status"])
+    (gate.hold if code in stage.exit_codes else gate.refuse)("exit", exit_text(stage), f"exit code {code}")
+    for probe, answer in zip(stage.probes, case.get("answers", []), strict=False):
+        problem = judge_answer(probe, answer["status"], answer["text"])
+        (gate.refuse if problem else gate.hold)("probe", probe_text(probe), problem)
+
+
+def _write_files(case: dict[str, Any], run: Path) -> None:
+    for name, file in case.get("files", {}).items():
+        path = run / name
+        if file.get("folder"):
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
+
+
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate) -> None:
+    names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
+    since_ns = time.time_ns() + 10**12 if any(f.get("old") for f in case.get("files", {}).values()) else 1
+    for rule in stage.files:
+        with _Writer([run / name for name in names]):
+            fact = probe_file(rule, lambda: None, since_ns=since_ns if rule.newer else 0)
+        (gate.refuse if fact.problem else gate.hold)("file", file_text(rule), fact.problem or "complete")
+
+
+class _Writer:
+    """Appends to files for as long as they are looked at, a second at most."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+
+    def _write(self) -> None:
+        for _ in range(100):
+            for path in self._paths:
+                with open(path, "a") as file:
+                    file.write("{}\n")
+            if self._enough.wait(0.01):
+                return
+
+    def __enter__(self) -> None:
+        if self._paths:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        if self._paths:
+            self._thread.join()
+
+
+def _verdict(gate: Gate) -> Verdict:
+    states = gate.states()
+    for broken in gate.forbidden[:1]:
+        return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
+    for breach in gate.breaches[:1]:
+        kind = "within" if breach.late else breach.kind
+        return Verdict(passed=False, kind=kind, text=f"{breach.rule}: {breach.problem}", states=states)
+    order = ("ray", "exit", "probe", "require", "metric", "file")
+    for kind in order:
+        for state in states:
+            if state.kind == kind and state.state == "broken":
+                return Verdict(passed=False, kind=kind, text=f"{state.rule}: {state.seen}", states=states)
+    waiting = [state.rule for state in states if state.state != "held"]
+    assert not waiting, f"rules that nobody decided: {waiting}"
+    return Verdict(passed=True, kind="", text="", states=states)
+
+
+def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[object, ...]:
+    """Return all that a gate tells after the logs of a case, cut in some way."""
+    gate = Gate(stage, KNOWN)
+    _feed(case, run, gate, cut)
+    gate.begin_stop()
+    gate.end()
+    return (gate.states(), gate.forbidden, gate.breaches, {log: gate.last_line(log) for log in case.get("logs", {})})

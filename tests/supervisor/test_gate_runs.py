@@ -1,0 +1,142 @@
+"""Gates of real runs: what stops a stage at once, what only its end shows, and that both say why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from supervised import SERVER, Bench, file_rule, free_port, line_rule, python, service
+
+from rlbox.plan.run import BenignPlan, FilePlan, LinePlan, MetricPlan, ProbePlan
+
+WAIT = "import time; time.sleep(60)"
+ANSWER = b'{"ok": "fine"}'
+
+
+def rules(bench: Bench, kind: str) -> list[tuple[str, str]]:
+    return [(rule.state, rule.seen) for rule in bench.last("train").gate if rule.kind == kind]
+
+
+def test_another_exit_code_is_good(bench: Bench) -> None:
+    bench.stage("train", python("raise SystemExit(3)"), exit_codes=(0, 3))
+    assert bench.run() == 0
+    assert rules(bench, "exit") == [("held", "exit code 3")]
+
+
+def test_an_exit_code_that_is_not_among_the_good_ones(bench: Bench) -> None:
+    bench.stage("train", python("pass"), exit_codes=(3, 4))
+    assert bench.run() == 1
+    assert bench.cause().what == "stage train ended with exit code 0, not with exit code 3 or 4"
+
+
+def test_a_line_that_does_not_come_in_time_stops_the_stage(bench: Bench) -> None:
+    rule = LinePlan(pattern="ready", log="stage", count=1, why="the model is loaded", within_s=0.5)
+    bench.stage("train", python(f"print('loading', flush=True); {WAIT}"), require=(rule,))
+    assert bench.run() == 7
+    cause = bench.cause()
+    assert cause.kind == "within"
+    assert "no such line within 0.5 s" in cause.what
+    assert "the model is loaded" in cause.what
+    assert rules(bench, "require") == [("broken", "no such line within 0.5 s")]
+
+
+def test_one_line_too_many_stops_the_stage(bench: Bench) -> None:
+    rule = LinePlan(pattern="attempt", log="stage", count=1, why="", at_most=1)
+    bench.stage("train", python(f"print('attempt 1\\nattempt 2', flush=True); {WAIT}"), require=(rule,))
+    assert bench.run() == 1
+    assert (bench.cause().kind, bench.cause().line) == ("require", "attempt 2")
+    assert bench.cause().where == "stages/1-train/stage.log:2"
+
+
+def test_nan_in_a_log_stops_the_stage(bench: Bench) -> None:
+    metric = MetricPlan(name="loss", pattern=r"loss (?P<value>\S+)")
+    bench.stage("train", python(f"print('loss 2.5\\nloss nan', flush=True); {WAIT}"), metrics=(metric,))
+    assert bench.run() == 1
+    assert bench.cause().what == "stage train: metric loss is nan at step 2; the rule is loss: finite"
+    assert bench.cause().where == "stages/1-train/stage.log:2"
+
+
+def test_nan_in_a_bar_that_is_still_drawn_stops_the_stage(bench: Bench) -> None:
+    metric = MetricPlan(name="loss", pattern=r"loss=(?P<value>[^\]]+)")
+    code = f"print(' 10%|#  | 1/10 [loss=nan]', ' 20%|## | 2/10 [loss=1.0]', end='\\r', sep='\\r', flush=True); {WAIT}"
+    bench.stage("train", python(code), metrics=(metric,))
+    assert bench.run() == 1
+    assert bench.cause().kind == "metric"
+
+
+def test_metrics_of_earlier_stages_do_not_count(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.0}\n')
+    metric = MetricPlan(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
+    rows = "".join(json.dumps({"step": step, "loss": 2.0}) + "\n" for step in (3, 4, 5))
+    bench.stage("train", python(f"open({str(file)!r}, 'a').write({rows!r})"), metrics=(metric,))
+    assert bench.run() == 1
+    assert "loss did not fall in the first 10 steps: 2 at first, 2 at last" in bench.cause().what
+    assert [rule.count for rule in bench.last("train").gate if rule.kind == "metric"] == [3]
+
+
+def test_metrics_of_the_stage_pass(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    metric = MetricPlan(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
+    rows = "".join(json.dumps({"step": step, "loss": 3.0 - step}) + "\n" for step in (1, 2, 3))
+    bench.stage("train", python(f"open({str(file)!r}, 'a').write({rows!r})"), metrics=(metric,))
+    assert bench.run() == 0
+    assert rules(bench, "metric") == [("held", "3 points, the last: 0 at step 3")]
+
+
+def test_a_forbidden_last_line_without_a_line_feed(bench: Bench) -> None:
+    bench.stage("train", python("print('loss nan', end='')"), forbid=(line_rule("nan"),))
+    assert bench.run() == 1
+    assert bench.cause().kind == "forbid"
+
+
+def test_benign_behind_its_marker(bench: Bench) -> None:
+    benign = BenignPlan(pattern="BrokenPipe", log="stage", after="^succeeded")
+    code = "print('succeeded\\nBrokenPipeError')"
+    bench.stage("train", python(code), forbid=(line_rule("Error"),), benign=(benign,))
+    bench.stage("again", python("print('BrokenPipeError\\nsucceeded')"), forbid=(line_rule("Error"),), benign=(benign,))
+    assert bench.run() == 1
+    assert bench.states() == ["passed", "failed"]
+    assert rules(bench, "benign") == [("held", "BrokenPipeError")]
+
+
+def test_a_file_that_an_earlier_attempt_left(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("x")
+    rule = FilePlan(path=str(tmp_path / "old"), min_bytes=1, manifest=False, why="", newer=True)
+    bench.stage("wait", python("import time; time.sleep(0.2)"))
+    bench.stage("train", python("pass"), files=(rule,))
+    assert bench.run() == 1
+    assert "is older than the stage" in bench.cause().what
+
+
+def test_files_of_a_stage_that_is_attempted_again_must_be_new(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("x")
+    bench.stage("wait", python("import time; time.sleep(0.2)"))
+    bench.stage("train", python("pass"), files=(file_rule(tmp_path / "old"),), attempt=2)
+    assert bench.run() == 1
+    assert "is older than the stage" in bench.cause().what
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "problem"),
+    [
+        (ANSWER, {"json_path": "ok", "equals": "fine"}, ""),
+        (ANSWER, {"contains": "generations"}, "HTTP 200 without 'generations'"),
+        (b'{"error": "no model"}', {}, 'HTTP 200 with an error: "no model"'),
+    ],
+)
+def test_probes_while_the_services_run(bench: Bench, answer: bytes, fields: dict[str, str], problem: str) -> None:
+    port = free_port()
+    server = python(SERVER.replace(repr(ANSWER), repr(answer)), str(port))
+    probe = ProbePlan(url=f"http://127.0.0.1:{port}/generate", within_s=2.0, **fields)  # type: ignore[arg-type]
+    work = service("server", port, server, contains="")
+    if b"error" in answer:  # such a service is not ready at all
+        bench.stage("train", python("pass"), services=(service("server", port, server, contains="", start_s=5.0),))
+        assert bench.run() == 7
+        assert problem in bench.cause().what
+        return
+    bench.stage("train", python("pass"), services=(work,), probes=(probe,))
+    assert bench.run() == (1 if problem else 0)
+    assert [state for state, _ in rules(bench, "probe")] == ["broken" if problem else "held"]
+    assert not problem or problem in bench.cause().what

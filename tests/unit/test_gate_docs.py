@@ -1,0 +1,46 @@
+"""Every example of docs/gates.md is a gate that loads, and every key of every rule is in one of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.spec.check import check_spec
+from rlbox.spec.gate import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ProbeRule, RequireRule
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TEXT = (CHECKOUT / "docs/gates.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+RULES = {
+    "require": RequireRule,
+    "forbid": ForbidRule,
+    "benign": BenignRule,
+    "files": FileRule,
+    "metrics": MetricRule,
+    "probes": ProbeRule,
+}
+
+
+def gate_of(text: str) -> dict[str, Any]:
+    gate: dict[str, Any] = tomllib.loads(text)["stages"]["gate"]
+    return gate
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_load(text: str) -> None:
+    assert check_spec(Gate, gate_of(text), "docs/gates.md") != Gate()
+
+
+def test_every_key_is_explained() -> None:
+    assert {key for text in EXAMPLES for key in gate_of(text)} == set(Gate.model_fields)
+    for kind, model in RULES.items():
+        missing = {key for key in model.model_fields if not re.search(rf"\b{key}\b", TEXT)}
+        assert not missing, kind
