@@ -1,0 +1,159 @@
+"""What processes did between two moments, worked out from the kernel's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NO_TIME_S = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
+
+    `memory_utilization` (0-100) is the share of time in which its memory was read or written.
+    """
+
+    index: int
+    name: str
+    utilization: int
+    power_w: float
+    power_limit_w: float
+    memory_bytes: int
+    total_bytes: int
+    processes: tuple[int, ...]
+    memory_utilization: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessActivity:
+    """Counters of one process since it started; `started` (clock ticks) tells it from a later one with its id.
+
+    `read_bytes` and `write_bytes` passed a disk or a network file system, `read_chars` and `write_chars` passed a read
+    or write call (page cache, pipes and sockets included). Zero where the kernel does not let us look.
+    """
+
+    pid: int
+    started: int
+    name: str
+    state: str
+    cpu_s: float
+    resident_bytes: int
+    minor_faults: int
+    major_faults: int
+    read_bytes: int = 0
+    write_bytes: int = 0
+    read_chars: int = 0
+    write_chars: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other process has."""
+        return self.pid, self.started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Counters of all processes of a run at `t_s` (a clock that only goes forward), summed over the living ones.
+
+    `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's.
+    """
+
+    t_s: float
+    read_bytes: int
+    write_bytes: int
+    read_chars: int
+    write_chars: int
+    cpu_s: float
+    resident_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    local_bytes: int
+    gpus: tuple[GpuFacts, ...]
+    processes: tuple[ProcessActivity, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What happened between two looks, per second (bytes; `cpu` in cores; `faults` a number).
+
+    `memory` is how fast the processes' memory changed, either way. `gpu` is the highest utilization and `gpu_power`
+    the highest share of a power limit (0-1) at the second look, `gpu_memory` the highest `memory_utilization`.
+    """
+
+    seconds: float
+    read: float = 0.0
+    write: float = 0.0
+    network: float = 0.0
+    local: float = 0.0
+    memory: float = 0.0
+    faults: float = 0.0
+    cpu: float = 0.0
+    gpu: int = 0
+    gpu_power: float = 0.0
+    gpu_memory: int = 0
+
+
+def rates_between(before: Activity, after: Activity) -> Rates:
+    """Return what happened between two looks.
+
+    Processes are compared one by one: a new one counts from zero, one that is gone does not make a sum fall. `read`
+    and `write` are the larger of what passed disks and what passed calls, so that mapped files count too.
+    """
+    seconds = max(after.t_s - before.t_s, _NO_TIME_S)
+    earlier = {process.key: process for process in before.processes}
+    pairs = [(earlier.get(process.key), process) for process in after.processes]
+
+    def grown(field: str) -> float:
+        gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
+        return sum(max(0.0, gain) for gain in gains) / seconds
+
+    moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
+    return Rates(
+        seconds=seconds,
+        read=max(grown("read_bytes"), grown("read_chars")),
+        write=max(grown("write_bytes"), grown("write_chars")),
+        network=_grown(before, after, "received_bytes", "sent_bytes") / seconds,
+        local=_grown(before, after, "local_bytes") / seconds,
+        memory=moved / seconds,
+        faults=grown("minor_faults") + grown("major_faults"),
+        cpu=grown("cpu_s"),
+        gpu=max((gpu.utilization for gpu in after.gpus), default=0),
+        gpu_power=max((_power(gpu) for gpu in after.gpus), default=0.0),
+        gpu_memory=max((gpu.memory_utilization for gpu in after.gpus), default=0),
+    )
+
+
+def _grown(before: Activity, after: Activity, *fields: str) -> float:
+    return sum(max(0.0, float(getattr(after, field) - getattr(before, field))) for field in fields)
+
+
+def _power(gpu: GpuFacts) -> float:
+    return gpu.power_w / gpu.power_limit_w if gpu.power_limit_w else 0.0
+
+
+def sum_activity(
+    processes: Sequence[ProcessActivity],
+    *,
+    t_s: float,
+    received_bytes: int,
+    sent_bytes: int,
+    local_bytes: int,
+    gpus: tuple[GpuFacts, ...],
+) -> Activity:
+    """Return the sums over `processes` beside what belongs to the machine."""
+    return Activity(
+        t_s=t_s,
+        read_bytes=sum(process.read_bytes for process in processes),
+        write_bytes=sum(process.write_bytes for process in processes),
+        read_chars=sum(process.read_chars for process in processes),
+        write_chars=sum(process.write_chars for process in processes),
+        cpu_s=sum(process.cpu_s for process in processes),
+        resident_bytes=sum(process.resident_bytes for process in processes),
+        received_bytes=received_bytes,
+        sent_bytes=sent_bytes,
+        local_bytes=local_bytes,
+        gpus=gpus,
+        processes=tuple(processes),
+    )

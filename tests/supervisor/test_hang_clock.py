@@ -1,0 +1,144 @@
+"""The clock of the hang watch: simulated minutes, machines that sleep, clocks that are set."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Bench as Made
+from supervised import python
+
+from rlbox.act.bench import Bench
+from rlbox.act.hang_watch import HangWatch
+from rlbox.act.interrupt import Interrupt
+from rlbox.act.journal import Journal
+from rlbox.act.process_table import Process
+from rlbox.act.processes import RunProcesses
+from rlbox.act.run_state import new_run_state
+from rlbox.plan.activity import Activity, ProcessActivity
+from rlbox.plan.causes import Cause
+from rlbox.plan.lines import block_of
+from rlbox.plan.masks import Masks
+from rlbox.plan.run import load_run_plan
+
+MIB = 1 << 20
+PROCESS = ProcessActivity(
+    pid=1, started=1, name="python", state="S", cpu_s=0.0, resident_bytes=MIB, minor_faults=0, major_faults=0
+)
+
+
+class NoProcesses(RunProcesses):
+    """A run whose only process is the one that `Machine.probe` tells of."""
+
+    def members(self) -> tuple[Process, ...]:
+        return ()
+
+
+class Machine:
+    """A stage that the test lets live: its clock, what its log says, and what its process has read so far."""
+
+    def __init__(self, run_dir: Path, **limits: Any) -> None:
+        made = Made(run_dir)
+        made.stage("train", python(""), **limits)
+        made.write_plan()
+        plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
+        self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
+        processes = NoProcesses("nobody", Interrupt())
+        bench = Bench(plan=plan, run_dir=run_dir, journal=self.journal, processes=processes, interrupt=Interrupt())
+        self.now_s, self.read_bytes = 1000.0, 0
+        self.taken = {"stage": 0}
+        self.watch = HangWatch(bench, plan.stages[0], clock=lambda: self.now_s, probe=self.probe)
+
+    def probe(self, pids: Iterable[int]) -> Activity:
+        process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
+        return Activity(
+            t_s=self.now_s,
+            read_bytes=self.read_bytes,
+            write_bytes=0,
+            read_chars=0,
+            write_chars=0,
+            cpu_s=0.0,
+            resident_bytes=0,
+            received_bytes=0,
+            sent_bytes=0,
+            local_bytes=0,
+            gpus=(),
+            processes=(process,),
+        )
+
+    def unfinished(self, name: str) -> str:
+        return ""
+
+    def says(self, *lines: str) -> None:
+        self.watch.take("stage", 1, 0, block_of(lines))
+
+    def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
+        for _ in range(int(seconds / each_s)):
+            self.now_s += each_s
+            self.read_bytes += int(read_bps * each_s)
+            if cause := self.watch.look(self):
+                return cause
+        return None
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "run", silence_s=600.0, silence_stated=False)
+
+
+def test_half_an_hour_of_slow_loading(machine: Machine) -> None:
+    machine.says("Loading checkpoint shards:   0%|          | 0/4 [00:00<?, ?it/s]")
+    assert machine.lives(1800, read_bps=2 * MIB) is None
+    assert machine.watch.phase == "load"
+    cause = machine.lives(1810)
+    assert cause
+    assert cause.what == "stage train hung in phase load: no sign of life for 1800 s, and was stopped"
+
+
+def test_a_machine_that_slept_has_not_hung(machine: Machine) -> None:
+    machine.says("[SYNC] Waiting for rollout")
+    assert machine.lives(500) is None
+    machine.now_s += 86_400.0  # asleep, or the supervisor was stopped
+    assert machine.lives(90) is None
+    assert machine.lives(20) is not None
+
+
+def test_a_clock_that_goes_back_changes_nothing(machine: Machine) -> None:
+    machine.says("[SYNC] Waiting for rollout")
+    assert machine.lives(300) is None
+    machine.now_s -= 200.0
+    assert machine.lives(290) is None
+    assert machine.lives(20) is not None
+
+
+def test_the_wall_clock_is_not_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    machine.says("[SYNC] Waiting for rollout")
+    assert machine.lives(590) is None
+
+
+def test_phases_are_recorded_once_a_second_at_most(machine: Machine) -> None:
+    for n in range(200):
+        machine.says("[ROLLOUT] x" if n % 2 else "[SYNC] y")
+        machine.lives(0.1, each_s=0.1)
+    events = (machine.journal.run_dir / "events.jsonl").read_text().splitlines()
+    assert 10 <= len([line for line in events if '"phase"' in line]) <= 21
+    assert machine.journal.state.stages[0].phase in ("rollout", "weight-sync")
+
+
+def test_what_may_be_a_hang_is_told_once(machine: Machine) -> None:
+    for n in range(30):
+        machine.says(f"step {n} loss 1.0")
+        machine.lives(1)
+    cause = machine.lives(60)
+    assert cause
+    assert cause.what.startswith("stage train made no step for 26 s, usually 1 s apart")
+    events = [json.loads(line) for line in (machine.journal.run_dir / "events.jsonl").read_text().splitlines()]
+    told = [(event["event"], event["silent_s"]) for event in events if event["event"] in ("stalled", "hang")]
+    assert [name for name, _ in told] == ["stalled", "hang"]
+    assert told[0][1] <= 6.0

@@ -1,0 +1,196 @@
+"""NCCL's own tools, GPUs and refusals: what is asked of a hung stage beside the kernel."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rlbox.act.gpu
+import rlbox.act.stacks
+from rlbox.act.activity import probe_activity, probe_process_activity
+from rlbox.act.gpu import probe_gpus
+from rlbox.act.nccl import collect_nccl
+from rlbox.act.stacks import NO_PERMISSION, add_stacks
+from rlbox.act.waits import probe_waits
+from rlbox.plan.activity import GpuFacts, rates_between
+
+REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
+
+
+def ras_server(server: socket.socket, heard: list[str]) -> None:
+    connection = server.accept()[0]
+    stream = connection.makefile("rwb")
+    for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", REPORT.encode()):
+        heard.append(stream.readline().decode().strip())
+        stream.write(answer)
+        stream.flush()
+    stream.close()
+    connection.close()
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    env = {**os.environ, **{key: value.replace("TMP", str(tmp_path)) for key, value in request.param.items()}}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], env=env, stdout=-1
+    )
+    assert process.stdout
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, heard = socket.create_server(("127.0.0.1", 0)), list[str]()
+    thread = threading.Thread(target=ras_server, args=(server, heard))
+    thread.start()
+    monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
+    monkeypatch.setattr(
+        "rlbox.act.nccl._environment", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+    )
+    facts = collect_nccl([os.getpid()], tmp_path / "nccl", time.time())
+    thread.join()
+    server.close()
+    assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
+    assert facts.files == ("ras.txt",)
+    assert (tmp_path / "nccl" / "ras.txt").read_text() == REPORT
+
+
+@pytest.mark.parametrize("sleeper", [{"NCCL_RAS_ADDR": "127.0.0.1:28028"}], indirect=True)
+def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    facts = collect_nccl([sleeper.pid], tmp_path / "nccl", time.time())
+    assert (facts.files, facts.ras) == ((), "")
+    assert "no process of the run offers NCCL's RAS" in facts.trouble
+
+
+@pytest.mark.parametrize(
+    "sleeper",
+    [{"TORCH_FR_DUMP_TEMP_FILE": "TMP/trace-", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "TMP/ask-"}],
+    indirect=True,
+)
+def test_dumps_of_the_flight_recorder_are_asked_for_and_copied(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.act.nccl._DUMP_S", 0.0)
+    (tmp_path / "trace-0").write_bytes(b"new")
+    (tmp_path / "trace-1").write_bytes(b"of an earlier run")
+    os.utime(tmp_path / "trace-1", (1, 1))
+    os.mkfifo(tmp_path / "ask-0.pipe")
+    reader = os.open(tmp_path / "ask-0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    facts = collect_nccl([sleeper.pid], tmp_path / "nccl", time.time() - 60)
+    assert os.read(reader, 10) == b"1\n"
+    os.close(reader)
+    assert facts.files == ("trace-0",)
+    assert (tmp_path / "nccl" / "trace-0").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("sleeper", [{}], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "trouble"),
+    [
+        ("echo 'Error: Permission Denied: Try running again' >&2; exit 1", NO_PERMISSION),
+        ("echo 'Error: Failed to get stack' >&2; exit 1", "py-spy: Error: Failed to get stack"),
+        ("sleep 30", "py-spy: "),
+    ],
+)
+def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, trouble: str
+) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text(f"#!/bin/sh\n{words}\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(rlbox.act.stacks, "_program", lambda: str(spy))
+    monkeypatch.setattr(rlbox.act.stacks, "_DUMP_S", 0.3)
+    (found,) = add_stacks(
+        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, until_s=time.monotonic() + 20
+    )
+    assert found.trouble.startswith(trouble)
+    assert found.stack == ()
+    text = (tmp_path / "stacks" / f"{sleeper.pid}.txt").read_text()
+    assert found.trouble in text
+    assert "sleeps between two looks at something" in text
+
+
+@pytest.mark.parametrize("sleeper", [{}], indirect=True)
+def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
+    before = probe_activity([sleeper.pid, os.getpid()], gpus=False)
+    with open("/dev/zero", "rb", buffering=0) as zero:
+        zero.read(4 << 20)
+    rates = rates_between(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
+    assert rates.read * rates.seconds >= 4 << 20
+    idle = probe_process_activity(sleeper.pid)
+    assert idle
+    assert (idle.state, idle.pid) == ("S", sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    assert probe_process_activity(sleeper.pid) is None
+    assert rates_between(before, probe_activity([sleeper.pid], gpus=False)).cpu == 0.0
+
+
+class Driver:
+    """NVML as nvidia-ml-py has it, with one card that waits in a collective; `stuck` blocks as a broken driver does."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+
+    def __init__(self) -> None:
+        self.stuck = threading.Event()
+        self.stuck.set()
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self.stuck.wait(20)
+        return 1
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetHandleByIndex": "card",
+            "nvmlDeviceGetName": b"NVIDIA A800",
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=0),
+            "nvmlDeviceGetPowerUsage": 95_000,
+            "nvmlDeviceGetEnforcedPowerLimit": 400_000,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3 << 30, total=80 << 30),
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7)],
+        }
+        return lambda *_: answers[name]
+
+
+def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setattr(rlbox.act.gpu, "_nvml", rlbox.act.gpu._Nvml())
+    card = GpuFacts(
+        index=0,
+        name="NVIDIA A800",
+        utilization=100,
+        power_w=95.0,
+        power_limit_w=400.0,
+        memory_bytes=3 << 30,
+        total_bytes=80 << 30,
+        processes=(7,),
+        memory_utilization=0,
+    )
+    assert probe_gpus() == (card,)
+    driver.stuck.clear()
+    monkeypatch.setattr(rlbox.act.gpu, "_PATIENCE_S", 0.05)
+    assert probe_gpus() == ()
+    assert probe_gpus() == ()
+    driver.stuck.set()
+
+
+def test_no_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rlbox.act.gpu, "_nvml", rlbox.act.gpu._Nvml())
+    assert probe_gpus() == ()
+    assert probe_gpus() == ()
