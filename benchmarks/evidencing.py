@@ -1,0 +1,114 @@
+"""Goal 30: from a stage that failed to its evidence on the disk, when its log has a gigabyte that was followed live."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.pairs import Sample, Unusable, interleave, time_process
+from benchmarks.place import Place
+from rlbox.act.excerpt import scan_log
+from rlbox.act.folders import write_atomic
+from rlbox.act.run_folder import write_plan
+from rlbox.act.run_state import StageState, utc_now
+from rlbox.act.stage import StageEnd
+from rlbox.act.supervisor import StageFailure
+from rlbox.plan.causes import failed_exit
+from rlbox.plan.first_fatal import FatalSpot
+from rlbox.plan.masks import Masks
+from rlbox.plan.run import Paths, RunPlan, StagePlan
+from rlbox.report.evidence import explain_failure, write_evidence
+
+LOG_BYTES = 1 << 30
+FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'
+_LOG = "stages/1-train/stage.log"
+_MEMORY_KIB = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    failure: StageFailure
+    data: Path
+
+
+def in_supervisor(place: Place, rounds: int) -> Sample:
+    """What the supervisor does between the end of a failed stage and its evidence, against `import click`.
+
+    Raises
+    ------
+    Unusable
+        Something is missing in the evidence, or the whole log was read into memory.
+    """
+    failed = place.kept.get(_failed_run)
+    anchor = place.python("import click")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours, theirs = interleave([_writing(failed.failure), lambda: time_process(anchor)], rounds)
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > _MEMORY_KIB:
+        raise Unusable("evidence of a 1 GiB log took more than 64 MiB of memory")
+    return Sample(ours=ours, anchor=theirs)
+
+
+def as_bundle(place: Place, rounds: int) -> Sample:
+    """`rlbox bundle` of that run, with the last 20 MB of the log, as a whole process."""
+    failed = place.kept.get(_failed_run)
+    words = ("bundle", "--data", str(failed.data), "--out", str(place.folder / "bundle.tar.gz"))
+    ours, anchor = place.rlbox(*words), place.python("import click")
+    seconds = interleave([lambda: time_process(ours), lambda: time_process(anchor)], rounds)
+    return Sample(ours=seconds[0], anchor=seconds[1])
+
+
+def _writing(failure: StageFailure) -> Callable[[], float]:
+    folder = failure.run_dir / failure.end.stage.directory / "evidence"
+
+    def write() -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        began = time.perf_counter()
+        write_evidence(failure, explain_failure(failure))
+        seconds = time.perf_counter() - began
+        if (folder / "first_fatal.txt").read_text().count("\n") < 200 or not (folder / "packages.txt").stat().st_size:
+            raise Unusable("the evidence does not hold 100 lines on each side, or no packages")
+        return seconds
+
+    return write
+
+
+def _failed_run(place: Place) -> _Failed:
+    """Return a failed run on a disk of its own, whose log was followed to its end."""
+    data = place.folder / "data"
+    run_dir = data / "runs" / "bench"
+    stage = StagePlan(
+        name="train", title="", directory="stages/1-train", argv=("true",), env={}, services=(), needs=(), ray=None,
+        require=(), forbid=(), files=(), total_s=1, silence_s=1,
+    )  # fmt: skip
+    plan = RunPlan(
+        run_id="bench", job="bench", target="local", place="here", profile="", params={},
+        paths=Paths(run=str(run_dir), job=str(run_dir), data=str(data), python=sys.executable),
+        env={}, stages=(stage,), plot=(), curves="",
+    )  # fmt: skip
+    spot = _write_log(run_dir / _LOG)
+    write_plan(run_dir, plan)
+    now, cause = utc_now(), failed_exit(stage, 1)
+    end = StageEnd(stage=stage, cause=cause, snapshot=None, started_at=now, ended_at=now, fatals={_LOG: spot})
+    state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
+    failure = StageFailure(run_dir=run_dir, plan=plan, end=end, state=state, cause=cause, masks=Masks({}))
+    return _Failed(failure=failure, data=data)
+
+
+def _write_log(log: Path) -> FatalSpot:
+    rows = (f"step:{n} - actor/pg_loss:{n / 7:.6f} - perf/throughput:{n * 3.1:.3f}\n".encode() for n in range(16_000))
+    block = b"".join(rows)
+    write_atomic(log, b"")
+    with open(log, "wb") as file:
+        for number in range(LOG_BYTES // len(block)):
+            file.write(block)
+            if number == LOG_BYTES // len(block) // 2:
+                file.write(FAILURE)
+    spot = scan_log(log)
+    if spot is None:
+        raise Unusable("the planted failure was not found")
+    return spot

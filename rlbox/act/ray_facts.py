@@ -1,0 +1,66 @@
+"""What a Ray head says of its cluster while it is still up.
+
+Source: Ray 2.60, dashboard: `/api/version`, `/nodes?view=summary`, `/api/jobs/`, and the state API `/api/v0/actors`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlbox.act.ray_jobs import auth_headers
+from rlbox.plan.run import RayPlan
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 1.5
+_ROWS = 50
+_TEXT = 2000
+_NODE = ("nodeManagerAddress", "nodeManagerHostname", "state", "isHeadNode", "resourcesTotal", "stateMessage")
+_JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_exit_code", "start_time", "end_time")
+_ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
+
+
+def probe_ray(plan: RayPlan) -> dict[str, Any]:
+    """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
+    import httpx
+
+    facts: dict[str, Any] = {"dashboard": plan.dashboard}
+    try:
+        with httpx.Client(
+            base_url=plan.dashboard, trust_env=False, timeout=_TIMEOUT_S, headers=auth_headers(os.environ)
+        ) as client:
+            facts["version"] = _asked(client, "/api/version", lambda data: data.get("ray_version", ""))
+            facts["jobs"] = _asked(client, "/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
+            facts["nodes"] = _asked(client, "/nodes?view=summary", _nodes)
+            facts["dead_actors"] = _asked(client, "/api/v0/actors?limit=1000&detail=true", _dead)
+    except (httpx.ConnectError, httpx.TimeoutException) as error:
+        facts["error"] = f"{type(error).__name__}: {error}"
+    return facts
+
+
+def _asked(client: httpx.Client, path: str, read: Callable[[Any], Any]) -> Any:
+    import httpx
+
+    try:
+        return read(client.get(path).json())
+    except (httpx.ConnectError, httpx.TimeoutException):
+        raise  # nobody is there, or it hangs: the other questions need not wait for it too
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"not told: {type(error).__name__}: {error}"
+
+
+def _nodes(data: Any) -> list[dict[str, Any]]:
+    return [_short({**row, **row.get("raylet", {})}, _NODE) for row in data["data"]["summary"]]
+
+
+def _dead(data: Any) -> list[dict[str, Any]]:
+    rows = data["data"]["result"]["result"]
+    return [_short(row, _ACTOR) for row in rows if row.get("state") == "DEAD"][:_ROWS]
+
+
+def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    found = {name: row[name] for name in names if row.get(name) not in (None, "")}
+    return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}

@@ -1,0 +1,212 @@
+"""`rlbox bundle`: the archive of a run, whatever state it is in."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gzip
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from fakes import Folder, Rlbox, Said
+
+from rlbox.act.folders import write_atomic
+from rlbox.act.run_state import new_run_state, write_run_state
+from rlbox.plan.causes import Cause
+from rlbox.plan.masks import Masks
+from rlbox.plan.run import Paths, RunPlan, StagePlan
+
+SECRET = "planted-5ecret-value"
+
+
+@pytest.fixture
+def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder.target("local")
+    path = tmp_path / "disk"
+    (path / "runs").mkdir(parents=True)
+    monkeypatch.setenv("RLBOX_DATA", str(path))
+    monkeypatch.setenv("RLBOX_PROJECT", str(folder.path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def plan(run_dir: Path, name: str) -> RunPlan:
+    stage = StagePlan(
+        name="train", title="", directory="stages/1-train", argv=("true",), env={}, services=(), needs=(), ray=None,
+        require=(), forbid=(), files=(), total_s=1, silence_s=1,
+    )  # fmt: skip
+    paths = Paths(run=str(run_dir), job="", data="", python="python3")
+    return RunPlan(
+        run_id=name, job="smoke", target="local", place="here", profile="", params={}, paths=paths, env={},
+        stages=(stage,), plot=(), curves="",
+    )  # fmt: skip
+
+
+def run(disk: Path, name: str = "smoke-1", *, failed: bool = True, log: str = "step 1\nValueError: bad\nbye\n") -> Path:
+    """Make the folder of a run that ended."""
+    path = disk / "runs" / name
+    made = plan(path, name)
+    write_atomic(path / "plan.json", json.dumps(made.as_json()))
+    write_atomic(path / "stages/1-train/stage.log", log)
+    state = new_run_state(made, 1)
+    cause = Cause(kind="exit", what="stage train ended with exit code 1", where="stages/1-train/stage.log:2")
+    begun = dataclasses.replace(
+        state.stages[0],
+        state="failed" if failed else "passed",
+        started_at=state.started_at,
+        cause=cause if failed else None,
+    )
+    state = dataclasses.replace(
+        state, state="failed" if failed else "passed", ended_at=state.started_at, exit_code=1, stages=(begun,)
+    )
+    write_run_state(path, state, Masks({}))
+    return path
+
+
+def read(archive: Path) -> dict[str, str]:
+    with tarfile.open(archive) as file:
+        members = [(member.name, file.extractfile(member)) for member in file.getmembers()]
+        return {name: found.read().decode("utf-8", "replace") for name, found in members if found}
+
+
+def test_a_failed_run(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    run(disk)
+    said = rlbox("bundle")
+    assert (said.code, said.out) == (0, f"{tmp_path}/smoke-1.tar.gz\n")
+    assert "read smoke-1/SUMMARY.md in it first" in said.err
+    files = read(tmp_path / "smoke-1.tar.gz")
+    assert {"smoke-1/run.json", "smoke-1/plan.json", "smoke-1/stages/1-train/stage.log"} <= set(files)
+    summary = files["smoke-1/SUMMARY.md"]
+    assert "- **Cause**: stage train ended with exit code 1\n" in summary
+    assert ">      2 ValueError: bad" in files["smoke-1/errors.txt"]
+    assert files["smoke-1/last-lines.txt"].endswith("step 1\nValueError: bad\nbye\n")
+    rows = json.loads(files["smoke-1/manifest.json"])["files"]
+    assert {f"smoke-1/{row['name']}" for row in rows} == set(files) - {"smoke-1/manifest.json"}
+
+
+def test_as_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    (run(disk) / "model.safetensors").write_bytes(b"x")
+    data = rlbox("bundle", "smoke", "--out", "b.tar.gz", "--json").data
+    assert (data["schema"], data["run"], data["file"]) == (1, "smoke-1", f"{tmp_path}/b.tar.gz")
+    assert data["bytes"] == (tmp_path / "b.tar.gz").stat().st_size
+    assert [row["name"] for row in data["left_out"]] == ["model.safetensors"]
+
+
+def test_dry_run_lists(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    run(disk)
+    said = rlbox("bundle", "--dry-run")
+    assert said.code == 0
+    assert "      27 B  stages/1-train/stage.log\n" in said.out
+    assert not list(tmp_path.glob("*.tar.gz"))
+
+
+@pytest.mark.parametrize("broken", ["run.json", "plan.json", "events.jsonl"])
+def test_torn_and_lost_runs(rlbox: Rlbox, disk: Path, tmp_path: Path, broken: str) -> None:
+    (run(disk) / broken).write_text("{torn")
+    assert rlbox("bundle").code == 0
+    files = read(tmp_path / "smoke-1.tar.gz")
+    assert ">      2 ValueError: bad" in files["smoke-1/errors.txt"]
+    assert files[f"smoke-1/{broken}"].startswith("{torn") or broken == "run.json"
+
+
+def test_a_passed_run_has_no_errors(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    run(disk, failed=False)
+    assert rlbox("bundle").code == 0
+    assert read(tmp_path / "smoke-1.tar.gz")["smoke-1/errors.txt"] == "no log holds a line that looks fatal\n"
+
+
+def test_what_became_a_secret_since_is_masked(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
+    run(disk, log=f"login with {SECRET}\nValueError: {SECRET}\nhttps://me:{SECRET}-2@host/x\n")
+    (folder.path / ".env").write_text(f"WANDB_API_KEY={SECRET}\n")
+    assert rlbox("bundle").code == 0
+    with gzip.open(tmp_path / "smoke-1.tar.gz") as file:
+        assert SECRET.encode() not in file.read()
+
+
+def test_long_logs_keep_their_end_and_the_fatal_line(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.plan.bundle.LOG_TAIL_BYTES", 500_000)
+    count = 7000
+    run(disk, log="ValueError: early\n" + ("x" * 99 + "\n") * count)
+    assert rlbox("bundle").code == 0
+    files = read(tmp_path / "smoke-1.tar.gz")
+    log = files["smoke-1/stages/1-train/stage.log"]
+    assert log.startswith("=== rlbox: 200118 bytes left out here; rlbox bundle --full keeps them ===\n")
+    assert 499_800 < len(log) <= 500_100
+    assert files["smoke-1/last-lines.txt"].count("\n") == 501
+    assert ">      1 ValueError: early" in files["smoke-1/errors.txt"]
+    rlbox("bundle", "--full", "--out", "full.tar.gz")
+    assert len(read(tmp_path / "full.tar.gz")["smoke-1/stages/1-train/stage.log"]) == 100 * count + 18
+
+
+def test_the_same_run_gives_the_same_files_in_order(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    run(disk)
+    orders = []
+    for name in ("a.tar.gz", "b.tar.gz"):
+        assert rlbox("bundle", "--out", name).code == 0
+        with tarfile.open(tmp_path / name) as file:
+            orders.append([(m.name, m.mode, m.mtime, m.uid) for m in file.getmembers()])
+    assert orders[0] == orders[1]
+
+
+def test_links_out_of_the_run_are_not_followed(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside.txt").write_text("private")
+    (run(disk) / "link.txt").symlink_to(tmp_path / "outside.txt")
+    os.mkfifo(disk / "runs/smoke-1/pipe.log")
+    assert rlbox("bundle").code == 0
+    assert "private" not in "".join(read(tmp_path / "smoke-1.tar.gz").values())
+
+
+def test_what_cannot_be_read_is_named(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(disk)
+    opened = Path.open
+
+    def refuse(path: Path, *words: Any, **more: Any) -> Any:
+        if path.name == "stage.log":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *words, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert rlbox("bundle").code == 0
+    left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
+    name = "stages/1-train/stage.log"
+    assert left == [{"name": name, "bytes": 27, "why": "cannot be read: Permission denied"}]
+
+
+def test_not_into_the_run_itself(rlbox: Rlbox, disk: Path) -> None:
+    out = run(disk) / "stages/bundle.tar.gz"
+    assert rlbox("bundle", "--out", str(out)) == Said(
+        code=2,
+        out="",
+        err="rlbox: error: the bundle would lie inside the run directory\n"
+        f"  where: {out}\n  next:  name another place with --out\n",
+    )
+
+
+def test_no_such_run_and_no_such_folder(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    assert rlbox("bundle").code == 2
+    run(disk)
+    assert rlbox("bundle", "other").code == 2
+    said = rlbox("bundle", "--out", "missing/b.tar.gz")
+    assert (said.code, "its folder is missing" in said.err) == (2, True)
+
+
+def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(forms: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(disk)
+    (tmp_path / "smoke-1.tar.gz").write_text("the one before")
+    monkeypatch.setattr("rlbox.act.bundle.MaskStream", full)
+    said = rlbox("bundle")
+    assert (said.code, said.out) == (5, "")
+    assert "No space left on device" in said.err
+    assert (tmp_path / "smoke-1.tar.gz").read_text() == "the one before"
+    assert not list(tmp_path.glob("*.part"))

@@ -1,0 +1,231 @@
+"""What a failed stage leaves behind: the first fatal line of each log, the report, the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Bench, free_port, python, service
+
+from rlbox.report.failure_report import load_report
+
+FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
+NOISY = f"""
+import sys
+for number in range(500): print("step", number, "loss 0.5")
+print({FAILURE!r}, file=sys.stderr, flush=True)
+for number in range(500): print("shutting down", number)
+raise SystemExit(1)
+"""
+FLAKY_SERVER = """
+import http.server, sys
+print("RuntimeError: warm-up of the kernel failed, another is used", flush=True)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        good = self.path == "/"
+        if not good: print("torch.OutOfMemoryError: CUDA out of memory", flush=True)
+        self.send_response(200 if good else 500); self.end_headers(); self.wfile.write(b"ok")
+    def log_message(self, *words): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+CLIENT = """
+import sys, time, urllib.request
+time.sleep(0.3)
+urllib.request.urlopen("http://127.0.0.1:%s/generate" % sys.argv[1])
+"""
+
+
+def evidence(bench: Bench, stage: str = "1-train") -> Path:
+    return bench.run_dir / "stages" / stage / "evidence"
+
+
+def manifest(bench: Bench) -> Any:
+    return json.loads((evidence(bench) / "manifest.json").read_text())
+
+
+def test_a_failure_in_the_middle_of_noise(bench: Bench) -> None:
+    bench.stage("train", python(NOISY))
+    assert bench.run() == 1
+    cause = bench.cause()
+    assert (cause.where, cause.line) == ("stages/1-train/stage.log:503", "ValueError: no data")
+    excerpt = (evidence(bench) / "first_fatal.txt").read_text().splitlines()
+    assert excerpt[0].startswith("==> stages/1-train/stage.log:503  20")
+    assert (excerpt[2], excerpt[102], excerpt[202]) == (
+        "     403 step 402 loss 0.5",
+        ">    503 ValueError: no data",
+        "     603 shutting down 99",
+    )
+    page = (evidence(bench) / "REPORT.md").read_text()
+    assert page.startswith("# train failed: stage train ended with exit code 1\n")
+    assert "- **First fatal line**: `ValueError: no data`" in page
+    assert "unknown: the fix catalogue has no signature for this" in page
+    assert (evidence(bench) / "../../../stages/1-train/stage.log").is_file()  # what the page links to
+    assert len(page.splitlines()) < 80
+
+
+def test_the_manifest_names_every_file(bench: Bench) -> None:
+    bench.stage("train", python(NOISY))
+    bench.run()
+    found = manifest(bench)
+    names = {row["name"] for row in found["files"]}
+    there = {path.relative_to(evidence(bench)).as_posix() for path in evidence(bench).rglob("*") if path.is_file()}
+    assert names == there - {"manifest.json"}
+    assert {"REPORT.md", "REPORT.json", "first_fatal.txt", "facts.json", "environment.txt", "packages.txt"} <= names
+    assert all(row["what"] for row in found["files"])
+    for row in found["files"]:
+        data = (evidence(bench) / row["name"]).read_bytes()
+        assert (row["bytes"], row["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+    assert "resources.jsonl" in names | set(found["missing"])
+
+
+def test_the_report_as_a_value(bench: Bench) -> None:
+    bench.stage("train", python(NOISY))
+    bench.run()
+    report = load_report(evidence(bench).parent)
+    assert report is not None
+    assert (report.stage, report.exit_code, report.cause) == ("train", 1, bench.cause())
+    assert [(row.log, row.number) for row in report.fatals] == [("stages/1-train/stage.log", 503)]
+    assert "ValueError: no data" in [moment.what for moment in report.story]
+    assert [moment.at[:19] for moment in report.story] == sorted(moment.at[:19] for moment in report.story)
+    (evidence(bench) / "REPORT.json").write_text("torn")
+    assert load_report(evidence(bench).parent) is None
+
+
+def test_a_service_that_fails_first_is_the_cause(bench: Bench) -> None:
+    port = free_port()
+    bench.stage("train", python(CLIENT, str(port)), services=(service("vllm", port, python(FLAKY_SERVER, str(port))),))
+    assert bench.run() == 1
+    cause = bench.cause()
+    assert cause.what == "stage train ended with exit code 1"
+    assert (cause.where, cause.line) == ("stages/1-train/vllm.log:2", "torch.OutOfMemoryError: CUDA out of memory")
+    report = load_report(evidence(bench).parent)
+    assert report is not None
+    assert [row.log for row in report.fatals] == ["stages/1-train/vllm.log", "stages/1-train/stage.log"]
+    assert (evidence(bench) / "first_fatal.txt").read_text().count("==> ") == 2
+
+
+def test_a_dead_service_is_explained_by_its_own_log(bench: Bench) -> None:
+    port = free_port()
+    dying = "print('ValueError: bad checkpoint', flush=True); raise SystemExit(3)"
+    bench.stage(
+        "train", python("print('ERROR: x')"), services=(service("vllm", port, python(dying, str(port))),)
+    )  # fmt: skip
+    assert bench.run() == 1
+    cause = bench.cause()
+    assert cause.what == "service vllm ended with exit code 3 before it was ready"
+    assert (cause.where, cause.line) == ("stages/1-train/vllm.log:1", "ValueError: bad checkpoint")
+
+
+def test_a_binary_log(bench: Bench) -> None:
+    code = (
+        "import os, random\nr = random.Random(7)\nos.write(1, r.randbytes(200_000))\n"
+        "os.write(1, b'\\nValueError: \\xff\\xfe bad\\n')\nos.write(1, r.randbytes(200_000))\nraise SystemExit(1)"
+    )
+    bench.stage("train", python(code))
+    assert bench.run() == 1
+    assert bench.cause().line == "ValueError: �� bad"
+    assert "ValueError" in (evidence(bench) / "REPORT.md").read_text()
+    assert ">" in (evidence(bench) / "first_fatal.txt").read_text()
+
+
+def test_a_secret_in_the_fatal_line_is_masked_everywhere(bench: Bench) -> None:
+    bench.environment = {"WANDB_API_KEY": "planted-5ecret-value", "RLBOX_SECRETS": "WANDB_API_KEY"}
+    bench.stage("train", ("sh", "-c", 'echo "ValueError: key $WANDB_API_KEY"; exit 1'))
+    assert bench.run() == 1
+    assert bench.cause().line == "ValueError: key ***"
+    for path in bench.run_dir.rglob("*"):
+        if path.is_file():
+            assert b"planted-5ecret-value" not in path.read_bytes(), path
+    assert 'WANDB_API_KEY="***"' in (evidence(bench) / "environment.txt").read_text()
+
+
+def test_the_catalogue_gives_the_next_step(bench: Bench) -> None:
+    row = {"pattern": "ray: command not found", "id": "ray-not-on-path", "title": "No ray", "remedy": "add it to PATH"}
+    bench.stage("train", ("sh", "-c", "echo 'run.sh: line 3: ray: command not found' >&2; exit 127"))
+    bench.write_plan()
+    (bench.run_dir / "spec").mkdir()
+    (bench.run_dir / "spec/signatures.json").write_text(json.dumps([row]))
+    assert bench.run() == 1
+    assert (bench.cause().known, bench.cause().next_step) == ("ray-not-on-path", "add it to PATH")
+    page = (evidence(bench) / "REPORT.md").read_text()
+    assert "- **Known cause**: ray-not-on-path: No ray\n- **Next step**: add it to PATH\n" in page
+
+
+def test_a_killed_stage_without_any_error_is_quoted_by_its_last_line(bench: Bench) -> None:
+    bench.stage("train", ("sh", "-c", "echo step 1; echo step 2; kill -9 $$"))
+    assert bench.run() == 1
+    cause = bench.cause()
+    assert cause.what == "stage train ended with signal 9 (SIGKILL)"
+    assert (cause.where, cause.line) == ("stages/1-train/stage.log:2", "step 2")
+    report = load_report(evidence(bench).parent)
+    assert report is not None
+    assert (report.fatals, report.next_step) == ((), "")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_a_disk_that_is_full_for_the_evidence_does_not_hide_the_cause(tiny_disk: Path) -> None:
+    bench = Bench(tiny_disk / "run")
+    fill = (
+        "print('ValueError: no data', flush=True)\n"
+        "import contextlib\n"
+        "with open('big', 'wb', buffering=0) as f, contextlib.suppress(OSError):\n"
+        "  while f.write(b'x' * 4096): pass\n"
+        "raise SystemExit(1)"
+    )
+    bench.stage("train", python(fill))
+    assert bench.run() == 5
+    assert bench.cause().kind == "disk"
+    assert bench.state().state == "failed"
+    left = [path.name for path in evidence(bench).rglob(".*")] if evidence(bench).is_dir() else []
+    assert left == []  # no draft of a file that did not fit
+
+
+def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> str:
+        raise RuntimeError("driver is gone")
+
+    monkeypatch.setattr("rlbox.report.evidence_contents.gpu_text", broken)
+    monkeypatch.setattr("rlbox.report.evidence_contents.limit_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.report.evidence.GATHER_S", 1.0)
+    bench.stage("train", python(NOISY))
+    assert bench.run() == 1
+    missing = manifest(bench)["missing"]
+    assert missing["gpu.txt"] == "RuntimeError: driver is gone"
+    assert missing["limits.json"] == "not done after 1 s"
+    assert "driver is gone" in (evidence(bench) / "REPORT.md").read_text()
+
+
+def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.report.evidence.make_report", lambda *facts: 1 / 0)
+    bench.stage("train", python(NOISY))
+    bench.start()
+    code, told = bench.finish()
+    assert (code, bench.cause().line) == (1, "ValueError: no data")
+    assert "evidence was not written: ZeroDivisionError: division by zero" in told
+
+
+def test_a_rank_that_failed_explains_why_the_others_hang(bench: Bench) -> None:
+    code = "import time; print('[rank3]: ValueError: token id 9', flush=True); time.sleep(600)"
+    bench.stage("train", python(code), silence_s=1.0)
+    assert bench.run() == 7
+    cause = bench.cause()
+    assert (cause.kind, cause.line) == ("silence", "[rank3]: ValueError: token id 9")
+    names = {row["name"] for row in manifest(bench)["files"]}
+    assert {"HANG.md", "hang.json", "REPORT.md"} <= names
+    assert "[HANG.md](HANG.md)" in (evidence(bench) / "REPORT.md").read_text()
