@@ -1,0 +1,169 @@
+"""Plots as SVG, drawn without a library: lines over a number, a time or a count. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Literal
+
+from rlbox.report.series import Series, ticks
+from rlbox.report.transfer_view import size_text
+
+WIDTH, HEIGHT = 640, 220
+LEFT, RIGHT, TOP, BOTTOM = 82, 12, 10, 26
+"""Size of a plot and of its margins, in the units of its drawing."""
+
+XKind = Literal["step", "time", "count"]
+COLOURS = 8
+_TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800)
+_MOST_TICKS = 6
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A drawn line: `path` in the units of the drawing, and its first, last, lowest and highest value as text.
+
+    `style` is `raw` for one that a `trend` lies over, else empty.
+    """
+
+    name: str
+    colour: int
+    style: str
+    path: str
+    dot: tuple[str, str] | None
+    first: str
+    last: str
+    low: str
+    high: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A drawing of lines with axes; `x_ticks` and `y_ticks` are (place, text); a time's text is ISO 8601 in UTC."""
+
+    title: str
+    note: str
+    unit: str
+    x: XKind
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    x_ticks: tuple[tuple[str, str], ...]
+    y_ticks: tuple[tuple[str, str], ...]
+    lines: tuple[Line, ...]
+
+
+def draw_plot(
+    title: str,
+    series: Sequence[Series],
+    *,
+    unit: str = "",
+    note: str = "",
+    x: XKind = "step",
+    x_range: tuple[float, float] | None = None,
+    from_zero: bool = False,
+    trend: bool = False,
+) -> Plot | None:
+    """Return the plot of `series`; None when they hold no point.
+
+    Parameters
+    ----------
+    unit
+        Unit of y: `bytes`, `bytes/s`, `%`, `W` or any other; empty for a bare number.
+    x_range
+        What the x axis shows; the points' own range by default.
+    from_zero
+        Whether the y axis begins at 0.
+    trend
+        Whether the second series is the trend of the first, which then stays in the background.
+    """
+    shown = [one for one in series if one.points]
+    if not shown:
+        return None
+    xs = [point[0] for one in shown for point in one.points]
+    ys = [point[1] for one in shown for point in one.points]
+    across = _padded(*(x_range or (min(xs), max(xs))), share=0.0)
+    up = _padded(0.0 if from_zero else min(ys), max(ys), share=0.05)
+    up = (0.0, up[1]) if from_zero else up
+    return Plot(
+        title=title,
+        note=note,
+        unit=unit,
+        x=x,
+        x_range=across,
+        y_range=up,
+        x_ticks=tuple((_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
+        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in ticks(*up)),
+        lines=tuple(
+            _line(one, 0 if trend else n % COLOURS, ("raw", "trend")[n] if trend else "", across, up, unit)
+            for n, one in enumerate(shown)
+        ),
+    )
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a value with its unit as people read it."""
+    if unit in ("bytes", "bytes/s"):
+        return size_text(value) + unit.removeprefix("bytes")
+    text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
+    return f"{text} {unit}".rstrip()
+
+
+def _tick_text(value: float, unit: str) -> str:
+    if unit not in ("bytes", "bytes/s"):
+        return value_text(value, unit if unit in ("%", "W") else "")
+    scale, name = next(((s, n) for s, n in _SIZES if abs(value) >= s), (1.0, "B"))
+    return f"{value / scale:g} {name}{unit.removeprefix('bytes')}"
+
+
+def _line(
+    one: Series, colour: int, style: str, across: tuple[float, float], up: tuple[float, float], unit: str
+) -> Line:
+    places = [(_number(_place_x(x, across)), _number(_place_y(y, up))) for x, y in one.points]
+    ys = [y for _, y in one.points]
+    return Line(
+        name=one.name,
+        colour=colour,
+        style=style,
+        path=" ".join(f"{x},{y}" for x, y in places),
+        dot=places[0] if len(places) == 1 else None,
+        first=value_text(ys[0], unit),
+        last=value_text(ys[-1], unit),
+        low=value_text(min(ys), unit),
+        high=value_text(max(ys), unit),
+        count=len(ys),
+    )
+
+
+def _padded(low: float, high: float, *, share: float) -> tuple[float, float]:
+    if high <= low:
+        half = abs(low) * 0.1 or 1.0
+        return low - half, low + half
+    return low - (high - low) * share, high + (high - low) * share
+
+
+def _place_x(value: float, across: tuple[float, float]) -> float:
+    return LEFT + (value - across[0]) / (across[1] - across[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def _place_y(value: float, up: tuple[float, float]) -> float:
+    return HEIGHT - BOTTOM - (value - up[0]) / (up[1] - up[0]) * (HEIGHT - TOP - BOTTOM)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _x_ticks(across: tuple[float, float], x: XKind) -> list[tuple[float, str]]:
+    low, high = across
+    if x != "time":
+        return [(at, value_text(at, "")) for at in ticks(low, high, _MOST_TICKS) if at == int(at)] or [
+            (low, f"{low:g}")
+        ]
+    step = next((s for s in _TIME_STEPS if (high - low) / s <= _MOST_TICKS), _TIME_STEPS[-1])
+    first = math.ceil(low / step)
+    places = [number * step for number in range(first, int(high // step) + 1)]
+    return [(at, datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")) for at in places]

@@ -1,0 +1,75 @@
+"""`rlbox report`: where the file goes, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import Folder, Rlbox
+from reportbox import write_run
+
+
+@pytest.fixture
+def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder.target("local")
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
+    write_run(tmp_path / "disk/runs/holdem-1", samples=5, steps=5)
+    return tmp_path / "disk"
+
+
+def test_the_latest_run_into_the_working_folder(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = rlbox("report")
+    assert (said.code, said.out, said.err) == (0, "holdem-1.html\n", "")
+    assert (tmp_path / "holdem-1.html").read_text().startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".holdem")] == []
+
+
+def test_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.html"
+    said = rlbox("report", "holdem", "--out", str(path), "--json", "--lang", "zh")
+    assert said.data == {"schema": 1, "run": "holdem-1", "state": "failed", "report": str(path)}
+    assert "运行报告" in path.read_text()
+
+
+def test_a_dry_run_writes_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    assert rlbox("report", "--out", str(tmp_path / "x.html"), "--dry-run").code == 0
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_the_folder_of_a_run_from_elsewhere(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    (disk / "runs/holdem-1").rename(moved)
+    (moved / "resources.jsonl").unlink()
+    said = rlbox("report", str(moved), "--out", str(tmp_path / "x.html"))
+    assert (said.code, said.err) == (0, "left out: resources.jsonl: missing\n")
+    assert rlbox("report", str(moved), "-q", "--out", str(tmp_path / "x.html")).err == ""
+
+
+def test_a_place_that_cannot_be_written(rlbox: Rlbox, disk: Path) -> None:
+    said = rlbox("report", "--out", "/proc/nowhere/x.html")
+    assert said.code == 5
+    assert "where: /proc/nowhere/x.html" in said.err
+    assert "next:  name another file with --out" in said.err
+
+
+def test_a_run_that_is_none(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
+    assert rlbox("report", "other").code == 2
+    (tmp_path / "empty").mkdir()
+    said = rlbox("report", str(tmp_path / "empty"))
+    assert said.code == 2
+    assert "this folder holds no run" in said.err
+
+
+def test_it_opens_no_browser_by_itself(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    out = str(tmp_path / "x.html")
+    rlbox("report", "--out", out)
+    assert opened == []
+    rlbox("report", "--out", out, "--open", "yes")
+    assert opened == [f"file://{out}"]

@@ -1,0 +1,96 @@
+"""Series for plots: thinned without losing a spike, read from logs of any size."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from rlbox.plan.resources import GpuSample, PartSample, Sample
+from rlbox.report import log_metrics
+from rlbox.report.log_metrics import read_log
+from rlbox.report.series import merge_samples, thin_points, ticks
+
+
+def sample(number: int) -> Sample:
+    return Sample(
+        t=str(number), stage="a", phase="", cpu_pct=number, resident_bytes=number, read_bps=0, write_bps=0,
+        received_bps=0, sent_bps=0, disk_free_bytes=1000 - number,
+        gpus=(GpuSample(index=0, utilization=number, power_w=1, memory_bytes=number),),
+        parts={"main": PartSample(cpu_pct=10, resident_bytes=number)} if number % 2 else {},
+    )  # fmt: skip
+
+
+def test_thinning_keeps_what_stands_out() -> None:
+    points = [(float(x), 0.0) for x in range(10_000)]
+    points[1234], points[5678] = (1234.0, 9.0), (5678.0, -9.0)
+    thin = thin_points(points, 100)
+    assert len(thin) <= 100
+    assert {(1234.0, 9.0), (5678.0, -9.0)} <= set(thin)
+    assert list(thin) == sorted(thin)
+    assert thin_points(points[:50], 100) == tuple(points[:50])
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 10, 11, 1000, 1025])
+def test_merged_samples_tell_the_same_story(count: int) -> None:
+    merged = merge_samples(map(sample, range(count)), 10)
+    assert len(merged) <= 10
+    assert bool(merged) == bool(count)
+    if count:
+        last = merged[-1]
+        assert (last.t, last.resident_bytes, last.disk_free_bytes) == (str(count - 1), count - 1, 1001 - count)
+        assert last.gpus[0].memory_bytes == count - 1
+    if count > 100:
+        assert 0 < merged[0].cpu_pct < count / 5
+        assert merged[0].parts["main"].cpu_pct == pytest.approx(5)
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(0.013, 0.049) == pytest.approx([0.02, 0.03, 0.04])
+    assert ticks(-5, 5) == [-4, -2, 0, 2, 4]
+    for low, high in ((3, 3), (5, 1), (0, float("inf"))):
+        assert ticks(low, high) == [low]
+
+
+def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    log.write_bytes(b"hello\nstep 1 loss 0.5\nstep 2 loss 0.4\n")
+    (tmp_path / "stage.log.times").write_bytes(b"0 1000\n6 2000\ntorn\n22 4500\n5 9\n")
+    assert [(at, found.step) for at, found in read_log(log)] == [(2.0, 1), (4.5, 2)]
+    (tmp_path / "stage.log.times").unlink()
+    assert [at for at, _ in read_log(log)] == [None, None]
+    assert list(read_log(tmp_path / "missing.log")) == []
+
+
+def test_no_line_is_lost_or_told_twice_between_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "stage.log"
+    log.write_bytes(b"".join(b"step %d loss 0.5\n" % n for n in range(500)))
+    for block in (64, 65, 1000, 7777):
+        monkeypatch.setattr(log_metrics, "_BLOCK", block)
+        monkeypatch.setattr(log_metrics, "_BLOCKS", 1000)
+        assert [found.step for _, found in read_log(log)] == list(range(500))
+
+
+def test_a_log_that_is_too_long_is_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "stage.log"
+    log.write_bytes(b"".join(b"step %d loss 0.5\n" % n for n in range(100_000)))
+    monkeypatch.setattr(log_metrics, "_BLOCK", 2000)
+    steps = [found.step for _, found in read_log(log)]
+    assert len(steps) < 10_000
+    assert steps[0] == 0
+    assert steps[-1] == 99_999
+
+
+def test_a_bar_that_never_ends_its_line(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    log.write_bytes(b"\r".join(b" 5%%|#  | %d/90000 [00:10<03:00, 2.0s/it]" % n for n in range(20_000)))
+    steps = [found.step for _, found in read_log(log)]
+    assert steps[-1] == 19_999
+    assert 100 < len(steps) < 2000
+
+
+def test_a_merged_gpu_that_was_lost(tmp_path: Path) -> None:
+    rows = [sample(1), dataclasses.replace(sample(2), gpus=())]
+    assert merge_samples(rows, 1)[0].gpus[0].utilization == 1

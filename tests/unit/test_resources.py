@@ -1,0 +1,67 @@
+"""What a run used: samples from two looks, their rows, and when a disk will be full."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from rlbox.plan.activity import Activity, GpuFacts, ProcessActivity, sum_activity
+from rlbox.plan.resources import disk_full_in, make_sample, read_sample
+
+GPU = GpuFacts(
+    index=0, name="A800", utilization=97, power_w=312.5, power_limit_w=400, memory_bytes=7, total_bytes=80, processes=()
+)
+
+
+def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessActivity:
+    return ProcessActivity(
+        pid=pid, started=pid, name="p", state="R", cpu_s=cpu_s, resident_bytes=100 * pid, minor_faults=0,
+        major_faults=0, read_chars=read,
+    )  # fmt: skip
+
+
+def look(t_s: float, *processes: ProcessActivity, received: int = 0) -> Activity:
+    return sum_activity(processes, t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,))
+
+
+def test_a_sample_is_what_happened_between_two_looks() -> None:
+    before = look(10, process(1, 5.0), process(2, 1.0), received=1000)
+    after = look(15, process(1, 7.5, read=500), process(3, 1.0), received=6000)  # 2 ended, 3 began
+    sample = make_sample(
+        before, after, parts={"main": {1}, "vllm": {3}}, t="2026-01-01T00:00:00+00:00", stage="train", phase="load",
+        disk_free_bytes=9,
+    )  # fmt: skip
+    assert (sample.cpu_pct, sample.resident_bytes) == (70.0, 400)
+    assert (sample.read_bps, sample.received_bps) == (100.0, 1000.0)
+    assert (sample.parts["main"].cpu_pct, sample.parts["vllm"].cpu_pct) == (50.0, 20.0)
+    assert sample.parts["vllm"].resident_bytes == 300
+    assert sample.gpus[0].utilization == 97
+    assert read_sample(json.loads(json.dumps(sample.as_row()))) == sample
+
+
+def test_the_first_sample_has_no_rates() -> None:
+    sample = make_sample(
+        None, look(10, process(1, 5.0, read=7), received=99), parts={}, t="t", stage="", phase="", disk_free_bytes=9
+    )
+    assert (sample.cpu_pct, sample.read_bps, sample.received_bps, sample.resident_bytes) == (0, 0, 0, 100)
+
+
+@pytest.mark.parametrize("row", [None, [], {}, {"t": 3}, {"t": "x", "gpus": [1]}, {"t": "x", "cpu_pct": "many"}])
+def test_a_torn_row_is_none(row: object) -> None:
+    assert read_sample(row) is None
+
+
+def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
+    assert read_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(
+        make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0), cpu_pct=3, gpus=()
+    )
+
+
+def test_when_the_disk_will_be_full() -> None:
+    assert disk_full_in([(0, 1000), (50, 900), (100, 800)]) == 400
+    assert disk_full_in([(0, 1000), (100, 1000)]) is None
+    assert disk_full_in([(0, 1000), (100, 2000)]) is None
+    assert disk_full_in([(0, 1000)]) is None
+    assert disk_full_in([(0, 10**15), (100, 10**15 - 1)]) is None

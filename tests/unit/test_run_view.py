@@ -1,0 +1,356 @@
+"""The live view: what a terminal of any size is given, and what stays on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlbox.act.run_state import RunState, ServiceState, StageState, write_run_state
+from rlbox.plan.gates import RuleState
+from rlbox.plan.masks import Masks
+from rlbox.plan.resources import RESOURCES_FILE
+from rlbox.report.durations import duration_text
+from rlbox.report.painter import Painter
+from rlbox.report.run_frame import run_frame
+from rlbox.report.run_view import run_view, summary_text
+from rlbox.report.run_watch import RunWatch
+from rlbox.report.status_view import StatusView, status_view
+
+pytestmark = pytest.mark.allow("processes")
+
+NOW = 1_800_000_000.0
+BEGAN = "2027-01-15T07:00:00.000+00:00"
+COLOURED = "step 7 loss 0.25 \x1b[31mred\x1b[0m"
+
+
+def stage(name: str, state: str = "waiting", **more: Any) -> StageState:
+    fields = {"name": name, "title": name, "directory": f"stages/{name}", "state": state, **more}
+    return StageState(**fields)
+
+
+def run(*stages: StageState, **more: Any) -> RunState:
+    fields = {"run_id": "smoke-1", "job": "smoke", "target": "local", "place": "here", "profile": "learn", **more}
+    return RunState(**fields, supervisor_pid=1, started_at=BEGAN, stages=stages)
+
+
+TRAINING = stage(
+    "train",
+    "running",
+    started_at=BEGAN,
+    services=(ServiceState(name="vllm", title="", state="ready"),),
+    gate=(
+        RuleState(kind="require", rule="saved", state="waiting"),
+        RuleState(kind="require", rule="step", state="waiting", count=2),
+        RuleState(kind="forbid", rule="CUDA"),
+        RuleState(kind="exit", rule="exit code 0"),
+        RuleState(kind="service", rule="vllm", state="held"),
+    ),
+)
+STATE = run(stage("data", "passed", started_at=BEGAN, ended_at=BEGAN), TRAINING, stage("eval"))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "stages/train"
+    folder.mkdir(parents=True)
+    bar = b"\xff 25%|##  | 50/200 [10:00<05:00, 2.0s/it]\n"
+    (folder / "stage.log").write_bytes(bar + COLOURED.encode() + b"\r\n")
+    speed = "Avg prompt throughput: 40.7 tokens/s, Avg generation throughput: 104.5 tokens/s,\n"
+    (folder / "vllm.log").write_text(speed)
+    os.utime(folder / "vllm.log", (1, 1))
+    rows = [
+        {"t": f"2027-01-15T07:5{n}:00.000+00:00", "stage": "train", "phase": "rollout", "cpu_pct": 150.2,
+         "resident_bytes": 3 << 30, "read_bps": 5e6, "disk_free_bytes": 10**9 - n * 10**8,
+         "gpus": [{"index": 0, "utilization": 97, "power_w": 312.0, "memory_bytes": 40 * 10**9}]}
+        for n in range(5)
+    ]  # fmt: skip
+    (tmp_path / RESOURCES_FILE).write_text("torn\n" + "\n".join(map(json.dumps, rows)) + "\n{")
+    metrics = ({"stage": "train", "step": 7, "mean_reward": 0.5}, {"stage": "other", "loss": 9})
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, metrics)))
+    return tmp_path
+
+
+def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
+    return [line.plain for line in run_frame(RunWatch(run_dir).look(state), NOW, width=width, height=height)]
+
+
+def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
+    text = "\n".join(shown(run_dir, width=200))
+    assert text.splitlines()[0] == "run smoke-1 · local · profile learn · 1 h 00 min"
+    assert re.search(r"train +RUNNING +1 h 00 min +1/5 held +vllm:ready", text)
+    assert "phase    rollout" in text
+    assert "waits    require saved · require step (2 so far) · exit exit code 0" in text
+    assert "step 7 of 200" in text
+    assert "104.5 tokens/s out" in text
+    assert "2 s a step" in text
+    assert "6 min 26 s left" in text
+    assert "metrics  loss 0.25 · mean_reward 0.5" in text
+    assert "cpu 150 % · memory 3.22 GB · read 5.0 MB/s" in text
+    assert "gpu      0: 97 % 312 W 40.00 GB" in text
+    assert "disk     600.0 MB left, full in 6 min 00 s at the present rate" in text
+    assert "log      stage: step 7 loss 0.25 red" in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(79, 23), (39, 9), (19, 5), (1, 1), (300, 80)])
+def test_it_fits_any_terminal(run_dir: Path, width: int, height: int) -> None:
+    many = run(*(stage(f"before-{n}", "passed", started_at=BEGAN) for n in range(30)), TRAINING, *map(stage, "abcdef"))
+    for state in (STATE, many):
+        lines = shown(run_dir, width, height, state)
+        assert 0 < len(lines) <= height
+        assert max(map(len, lines)) <= width
+    if width >= 79:
+        assert any(line.startswith("  train") for line in lines)
+        assert any("stages before" in line for line in lines) == (height < 40)
+
+
+def test_a_run_without_any_file_is_shown(tmp_path: Path) -> None:
+    assert len(shown(tmp_path)) == 5  # head, three stages, what is waited for
+    assert len(shown(tmp_path, state=run(stage("a")))) == 2
+
+
+def test_a_broken_rule_is_named_first(tmp_path: Path) -> None:
+    gate = (*TRAINING.gate, RuleState(kind="forbid", rule="OOM", state="broken", seen="CUDA OOM"))
+    state = run(dataclasses.replace(TRAINING, gate=gate))
+    assert any(line.startswith("waits    forbid OOM BROKEN · require saved") for line in shown(tmp_path, state=state))
+
+
+def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = RunWatch(run_dir)
+    first = watch.look(STATE)
+    monkeypatch.setattr("rlbox.report.run_watch.read_end", lambda path: pytest.fail(f"{path} was read again"))
+    assert watch.look(STATE) == first
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.9, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (3 * 86400 + 4 * 3600, "3 d 04 h")],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_the_summary_is_a_table_of_stages() -> None:
+    assert summary_text(STATE).splitlines()[2] == "eval   WAITING                    0/0 held"
+
+
+class Screen:
+    """What a terminal makes of the bytes it gets: as much of one as the view needs."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines = [""]
+        self.row = self.column = 0
+
+    def feed(self, text: str) -> None:
+        for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            self._take(part)
+
+    def _take(self, part: str) -> None:
+        if part == "\r":
+            self.column = 0
+        elif part == "\n":
+            self.row += 1
+            self.lines += [""] * (self.row + 1 - len(self.lines))
+        elif part.startswith("\x1b"):
+            self._control(part[2:-1], part[-1])
+        else:
+            assert self.column + len(part) < self.columns, "the terminal would break this line"
+            line = self.lines[self.row].ljust(self.column)
+            self.lines[self.row] = line[: self.column] + part + line[self.column + len(part) :]
+            self.column += len(part)
+
+    def _control(self, value: str, kind: str) -> None:
+        assert kind in "AKJmhl", f"{value}{kind}"
+        if kind == "A":
+            assert int(value) <= min(self.row, self.rows - 1), "what stood above the view is touched"
+            self.row -= int(value)
+        elif kind in "KJ":
+            self.lines[self.row] = self.lines[self.row][: self.column]
+            if kind == "J":
+                self.lines = self.lines[: self.row + 1]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return Terminal()
+
+
+def paint(painter: Painter, *texts: str) -> None:
+    from rich.text import Text
+
+    painter.paint([Text(text) for text in texts])
+
+
+def test_only_what_changed_is_written(terminal: Terminal) -> None:
+    screen, painter = Screen(80, 24), Painter(terminal)
+    screen.feed("$ rlbox run smoke\r\n")
+    paint(painter, "one", "two", "three")
+    paint(painter, "one", "two", "three")
+    before = len(terminal.getvalue())
+    paint(painter, "one", "TWO!", "three")
+    assert "one" not in terminal.getvalue()[before:]
+    paint(painter, "one", "2")
+    paint(painter, "one", "2", "drei", "vier")
+    screen.feed(terminal.getvalue())
+    assert screen.lines == ["$ rlbox run smoke", "one", "2", "drei", "vier", ""]
+    painter.clear()
+    screen.feed(terminal.getvalue()[len(terminal.getvalue()) - 40 :])
+    assert terminal.getvalue().count("three") == 1
+
+
+def test_clearing_leaves_what_stood_above(terminal: Terminal) -> None:
+    screen, painter = Screen(80, 24), Painter(terminal)
+    screen.feed("above\r\n")
+    paint(painter, "one", "two")
+    painter.clear()
+    painter.clear()
+    screen.feed(terminal.getvalue())
+    assert screen.lines == ["above", ""]
+
+
+def test_a_narrower_terminal_is_painted_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    painter = Painter(terminal)
+    paint(painter, "x" * 70, "short")
+    monkeypatch.setattr(Painter, "size", (39, 23))
+    before = len(terminal.getvalue())
+    paint(painter, "x" * 39, "short")
+    assert "\r\x1b[3A\x1b[J" in terminal.getvalue()[before:]  # 70 cells took two rows of 40
+
+
+def test_no_colour_when_it_is_not_wanted(terminal: Terminal, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, coloured in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", variable) if variable else monkeypatch.delenv("NO_COLOR", raising=False)
+        painter = Painter(terminal)
+        painter.paint(run_frame(RunWatch(run_dir).look(STATE), NOW, width=79, height=23))
+        assert bool(re.search(r"\x1b\[(?:\d;)*3\dm", terminal.getvalue())) == coloured
+        terminal.truncate(0)
+
+
+def test_off_a_terminal_there_is_a_line_for_every_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with run_view(tmp_path, live=False, quiet=False) as show:
+        show(STATE)
+        show(STATE)
+    err = capsys.readouterr().err
+    assert re.sub(r"\d\d:\d\d:\d\d", "T", err).splitlines() == [
+        "T data: passed",
+        "T train: running",
+        "T train: service vllm: ready",
+    ]
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_cannot_move_gets_lines(
+    term: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TERM", term) if term else monkeypatch.delenv("TERM", raising=False)
+    with run_view(tmp_path, live=True, quiet=False) as show:
+        show(STATE)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+FOLLOW = """
+import sys, time
+from pathlib import Path
+from rlbox.act.run_state import load_run_state
+from rlbox.report.run_view import run_view
+folder = Path(sys.argv[1])
+with run_view(folder, live=sys.stderr.isatty(), quiet=False) as show:
+    while not (folder / "end").exists():
+        show(load_run_state(folder))
+        time.sleep(0.05)
+"""
+
+
+def test_a_real_terminal(run_dir: Path) -> None:
+    write_run_state(run_dir, STATE, Masks({}))
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {"PATH": os.defpath, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "LANG": "C.UTF-8"}
+    follower = subprocess.Popen(
+        [sys.executable, "-c", FOLLOW, str(run_dir)], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+    )
+    screen = Screen(80, 24)
+    screen.feed("$\r\n")
+    received = ""
+    try:
+        received += _read_until(ours, "held")
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))
+        write_run_state(run_dir, dataclasses.replace(STATE, target="moved"), Masks({}))
+        received += _read_until(ours, "moved")
+        (run_dir / "end").touch()
+        assert follower.wait(60) == 0
+        received += _read_until(ours, "\x1b[J")
+    finally:
+        follower.kill()
+        follower.wait()
+        os.close(theirs)
+        os.close(ours)
+    assert "\x1b[?1049h" not in received  # the user's screen and what scrolled off it stay
+    assert "\x1b[2J" not in received
+    assert received.count("moved") == 1
+    assert received.rstrip("l026?[\x1b").endswith("\x1b[J")
+
+
+def _read_until(terminal: int, text: str) -> str:
+    until, found = time.monotonic() + 60, ""
+    while text not in found:
+        assert time.monotonic() < until, found
+        found += os.read(terminal, 65536).decode("utf-8", "replace")
+    return found
+
+
+def test_the_status_stands_below_the_logs_and_leaves_nothing(run_dir: Path, terminal: Terminal) -> None:
+    write_run_state(run_dir, STATE, Masks({}))
+    screen, view = Screen(80, 24), StatusView(run_dir, Painter(terminal), quiet=False)
+    terminal.write("a line\r\n")
+    view.show(after_line=True)
+    view.hide()
+    terminal.write("half a line")
+    view.show(after_line=False)
+    terminal.write(" and its rest\r\n")
+    view.show(after_line=True)
+    screen.feed(terminal.getvalue())
+    assert screen.lines[:2] == ["a line", "half a line and its rest"]
+    assert screen.lines[2].startswith("── train RUNNING · rollout · ")
+    assert screen.lines[3].startswith("── step 7 of 200 · 40.7 tokens/s in · 104.5 tokens/s out")
+    view.hide()
+    screen = Screen(80, 24)
+    screen.feed(terminal.getvalue())
+    assert screen.lines == ["a line", "half a line and its rest", ""]
+
+
+def test_off_a_terminal_the_status_is_a_line_for_every_change(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.report.status_view._LOOK_S", 0.0)
+    write_run_state(run_dir, STATE, Masks({}))
+    with status_view(run_dir, live=False, quiet=False) as view:
+        for _ in range(3):
+            view.show(after_line=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("-- train RUNNING · rollout · ")
+    assert lines[0].endswith(" · 1/5 held · waits require saved · require step (2 so far) · exit exit code 0")
+    assert lines[1].startswith("-- step 7 of 200 · 40.7 tokens/s in · 104.5 tokens/s out · 2 s a step · 6 min 26 s")
+    assert "gpu 0: 97 % 312 W 40.00 GB · disk 600.0 MB left" in lines[1]

@@ -1,0 +1,207 @@
+"""What shows that a service does its work, and that it goes on doing it."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.act import services
+from rlbox.act.services import RunningService, probe_ready
+from rlbox.errors import SpecError
+from rlbox.plan.lines import LineCutter
+from rlbox.plan.params import plan_values
+from rlbox.plan.run import Paths, ReadyPlan, ServicePlan, plan_run
+from rlbox.spec.check import check_spec
+from rlbox.spec.job import Job, Service
+from rlbox.spec.load import tomllib
+from rlbox.values import Command
+
+pytestmark = pytest.mark.allow("sockets")
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers as a service does that is up, and as those do that only look so."""
+
+    bodies = {  # noqa: RUF012
+        "/good": b'{"data": [{"id": "policy"}]}',
+        "/broken": b'{"error": {"message": "engine is dead"}}',
+        "/words": b"Internal Server Error",
+    }
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        body = self.bodies.get(self.path)
+        self.send_response(200 if body else 404)
+        self.send_header("content-length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that answers."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+class Started:
+    """A stand-in for the processes of a run: the service is up already."""
+
+    def start(self, command: Command, output: int, *, stage: str, part: str) -> None:
+        return None
+
+
+def running(ready: ReadyPlan, **more: Any) -> RunningService:
+    plan = ServicePlan(
+        name="vllm", title="", argv=("serve",), env={}, ports={}, ready=ready, start_s=30.0, log="vllm.log", **more
+    )
+    return RunningService(plan, Started(), Command(argv=("serve",)), -1, "one")  # type: ignore[arg-type]
+
+
+def wait_for(service: RunningService, answer: str) -> None:
+    until = threading.Event()
+    for _ in range(600):
+        if service.answer == answer:
+            return
+        until.wait(0.02)
+    pytest.fail(f"{service.answer} is not {answer}")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("good", "ready"),
+        ("health", "HTTP 404"),
+        ("broken", 'HTTP 200 with an error: {"message": "engine is dead"}'),
+        ("words", "HTTP 200 with an error: Internal Server Error"),
+    ],
+)
+def test_a_request_proves_it_only_with_a_good_answer(port: int, path: str, said: str) -> None:
+    assert probe_ready(ReadyPlan(url=f"http://127.0.0.1:{port}/{path}")) == said
+
+
+def test_a_port_proves_it_when_it_takes_a_connection(port: int) -> None:
+    assert probe_ready(ReadyPlan(url="", port=port)) == "ready"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        free = closed.getsockname()[1]
+    assert probe_ready(ReadyPlan(url="", port=free)) == f"port {free}: Connection refused"
+
+
+def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> None:
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="^INFO: Application startup complete"))
+    missing = "no line like /^INFO: Application startup complete/ yet"
+    wait_for(service, missing)
+    cutter = LineCutter()
+    service.hear(cutter.feed(b"loading\nApplication startup\n"))
+    assert (service.ready, service.answer) == (False, missing)
+    service.hear(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
+    assert (service.ready, service.answer) == (True, "ready")
+    service.close()
+
+
+def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(services.time, "monotonic", lambda: now[0])
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0)
+    wait_for(service, "ready")
+    service.use()
+    count = len(Answer.asked)
+    while len(Answer.asked) < count + 3:
+        threading.Event().wait(0.02)
+    assert not service.mute
+    monkeypatch.setitem(Answer.bodies, "/good", b'{"status": "unhealthy"}')
+    wait_for(service, 'HTTP 200 with an error: {"status": "unhealthy"}')
+    now[0] += 0.3
+    assert not service.mute
+    now[0] += 0.2
+    assert service.mute
+    service.close()
+
+
+def test_a_log_that_does_not_grow(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(services.time, "monotonic", lambda: now[0])
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0)
+    service.use()
+    seen = []
+    for size in (10, 10, 10, 20, 20):
+        now[0] += 3
+        seen.append(service.silent(size))
+    assert seen == [False, False, True, False, False]
+    assert not service.mute  # nobody asked for answers
+    service.close()
+
+
+def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="up"))
+    service.hear(LineCutter().feed(b"up\n"))
+    wait_for(service, "ready")
+    service.use()
+    service.ask_again()
+    wait_for(service, "ready")
+    assert service.ready
+    service.close()
+
+
+SPEC: dict[str, Any] = {
+    "name": "job",
+    "title": "a job",
+    "target": "local",
+    "params": {"word": {"default": "up (now)", "help": "what it says"}},
+    "ports": {"http": 8100, "other": 8101},
+    "stages": [{"name": "one", "title": "one", "command": ["true"], "services": ["vllm"]}],
+}
+
+
+def spec_of(ready: dict[str, Any], **more: Any) -> dict[str, Any]:
+    service = {"name": "vllm", "title": "vllm", "command": ["serve"], "ports": ["http"], "ready": ready, **more}
+    return {**SPEC, "services": [service]}
+
+
+@pytest.mark.parametrize(
+    ("ready", "more", "said"),
+    [
+        ({}, {}, "give a url, a line or a port"),
+        ({"line": "(?=x)"}, {}, "line"),
+        ({"port": "other"}, {}, "services.vllm.ready.port: 'other' is not a port of the service"),
+        ({"line": "up"}, {"answer_s": 10}, "services.vllm.answer_s: needs ready.url"),
+        ({"url": "127.0.0.1"}, {}, "is no address"),
+        ({"line": "up"}, {"silence_s": -1}, "silence_s"),
+    ],
+)
+def test_what_a_spec_must_not_say(ready: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        check_spec(Job, spec_of(ready, **more), "jobs/job.toml")
+
+
+def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
+    job = check_spec(Job, spec_of({"line": "^it is {param.word}", "port": "http"}, keep=True), "jobs/job.toml")
+    paths = Paths(run="/run", job="/job", data="/data", python="python")
+    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="r", place="here", target="local")
+    [service] = plan.stages[0].services
+    assert service.ready == ReadyPlan(url="", line=r"^it is up\ \(now\)", port=8100)
+    assert (service.keep, service.answer_s, service.silence_s) == (True, 0.0, 0.0)
+
+
+def test_the_services_of_the_guide_are_specs() -> None:
+    [block] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
+    found = [check_spec(Service, row, "docs/report.md") for row in tomllib.loads(block)["services"]]
+    assert [(service.name, service.keep, bool(service.ready.url)) for service in found] == [
+        ("vllm", True, True),
+        ("sandbox", False, False),
+    ]

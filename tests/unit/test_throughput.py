@@ -1,0 +1,122 @@
+"""What lines of trainers and servers tell of progress, rates and metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.plan.throughput import (
+    Reading,
+    eta_s,
+    find_candidates,
+    latest,
+    main_metrics,
+    read_progress,
+    read_record,
+)
+
+VERL = (
+    "\x1b[36m(TaskRunner pid=9323)\x1b[0m step:102 - actor/pg_loss:0.100 - critic/rewards/mean:0.235"
+    " - timing_s/step:80.0 - perf/throughput:298.347"
+)
+VLLM = (
+    "(APIServer pid=155) INFO 11-28 15:31:06 [loggers.py:236] Engine 000: Avg prompt throughput: 40.7 tokens/s, "
+    "Avg generation throughput: 104.5 tokens/s, Running: 1 reqs"
+)
+SGLANG = "[TP0] Decode batch. #running-req: 1, token usage: 0.00, gen throughput (token/s): 120.5, #queue-req: 0"
+TRL = " 31%|███▏      | 50/160 [21:49<53:16, 20.0s/it]{'loss': 0.6922, 'grad_norm': 0.34, 'rewards/chosen': 0.002}"
+MEGATRON = (
+    " [2026-01-01 00:00:00] iteration       10/     100 | consumed samples:         1280 | elapsed time per iteration"
+    " (ms): 2000.0 | global batch size:   128 | lm loss: 1.23E+00 | grad norm: 0.5 |"
+)
+SLIME = "(RolloutManager pid=1) rollout 3: {'rollout/raw_reward': 0.5, 'rollout/response_lengths': 300.0}"
+SLIME_PERF = "perf 3: {'perf/tokens_per_gpu_per_sec': 500.0, 'perf/step_time': 20.0}"
+OPENRLHF = "2026-01-01 INFO ✨ Global step 4: {'policy_loss': 0.1, 'reward': 0.3, 'timing/step_total': 10.0}"
+OPENRLHF_BAR = "Episode [1/1]:   5%|▌  | 3/60 [00:10<03:00, 2.00s/it, policy_loss=0.5, reward=-1.5e-1]"
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "total", "rates", "metrics"),
+    [
+        (VERL, 102, 0, {"tokens/s per GPU": 298.347, "steps/s": 1 / 80}, {"critic/rewards/mean": 0.235}),
+        (VLLM, None, 0, {"tokens/s in": 40.7, "tokens/s out": 104.5}, {}),
+        (SGLANG, None, 0, {"tokens/s out": 120.5}, {}),
+        (TRL, 50, 160, {"steps/s": 1 / 20}, {"loss": 0.6922, "rewards/chosen": 0.002}),
+        (MEGATRON, 10, 100, {"steps/s": 0.5, "samples/s": 64.0}, {"lm loss": 1.23, "grad norm": 0.5}),
+        (SLIME, 3, 0, {}, {"rollout/raw_reward": 0.5}),
+        (SLIME_PERF, 3, 0, {"tokens/s per GPU": 500.0, "steps/s": 1 / 20}, {}),
+        (OPENRLHF, 4, 0, {"steps/s": 0.1}, {"policy_loss": 0.1, "reward": 0.3}),
+        (OPENRLHF_BAR, 3, 60, {"steps/s": 0.5}, {"policy_loss": 0.5, "reward": -0.15}),
+        ("{'loss': '0.69', 'epoch': 2.32}", None, 0, {}, {"loss": 0.69}),
+        ("{'train_samples_per_second': 1.192, 'train_loss': 0.7}", None, 0, {"samples/s": 1.192}, {"train_loss": 0.7}),
+        ("step 12 loss 0.4321", 12, 0, {}, {"loss": 0.4321}),
+        ("epoch 3 step 12/40 loss=0.5 reward: 1e-3", 12, 40, {}, {"loss": 0.5, "reward": 0.001}),
+        ("Training Progress:  33%|███▎   | 100/300 [00:00<?, ?it/s]", 100, 300, {}, {}),
+        ("throughput 512.5 tokens/s", None, 0, {"tokens/s": 512.5}, {}),
+    ],
+)
+def test_a_line_that_tells_of_progress(
+    line: str, step: int | None, total: int, rates: dict[str, float], metrics: dict[str, float]
+) -> None:
+    found = read_progress(line)
+    assert found
+    assert (found.step, found.total) == (step, total)
+    assert dict(found.rates) == pytest.approx(rates)
+    assert metrics.items() <= found.metrics.items()
+    assert [text for _, text in find_candidates(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hello world",
+        "Loading checkpoint shards: 100%|██████████| 4/4 [00:03<00:00,  1.44it/s]",
+        "{'path': '/data', 'mode': 'vanilla'}",
+        "step by step",
+        "",
+        "{" * 5000,
+        "a: " * 9000,
+    ],
+)
+def test_a_line_that_tells_nothing(line: str) -> None:
+    assert read_progress(line) is None
+
+
+def test_nothing_that_a_log_holds_makes_reading_slow_or_fail() -> None:
+    for text in ("a " * 200_000, "step 3 " + "a: 1 " * 50_000, "50%|" * 50_000, "'a': " * 50_000, "step:1 - " * 50_000):
+        read_progress(text)
+    find_candidates(bytes(range(256)) * 5000)
+
+
+def test_candidates_have_the_offset_of_their_line() -> None:
+    block = b"noise\nstep 1 loss 0.5\n\xff\xfe\nstep 2 loss 0.4"
+    assert [(at, text.decode()) for at, text in find_candidates(block)] == [
+        (6, "step 1 loss 0.5"),
+        (25, "step 2 loss 0.4"),
+    ]
+
+
+def test_the_latest_of_each_name_and_the_time_that_is_left() -> None:
+    now = latest(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := read_progress(line)))
+    assert (now.step, now.total, now.metrics["loss"], now.rates["tokens/s out"]) == (51, 160, 0.6, 104.5)
+    assert eta_s(now) == pytest.approx((160 - 51) * 20)
+    assert eta_s(Reading(step=3)) is None
+
+
+def test_losses_and_rewards_come_first() -> None:
+    found = read_progress(VERL)
+    assert found
+    assert list(main_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
+    assert main_metrics({"timing_s/step": 1.0}) == {}
+
+
+def test_rows_of_metrics() -> None:
+    assert read_record({"stage": "train", "step": 3, "loss": 0.5, "ok": True}) == Reading(step=3, metrics={"loss": 0.5})
+    assert read_record({"stage": "x", "rollout": 1, "mean_reward": 2}) == Reading(step=1, metrics={"mean_reward": 2.0})
+    for torn in (None, [], {"stage": "x"}, {"step": 1}, {"loss": float("nan")}):
+        assert read_record(torn) is None
+
+
+def test_a_long_log() -> None:
+    block = b"".join(VERL.replace("step:102", f"step:{n}").encode() + b"\n" + b"noise\n" * 200 for n in range(100, 300))
+    found = [reading for _, text in find_candidates(block) if (reading := read_progress(text.decode()))]
+    assert [reading.step for reading in found] == list(range(100, 300))
