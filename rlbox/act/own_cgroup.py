@@ -1,0 +1,100 @@
+"""A control group of a run's own, where the machine lets us make one: what is in it belongs to the run.
+
+The supervisor of a run in place enters it before it starts anything, so every process of the run is born in it, and
+none can leave by a session, a title or an environment of its own. It limits nothing. In a rented container
+/sys/fs/cgroup is read-only as a rule: then session, process tree and marks say alone what belongs to the run.
+Sources: Linux cgroups(7); Documentation/admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "rlbox-"
+_PROCS = "cgroup.procs"
+_V1 = ("freezer", "pids")
+"""Hierarchies of version 1 whose groups change nothing for what is in them."""
+
+
+class OwnCgroup:
+    """The group of one run; one that cannot be made has no members and changes nothing."""
+
+    def __init__(self, run_id: str) -> None:
+        self._name = f"{_PREFIX}{run_id}"
+        self._bases = tuple(_bases())
+
+    def enter(self) -> bool:
+        """Make the group and put this process into it; return whether that worked."""
+        for base in self._bases:
+            _forget_empty(base)
+            try:
+                (base / self._name).mkdir(exist_ok=True)
+                (base / self._name / _PROCS).write_text(str(os.getpid()))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    (base / self._name).rmdir()
+                continue
+            return True
+        return False
+
+    def leave(self) -> None:
+        """Put this process back where it came from, and remove the group when nothing else is in it."""
+        for base in self._bases:
+            if (base / self._name).is_dir():
+                with contextlib.suppress(OSError):
+                    (base / _PROCS).write_text(str(os.getpid()))
+                    (base / self._name).rmdir()
+
+    def members(self) -> set[int]:
+        """Return the ids of the processes in the group, the caller's own not among them."""
+        found: set[int] = set()
+        for base in self._bases:
+            with contextlib.suppress(OSError, ValueError):
+                found |= {int(line) for line in (base / self._name / _PROCS).read_text().split()}
+        return found - {0, os.getpid()}
+
+
+def _bases() -> Iterator[Path]:
+    """Yield the folders of the groups that this process is, or was before `enter`, in: those of version 2 first."""
+    with contextlib.suppress(OSError):
+        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        mounts = list(_mounts(Path("/proc/self/mountinfo").read_text()))
+        for wanted in ("", *_V1):
+            for _, controllers, path in groups:
+                if wanted in controllers.split(","):
+                    yield from (
+                        folder for name, root, top in mounts if name == wanted for folder in _at(top, root, path)
+                    )
+
+
+def _mounts(text: str) -> Iterator[tuple[str, str, Path]]:
+    """Yield the controller (empty for version 2), root and mount point of each mounted hierarchy that we know."""
+    for line in text.splitlines():
+        head, _, tail = line.partition(" - ")
+        kind, _, options = tail.partition(" ")
+        root, top = head.split(" ")[3:5]
+        if kind == "cgroup2":
+            yield "", root, Path(top)
+        elif kind == "cgroup":
+            for name in set(_V1) & set(options.rpartition(" ")[2].split(",")):
+                yield name, root, Path(top)
+
+
+def _at(top: Path, root: str, path: str) -> Iterator[Path]:
+    """Yield the folder of a group below its mount point, without a group of ours at its end."""
+    below = path.removeprefix(root.rstrip("/")) if path.startswith(root) else path
+    folder = top / below.strip("/")
+    if folder.name.startswith(_PREFIX):
+        folder = folder.parent
+    if folder.is_dir():
+        yield folder
+
+
+def _forget_empty(base: Path) -> None:
+    """Remove what killed supervisors have left; the kernel keeps a group that anything is in."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            folder.rmdir()

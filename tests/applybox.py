@@ -1,0 +1,109 @@
+"""A small target for `rlbox apply`: wheels made on the fly in a store of its own, a file part, a patch of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from wheelbox import make_wheel
+
+from rlbox.act.store import Store
+from rlbox.cli.app import own_requirements
+from rlbox.fixes.load import load_fixed_target
+from rlbox.spec.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum, lock_patch
+from rlbox.spec.project import Project
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+WORDS = b"vocabulary\n"
+SPEC = """
+title = "small target of the tests of apply"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "hello"]
+[python]
+version = "{python}"
+[[stack]]
+name = "tools"
+packages = [{packages}]
+[[http]]
+name = "words"
+url = "https://words.example/words.txt"
+into = "/opt/words/words.txt"
+[[patches]]
+file = "alpha.patch"
+into = "/opt/venv/lib/python{python}/site-packages"
+[env]
+SMALL_WORDS = "it's $HOME, {more}"
+[run.ulimits]
+nofile = "1024:4096"
+[disk]
+host = "~/disk"
+create = true
+need_gib = 0.01
+"""
+PATCH = """--- a/alpha/__init__.py
++++ b/alpha/__init__.py
+@@ -1 +1,2 @@
+ __version__ = '1.0'
++patched = True
+"""
+
+
+def put(store: Store, data: bytes) -> str:
+    """Put bytes into the store and return their sha256."""
+    digest = hashlib.sha256(data).hexdigest()
+    with store.draft(digest) as draft:
+        if not store.has(digest):
+            draft.restart()
+            draft.write(data)
+            draft.keep()
+    return digest
+
+
+def give(
+    folder: Path, store: Store, versions: Mapping[str, str], *, python: str = PYTHON, more: str = "as it is"
+) -> Lock:
+    """Write the target `small` with a lock that fits it, and put its files into the store."""
+    place = folder / "images/small"
+    (place / "patches").mkdir(parents=True, exist_ok=True)
+    (place / "patches/alpha.patch").write_text(PATCH)
+    names = ", ".join(f'"{name}=={version}"' for name, version in versions.items())
+    (place / "target.toml").write_text(SPEC.format(python=python, packages=names, more=more))
+    target = load_fixed_target(Project(folder=folder), "small").target
+    packages = []
+    for name, version in versions.items():
+        file, body = make_wheel(name, version)
+        packages.append(Package(name=name, version=version, file=file, sha256=put(store, body), size=len(body)))
+    lock = Lock(
+        target="small",
+        spec=lock_checksum(target, own_requirements()),
+        python=python,
+        platform=target.python.platform,
+        base="debian:bookworm",
+        runtime=LockedGroup(name="runtime", packages=()),
+        groups=(LockedGroup(name="tools", packages=tuple(packages)),),
+        http=(
+            HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
+        ),
+        patches=(lock_patch("alpha.patch", PATCH),),
+    )
+    (place / "lock.json").write_text(lock.text())
+    return lock
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Return every path below a folder with its content and mode, but for what Python and rlbox note of a moment."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if "__pycache__" in name or path.suffix == ".lock":
+            continue
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        elif path.is_file():
+            found[name] = f"{path.stat().st_mode & 0o7777:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        else:
+            found[name] = "folder"
+    return found

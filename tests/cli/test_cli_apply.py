@@ -1,0 +1,265 @@
+"""`rlbox apply` below a prefix, with the real uv and wheels from a store; nothing outside of the prefix is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from applybox import give, tree
+from fakes import Folder, Rlbox
+from mirrorbox import mirrors
+from wheelbox import Index, make_wheel
+
+from rlbox.act.folders import cache_folder
+from rlbox.act.store import Store
+
+pytestmark = pytest.mark.allow("processes")
+FIRST = {"alpha": "1.0", "beta": "2.0"}
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(cache_folder("store"))
+
+
+@pytest.fixture
+def prefix(folder: Folder, store: Store, tmp_path: Path) -> Path:
+    """Where the target is applied; it and its lock are there."""
+    give(folder.path, store, FIRST)
+    return tmp_path / "place"
+
+
+def words(prefix: Path, *more: str) -> tuple[str, ...]:
+    return ("apply", "small", "--offline", "--prefix", str(prefix), "--data", str(prefix.parent / "disk"), *more)
+
+
+def inside(prefix: Path, script: str, **env: str) -> str:
+    """Run a shell script in the environment of the place and return what it prints."""
+    argv = ["sh", f"{prefix}/opt/rlbox/libexec/entrypoint.sh", "sh", "-c", script]
+    plain = {"PATH": "/usr/bin:/bin", "HOME": str(prefix.parent), **env}
+    done = subprocess.run(argv, env=plain, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_stack_is_the_lock_and_the_second_call_writes_nothing(rlbox: Rlbox, prefix: Path) -> None:
+    first = rlbox(*words(prefix, "--json"))
+    assert first.code == 0, first.err
+    assert first.data["state"] == "applied"
+    assert inside(
+        prefix, "python -c 'import alpha, beta; print(alpha.__version__, beta.__version__, alpha.patched)'"
+    ) == ("1.0 2.0 True\n")
+    assert (prefix / "opt/words/words.txt").read_text() == "vocabulary\n"
+    before = {path: path.lstat().st_mtime_ns for path in prefix.rglob("*")}
+    second = rlbox(*words(prefix, "--json"))
+    assert (second.code, second.data["state"], second.data["steps"]) == (0, "unchanged", [])
+    assert {path: path.lstat().st_mtime_ns for path in prefix.rglob("*")} == before
+    assert rlbox(*words(prefix, "--check")).code == 0
+    _check_environment(prefix)
+    _check_left(first.data)
+
+
+def _check_environment(prefix: Path) -> None:
+    """It is what the image has as ENV, whatever the caller's shell says."""
+    said = inside(prefix, "env; ulimit -S -n", PATH=f"/usr/bin:{prefix}/opt/venv/bin:/bin", SMALL_WORDS="the caller's")
+    env = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert env["SMALL_WORDS"] == "it's $HOME, as it is"
+    assert env["PATH"].split(":").count(f"{prefix}/opt/venv/bin") == 1
+    assert env["PATH"].startswith(f"{prefix}/opt/rlbox/shims:{prefix}/opt/venv/bin:{prefix}/opt/rlbox/bin")
+    assert json.loads(env["RLBOX_LIMITS"])["disk"]["mount"] == str(prefix.parent / "disk")
+    assert env["RLBOX_PLACE"] == f"{prefix}/opt/rlbox"
+
+
+def _check_left(data: Any) -> None:
+    """What a prefix cannot have is named."""
+    reasons = {row["what"]: row["reason"] for row in data["left"]}
+    assert "outside of the prefix" in reasons["/etc/environment"]
+    assert "operating system" in reasons["apt packages hello"]
+
+
+def test_a_dry_run_names_old_and_new_and_writes_nothing(rlbox: Rlbox, prefix: Path) -> None:
+    said = rlbox(*words(prefix, "--dry-run", "--json"))
+    assert said.code == 0
+    kinds = {row["kind"] for row in said.data["steps"]}
+    assert kinds == {"environment", "part", "patches", "file", "link"}
+    assert all(row["old"] and row["new"] for row in said.data["steps"])
+    assert not prefix.exists()
+    assert not (prefix.parent / "disk").exists()
+
+
+@pytest.mark.slow
+def test_a_changed_lock_moves_only_what_changed(rlbox: Rlbox, prefix: Path, folder: Folder, store: Store) -> None:
+    rlbox(*words(prefix))
+    give(folder.path, store, {"alpha": "1.0", "gamma": "3.0"}, more="otherwise")
+    assert rlbox(*words(prefix, "--check")).code == 1
+    said = rlbox(*words(prefix, "--json"))
+    paths = {row["path"].removeprefix(str(prefix)): row for row in said.data["steps"]}
+    assert set(paths) >= {"/opt/venv", "/opt/rlbox/share/lock.json", "/opt/rlbox/hooks/00-environment.sh"}
+    assert "/opt/rlbox/libexec/init.sh" not in paths
+    assert "beta 2.0 -> absent" in paths["/opt/venv"]["why"]
+    assert inside(
+        prefix, "python -c 'import gamma, alpha; print(alpha.patched)'; python -c 'import beta' || echo gone"
+    ) == ("True\ngone\n")
+
+
+@pytest.mark.slow
+def test_what_was_installed_by_hand_is_taken_out(rlbox: Rlbox, prefix: Path) -> None:
+    rlbox(*words(prefix))
+    site = next(prefix.glob("opt/venv/lib/*/site-packages"))
+    shutil.rmtree(site / "beta-2.0.dist-info")
+    (site / "other-9.dist-info").mkdir()
+    (site / "other-9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 9\n")
+    (site / "other-9.dist-info/RECORD").write_text("other-9.dist-info/METADATA,,\nother-9.dist-info/RECORD,,\n")
+    said = rlbox(*words(prefix, "--json"))
+    assert said.data["steps"][0]["why"] == "beta absent -> 2.0, other 9 -> absent"
+    assert rlbox(*words(prefix, "--json")).data["state"] == "unchanged"
+    assert inside(prefix, "python -c 'import alpha, beta; print(alpha.patched)'") == "True\n"
+
+
+@pytest.mark.slow
+def test_a_file_that_was_edited_is_kept(rlbox: Rlbox, prefix: Path) -> None:
+    rlbox(*words(prefix))
+    hook = prefix / "opt/rlbox/hooks/05-unknown-uid.sh"
+    laid = hook.read_text()
+    hook.write_text("# mine\n")
+    kept = rlbox(*words(prefix, "--json")).data["kept"]
+    assert [Path(path).read_text() for path in kept] == ["# mine\n"]
+    assert hook.read_text() == laid
+
+
+@pytest.mark.slow
+def test_remove_lays_back_what_was_there(rlbox: Rlbox, prefix: Path) -> None:
+    (prefix / "usr/local/bin").mkdir(parents=True)
+    (prefix / "usr/local/bin/python").write_text("#!/bin/sh\necho mine\n")
+    (prefix / "opt/venv/bin").mkdir(parents=True)
+    (prefix / "opt/venv/bin/mine").write_text("an environment of the user's\n")
+    (prefix / "opt/words").mkdir()
+    (prefix / "opt/words/words.txt").write_text("words of the user's\n")
+    before = tree(prefix)
+    said = rlbox(*words(prefix, "--json"))
+    assert said.code == 0, said.err
+    assert (prefix / "opt/venv.before-rlbox/bin/mine").exists()
+    assert rlbox(*words(prefix, "--remove", "--dry-run")).code == 0
+    assert tree(prefix) != before
+    assert rlbox(*words(prefix, "--remove")).code == 0
+    assert tree(prefix) == before
+    assert rlbox(*words(prefix, "--remove", "--json")).data["state"] == "unchanged"
+
+
+@pytest.mark.slow
+def test_a_file_changed_since_is_left_and_named(rlbox: Rlbox, prefix: Path) -> None:
+    rlbox(*words(prefix))
+    changed = prefix / "usr/local/bin/python"
+    changed.write_text("#!/bin/sh\necho mine\n")
+    said = rlbox(*words(prefix, "--remove", "--json"))
+    assert any(note.startswith(str(changed)) for note in said.data["notes"])
+    assert changed.read_text() == "#!/bin/sh\necho mine\n"
+    assert not (prefix / "opt/venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (("--check", "--remove"), 2, "exclude each other"),
+        (("--prefix", "relative"), 2, "an absolute folder of letters"),
+        (("--data", "/with blanks"), 2, "--data '/with blanks'"),
+        (("--prefix", "/proc/1/rlbox"), 5, "/proc/1"),
+        (("--sources", "nowhere"), 2, "unknown sources profile 'nowhere'"),
+    ],
+)
+def test_wrong_words(rlbox: Rlbox, prefix: Path, more: tuple[str, ...], code: int, message: str) -> None:
+    said = rlbox(*words(prefix, *more))
+    assert said.code == code
+    assert message in said.err
+
+
+def test_a_store_that_lacks_a_file_says_what_to_do(rlbox: Rlbox, prefix: Path, store: Store) -> None:
+    shutil.rmtree(store.root)
+    said = rlbox(*words(prefix))
+    assert said.code == 1
+    assert "the store lacks" in said.err
+    assert "rlbox fetch small" in said.err
+    assert not prefix.exists()
+
+
+@pytest.mark.slow
+def test_a_torn_record_is_no_reason_to_overwrite(rlbox: Rlbox, prefix: Path) -> None:
+    rlbox(*words(prefix))
+    (prefix / "opt/rlbox/share/applied.json").write_text("{")
+    said = rlbox(*words(prefix))
+    assert said.code == 5
+    assert "torn" in said.err
+
+
+@pytest.mark.slow
+def test_python_that_is_not_there(rlbox: Rlbox, prefix: Path, folder: Folder, store: Store) -> None:
+    give(folder.path, store, FIRST, python="3.99")
+    said = rlbox(*words(prefix))
+    assert said.code == 1
+    assert "uv cannot make an environment with Python 3.99" in said.err
+    assert "install Python 3.99" in said.err
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: Path, folder: Folder) -> None:
+    """Ten times ended without a word: nothing is ever half laid, and the end is that of one quiet call."""
+    assert rlbox(*words(prefix)).code == 0
+    wanted = tree(prefix)
+    assert rlbox(*words(prefix, "--remove")).code == 0
+    argv = [sys.executable, "-m", "rlbox", *words(prefix, "-q"), "--project", str(folder.path)]
+    pause, ended = random.Random(5), 0
+    for _ in range(10):
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(pause.uniform(0.3, 2.0))
+        ended += process.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for path in prefix.rglob("*.sh"):
+            assert path.read_bytes().endswith(b"\n"), f"{path} is half laid"
+    assert ended > 3
+    assert rlbox(*words(prefix)).code == 0
+    assert rlbox(*words(prefix, "--json")).data["state"] == "unchanged"
+    found = tree(prefix)
+    for record in (found, wanted):  # it says, too, which folders there were when it began
+        del record["opt/rlbox/share/applied.json"]
+    assert found == wanted
+    assert rlbox(*words(prefix, "--remove")).code == 0
+    assert tree(prefix) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.allow("processes", "sockets")
+def test_a_mirror_of_a_profile_gives_the_wheels_and_no_other_bytes(
+    rlbox: Rlbox, prefix: Path, folder: Folder, store: Store
+) -> None:
+    lock = give(folder.path, store, FIRST)
+    with mirrors(1) as (server,):
+        index = Index(server)
+        for package in lock.groups[0].packages:
+            index.add(package.name, package.file, store.path(package.sha256).read_bytes())
+            store.remove(package.sha256)
+        rule = f'title = "near"\n[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "{index.url}"\n'
+        folder.write("sources/near.toml", rule)
+        online = tuple(word for word in words(prefix, "--sources", "near") if word != "--offline")
+        said = rlbox(*online)
+        assert said.code == 0, said.err
+        assert len(index.wheels_asked_for()) == len(FIRST)
+        assert inside(prefix, "python -c 'import alpha; print(alpha.patched)'") == "True\n"
+        index.add("beta", "beta-2.0-py3-none-any.whl", make_wheel("beta", "2.0")[1])  # another upload of that version
+        assert rlbox(*words(prefix, "--remove")).code == 0
+        shutil.rmtree(Path(os.environ["XDG_CACHE_HOME"]) / "uv", ignore_errors=True)
+        said = rlbox(*online)
+        assert said.code == 1
+        assert "hash" in said.err.lower()
+        assert rlbox(*words(prefix, "--check")).code == 1

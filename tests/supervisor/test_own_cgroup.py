@@ -1,0 +1,148 @@
+"""A run in place owns what is in its control group, and what lies in Ray's folder since it began."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervised import PATIENCE_S, Bench, free_port, python, wait_for
+
+from rlbox.act.interrupt import Interrupt
+from rlbox.act.own_cgroup import OwnCgroup
+from rlbox.act.process_table import carries
+from rlbox.act.processes import RunProcesses
+from rlbox.act.ray_folders import RayFolders
+from rlbox.plan.run import RayPlan, load_run_plan
+
+# A process that has left tree, session and environment behind: only the control group still knows it.
+HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        word = sys.argv[1].removeprefix("of-")
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", word], {})
+    os._exit(0)
+os.wait()
+time.sleep(600)
+"""
+GROUP = """
+import os, subprocess, sys
+from rlbox.act.own_cgroup import OwnCgroup
+group = OwnCgroup(sys.argv[1])
+print(group.enter(), flush=True)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+again = OwnCgroup(sys.argv[1])
+print(group.members() == {child.pid}, again.members() == {child.pid}, flush=True)
+child.kill()
+child.wait()
+group.leave()
+print(sorted(group.members()), OwnCgroup(sys.argv[1]).members() == set())
+"""
+
+
+def processes_with(word: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def word() -> Iterator[str]:
+    """A word of a command line that is this test's own; whoever has it is ended."""
+    made = f"hidden-{os.getpid()}-{os.urandom(4).hex()}"
+    yield made
+    for pid in processes_with(made):
+        os.kill(pid, 9)
+
+
+def may_make_groups() -> bool:
+    code = (
+        "import sys; from rlbox.act.own_cgroup import OwnCgroup as G; g = G(sys.argv[1]); print(g.enter()); g.leave()"
+    )
+    argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
+    return subprocess.run(argv, capture_output=True, text=True).stdout == "True\n"
+
+
+def test_a_group_knows_its_members_and_goes_with_them() -> None:
+    if not may_make_groups():
+        pytest.skip("this machine lets nobody make a control group")
+    argv = [sys.executable, "-c", GROUP, f"test-{os.getpid()}-group"]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S)
+    entered, members, left = said.stdout.splitlines()
+    assert entered == "True"
+    assert members == "True True"
+    assert left == "[] True"
+
+
+def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, word: str) -> None:
+    if not may_make_groups():
+        pytest.skip("this machine lets nobody make a control group")
+    bench.stage("train", python(HIDDEN, f"of-{word}"))
+    supervisor = bench.start()
+    wait_for(lambda: processes_with(word))
+    supervisor.send_signal(signal.SIGKILL)
+    wait_for(lambda: supervisor.poll() is not None)
+    (hidden,) = processes_with(word)
+    assert not carries(hidden, {"RLBOX_RUN": bench.run_id})
+    processes = RunProcesses(bench.run_id, Interrupt())
+    assert hidden in {process.pid for process in processes.members()}
+    assert processes.stop_all() == ()
+    assert processes_with(word) == []
+
+
+def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for bases in ((), (tmp_path / "none",)):
+        monkeypatch.setattr("rlbox.act.own_cgroup._bases", lambda found=bases: found)
+        group = OwnCgroup("r")
+        assert group.enter() is False
+        assert group.members() == set()
+        group.leave()
+
+
+def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "ray"
+    (folder / "session_old").mkdir(parents=True)
+    ray = RayPlan(dashboard=f"http://127.0.0.1:{free_port()}", service="", temp_dir=str(folder), submission_id="s")
+    bench.stage("train", ("true",), ray=ray)
+    bench.write_plan()
+    plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes()))
+    heads = RayFolders(plan)
+    (folder / "session_new/logs").mkdir(parents=True)
+    (folder / "session_latest").symlink_to(folder / "session_new")
+    heads.clean()
+    assert sorted(path.name for path in folder.iterdir()) == ["session_old"]
+    (folder / "session_old").rmdir()
+    folder.rmdir()
+    heads = RayFolders(plan)
+    (folder / "session_new").mkdir(parents=True)
+    heads.clean()
+    assert not folder.exists()
+
+
+def test_the_checks_of_a_place_come_before_the_first_stage(bench: Bench, tmp_path: Path) -> None:
+    own = tmp_path / "place/opt/rlbox"
+    (own / "libexec").mkdir(parents=True)
+    (own / "share").mkdir()
+    (own / "libexec/init.sh").write_text("MADE_BY_A_HOOK=yes\nexport MADE_BY_A_HOOK\n")
+    row = {"id": "mine", "title": "It is there", "remedy": "Put it there.", "heals": []}
+    check = {
+        "run": f'[ "$MADE_BY_A_HOOK" = yes ] && [ -e {tmp_path}/thing ] || {{ echo no thing; exit 1; }}',
+        "when": ["run"],
+    }
+    (own / "share/fixes.json").write_text(json.dumps({"fixes": [{**row, "check": check}]}))
+    bench.stage("train", ("true",))
+    bench.environment = {"RLBOX_PLACE": str(own)}
+    assert bench.run() == 5
+    assert "fix mine does not hold" in bench.cause().what
