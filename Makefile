@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow lint chaos-fetch faults bench render docs help-text relock
+.PHONY: smoke test test-slow lint chaos-fetch chaos-runs faults bench render docs help-text relock
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -15,14 +15,14 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-registry.sh
-	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine) $(ARGS)
+	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-registry.sh
-	$(PY) -m pytest -m slow tests/engine --ignore tests/engine/test_faults.py $(ARGS)
+	$(PY) -m pytest -m slow tests/engine tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
@@ -32,6 +32,12 @@ lint: .venv/rlbox.stamp
 # `rlbox fetch` killed without warning ten times over, alone and two at once; minutes.
 chaos-fetch: .venv/rlbox.stamp
 	$(PY) -m pytest tests/chaos/test_fetch_killed.py -s $(ARGS)
+
+# Runs at both places with something killed, closed, removed or filled at a random moment of each; about 10 s a round.
+chaos-runs: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker \
+	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS)
 
 # Every fault test, and then every single thing that a fix bakes deleted in turn, which its test must notice; most of an hour.
 faults: .venv/rlbox.stamp

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlbox.act.journal import EVENTS_FILE
 from rlbox.act.run_state import load_run_state
-from rlbox.report.run_view import stage_table
+from rlbox.report.run_view import summary_text
 
 SHOWN = ("Final collected", "[holdem][rollout", "weights of step")
 
@@ -32,7 +32,7 @@ def main(run_dir: Path, picture: Path) -> None:
             if line.startswith(SHOWN):
                 console.print(Text(line[:116], style="cyan"))
         console.print()
-        console.print(stage_table(state))
+        console.print(Text(summary_text(state)))
         console.print(Text(f"\nrun {state.run_id} {state.state}", style="bold green"))
         console.save_svg(str(picture), title="rlbox")
 

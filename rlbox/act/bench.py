@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlbox.act.interrupt import Interrupt
 from rlbox.act.journal import Journal, free_bytes
 from rlbox.act.memory import probe_memory
 from rlbox.act.processes import RunProcesses
+from rlbox.act.supervisor_file import stop_asked
 from rlbox.plan.causes import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
+from rlbox.plan.lost import removed_folder
 from rlbox.plan.run import RunPlan, StagePlan
+
+if TYPE_CHECKING:
+    from rlbox.act.services import RunningService
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_BYTES = 1 << 20
@@ -28,24 +34,45 @@ class StageStopped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptService:
+    """A service that went on when its stage ended; `output` is the end of its pipe, which nobody reads meanwhile."""
+
+    service: RunningService
+    stage: str
+    output: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The plan of the run, where it is recorded, and what holds its processes."""
+    """The plan of the run, where it is recorded, and what holds its processes.
+
+    `kept` are the services that wait for the next stage, by name.
+    """
 
     plan: RunPlan
     run_dir: Path
     journal: Journal
     processes: RunProcesses
     interrupt: Interrupt
+    kept: dict[str, KeptService] = field(default_factory=dict)
 
     def check_going(self) -> None:
         """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
-            raise StageStopped(interrupted(self.interrupt.name))
+            raise StageStopped(self.stop_cause())
+        if not self.journal.there():
+            raise StageStopped(removed_folder(str(self.run_dir)))
         if self.journal.problem:
             raise StageStopped(self.journal.problem)
 
+    def stop_cause(self) -> Cause:
+        """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
+        return interrupted(stop_asked(self.run_dir) or self.interrupt.name)
+
     def disk_cause(self, error: OSError) -> Cause:
         """Return the cause behind a file of the run that cannot be written."""
+        if not self.journal.there(now=True):
+            return removed_folder(str(self.run_dir))
         if error.errno in _FULL:
             return full_disk(str(self.run_dir), free_bytes(self.run_dir))
         return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))

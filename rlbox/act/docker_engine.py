@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,8 +13,12 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from rlbox.act.engine_api import engine_address, engine_unreachable
+from rlbox.act.secrets import send_secrets
 from rlbox.errors import EngineError
 from rlbox.plan.container import ContainerPlan, engine_options
+from rlbox.values import Secret
+
+_CONFLICT = 409
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +37,9 @@ class DockerEngine:
         self._client = client
 
     @classmethod
-    def connect(cls) -> DockerEngine:
-        """Return the engine of `engine_address`; `EngineError` when it does not answer."""
-        address = engine_address()
+    def connect(cls, address: str = "") -> DockerEngine:
+        """Return the engine at `address`, by default `engine_address`; `EngineError` when it does not answer."""
+        address = address or engine_address()
         try:
             client = docker.DockerClient(base_url=address, timeout=60, use_ssh_client=False)
             client.ping()
@@ -92,8 +96,13 @@ class DockerEngine:
         with contextlib.suppress(APIError, ImageNotFound):
             self._client.images.remove(tag, noprune=True)
 
-    def start(self, plan: ContainerPlan) -> str:
+    def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container and return its id; on failure none is left behind.
+
+        Parameters
+        ----------
+        secrets
+            Sent over the container's standard input, which is attached before it starts; None: it has none.
 
         Raises
         ------
@@ -101,42 +110,77 @@ class DockerEngine:
             The engine refused; its own words are quoted, with what they mean where that is known.
         """
         started = ""
-        try:
-            container = self._client.containers.create(**cast(dict[str, Any], engine_options(plan)))
-            started = str(container.id)
-            container.start()
-        except (APIError, ImageNotFound) as error:
-            if started:
-                self.remove(started)
-            raise _refused(plan, str(error.explanation or error)) from error
+        with self._asked():
+            try:
+                options = engine_options(plan) | {"stdin_open": bool(secrets)}
+                container = self._client.containers.create(**cast(dict[str, Any], options))
+                started = str(container.id)
+                if secrets:
+                    self._start_with(container, secrets)
+                else:
+                    container.start()
+            except (APIError, ImageNotFound) as error:
+                if started:
+                    self.remove(started)
+                raise _refused(plan, str(error.explanation or error)) from error
         return started
 
-    def running(self, container_id: str) -> bool:
+    def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
+        """Start a container whose standard input is attached already, and send the secrets."""
+        connection = container.attach_socket(params={"stdin": 1, "stream": 1})
+        try:
+            container.start()
+            send_secrets(connection._sock.sendall, secrets)  # the socket below docker-py's read-only file
+        finally:
+            connection.close()
+
+    def status(self, name: str) -> str | None:
+        """Return the state of a container in the engine's word (`running`, `exited`, …), None when there is none."""
+        with self._asked():
+            try:
+                return str(self._client.containers.get(name).status)
+            except NotFound:
+                return None
+
+    def running(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
-        try:
-            return self._client.containers.get(container_id).status in ("running", "created", "restarting")
-        except NotFound:
-            return False
+        return self.status(name) in ("running", "created", "restarting", "paused")
 
-    def ended(self, container_id: str) -> Ended:
+    def ended(self, name: str) -> Ended:
         """Return how an ended container ended."""
-        try:
-            container = self._client.containers.get(container_id)
-        except NotFound:
-            return Ended(exit_code=-1, out_of_memory=False, output="the container was removed by somebody else")
-        state = container.attrs["State"]
-        output = container.logs(tail=20).decode("utf-8", "replace")
-        return Ended(exit_code=state["ExitCode"], out_of_memory=state["OOMKilled"], output=output)
+        with self._asked():
+            try:
+                container = self._client.containers.get(name)
+                state = container.attrs["State"]
+                output = container.logs(tail=20).decode("utf-8", "replace")
+            except NotFound:
+                return Ended(exit_code=-1, out_of_memory=False, output="the container was removed by somebody else")
+            code = int(state["ExitCode"])
+            return Ended(exit_code=code, out_of_memory=bool(state["OOMKilled"]) and code != 0, output=output)
 
-    def stop(self, container_id: str, grace_s: int) -> None:
+    def stop(self, name: str, grace_s: int) -> None:
         """Ask the container to end, and end it after `grace_s` seconds."""
-        with contextlib.suppress(NotFound):
-            self._client.containers.get(container_id).stop(timeout=grace_s)
+        with self._asked(), contextlib.suppress(NotFound):
+            self._client.containers.get(name).stop(timeout=grace_s)
 
-    def remove(self, container_id: str) -> None:
-        """Remove a container of ours, running or not."""
-        with contextlib.suppress(NotFound):
-            self._client.containers.get(container_id).remove(force=True, v=True)
+    def remove(self, name: str) -> None:
+        """Remove a container of ours, running or not; one that somebody else removes at this moment is gone as well."""
+        with self._asked(), contextlib.suppress(NotFound):
+            try:
+                self._client.containers.get(name).remove(force=True, v=True)
+            except APIError as error:
+                if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
+                    raise
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Turn what goes wrong between here and the engine into `EngineError`."""
+        try:
+            yield
+        except (DockerException, OSError) as error:  # requests' errors are OSErrors
+            if isinstance(error, NotFound):
+                raise
+            raise engine_unreachable(self._client.api.base_url, error) from error
 
 
 def _refused(plan: ContainerPlan, words: str) -> EngineError:

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlbox.plan.apply_layout import OWN
 from rlbox.plan.doctor_fixes import FixCheck, checks_of, judge_checks
 from rlbox.plan.image import FIXES_IN_IMAGE
 from rlbox.spec.finding import Finding
 
 MANIFEST = Path(FIXES_IN_IMAGE)
-INIT = "/opt/rlbox/libexec/init.sh"
+PLACE = "RLBOX_PLACE"
+"""Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
 _CHECK_S = 3
 # One shell for all: what the hooks of the image set is set once, as in a program that the entrypoint starts.
 _SCRIPT = f"""
-[ ! -r {INIT} ] || . {INIT} >/dev/null 2>&1
+[ ! -r "$0" ] || . "$0" >/dev/null 2>&1
 limit=; ! command -v timeout >/dev/null 2>&1 || limit="timeout {_CHECK_S}"
 for text; do
     said=$($limit sh -c "$text" 2>&1)
@@ -37,8 +39,10 @@ def read_table(path: Path) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def probe_fixes(phase: str, manifest: Mapping[str, Any] | None = None, timeout_s: float = 8.0) -> tuple[Finding, ...]:
-    """Return a finding for each fix of this image whose check fails.
+def probe_fixes(
+    phase: str, manifest: Mapping[str, Any] | None = None, timeout_s: float = 8.0, own: str = ""
+) -> tuple[Finding, ...]:
+    """Return a finding for each fix of this image, or applied machine, whose check fails.
 
     Parameters
     ----------
@@ -46,19 +50,22 @@ def probe_fixes(phase: str, manifest: Mapping[str, Any] | None = None, timeout_s
         `run` before a run, `doctor` at other times: a check says in which it makes sense.
     manifest
         The image's manifest; read when it is not given.
+    own
+        Folder of what rlbox laid for itself; empty: `PLACE` says, or it is that of an image.
     """
     end = time.monotonic() + timeout_s
-    checks = checks_of(read_table(MANIFEST) if manifest is None else manifest, phase)
-    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s))}
+    own = own or os.environ.get(PLACE, OWN)
+    checks = checks_of(read_table(Path(own, "share/fixes.json")) if manifest is None else manifest, phase)
+    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own))}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)
-    return judge_checks(again, _outcomes(again, end - time.monotonic())) if again else ()
+    return judge_checks(again, _outcomes(again, end - time.monotonic(), own)) if again else ()
 
 
-def _outcomes(checks: Sequence[FixCheck], timeout_s: float) -> list[tuple[int, str]]:
+def _outcomes(checks: Sequence[FixCheck], timeout_s: float, own: str) -> list[tuple[int, str]]:
     if not checks:
         return []
-    argv = ["sh", "-c", _SCRIPT, "sh", *(check.run for check in checks)]
+    argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in checks)]
     try:
         done = subprocess.run(
             argv,

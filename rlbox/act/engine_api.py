@@ -21,7 +21,17 @@ _SERVER = re.compile(rb"^Server: Docker/(\d+(?:\.\d+)*)", re.M | re.I)
 
 
 def engine_address() -> str:
-    """Return the engine's address: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
+    """Return the address to speak to: that of `engine_place`, or of a socket here that leads to it over SSH."""
+    place = engine_place()
+    if not place.startswith("ssh://"):
+        return place
+    from rlbox.act.ssh_tunnel import open_tunnel
+
+    return open_tunnel(place).address
+
+
+def engine_place() -> str:
+    """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address
     name = os.environ.get("DOCKER_CONTEXT") or _current_context()
@@ -40,7 +50,7 @@ def engine_address() -> str:
 
 def engine_is_here() -> bool:
     """Return whether the engine sees this machine's files."""
-    return engine_address().startswith("unix:")
+    return engine_place().startswith("unix:")
 
 
 def _config_folder() -> Path:

@@ -23,14 +23,18 @@ class Interrupt:
             signal.signal(number, self._note)
         signal.signal(signal.SIGHUP, _stay)
 
+    def begin(self, name: str) -> None:
+        """Stop for `name`, as if its signal had come; the first reason stays."""
+        if not self.name:
+            self._at = time.monotonic()
+            self.name = name
+
     def deadline(self, planned: float) -> float:
         """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
         return min(planned, self._at + HURRY_S) if self.name else planned
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if not self.name:
-            self._at = time.monotonic()
-            self.name = signal.Signals(number).name
+        self.begin(signal.Signals(number).name)
 
 
 def _stay(number: int, frame: FrameType | None) -> None:

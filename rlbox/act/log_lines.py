@@ -1,21 +1,16 @@
-"""Read a log file as lines, in flat memory."""
+"""Read a log file in pieces, in flat memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlbox.plan.lines import Line, LineCutter
-
 _BLOCK = 1 << 20
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Return the lines of a log, the last one also without a line feed; nothing when it is missing."""
-    cutter = LineCutter()
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Return the bytes of a log in pieces of at most 1 MiB; nothing when it is missing."""
     if path.is_file():
         with open(path, "rb") as file:
             while block := file.read(_BLOCK):
-                yield from cutter.feed_lines(block)
-    for text in cutter.close():
-        yield Line(number=cutter.number, text=text)
+                yield block

@@ -1,7 +1,8 @@
 """Start the processes of a run, and end them with everything they started, never by name.
 
 A process belongs to the run when it is below one that the run started (orphans come back to the supervisor, which is
-their subreaper), shares its session, or carries the run's marks in its environment. The tree is needed because
+their subreaper), shares its session, is in the run's control group where there is one (`own_cgroup`), or carries the
+run's marks in its environment. The tree is needed because
 programs that set their title (Ray's workers, vLLM's engine) overwrite the environment that the kernel shows; the marks
 are needed for what left the tree.
 """
@@ -13,10 +14,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rlbox.act.interrupt import Interrupt
+from rlbox.act.own_cgroup import OwnCgroup
 from rlbox.act.process_table import Process, ancestors, carries, descendants, probe_process, probe_processes
 from rlbox.values import Command
 
@@ -67,56 +68,65 @@ class Child:
 
 
 class RunProcesses:
-    """All processes of one run."""
+    """All processes of one run; `known` are those (id, start) that an earlier supervisor of it wrote down."""
 
-    def __init__(self, run_id: str, interrupt: Interrupt) -> None:
+    def __init__(self, run_id: str, interrupt: Interrupt, known: Iterable[tuple[int, int]] = ()) -> None:
         self._run_id = run_id
         self._interrupt = interrupt
+        self._known = frozenset(known)
+        self._group = OwnCgroup(run_id)
         self._children: list[Child] = []
         table = probe_processes()
         self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
 
-    def start(self, command: Command, log: Path, *, stage: str, part: str) -> Child:
-        """Start `command` in a session of its own, output straight into the file `log`.
+    def start(self, command: Command, output: int, *, stage: str, part: str) -> Child:
+        """Start `command` in a session of its own, both kinds of output going to the handle `output`.
 
         Raises
         ------
         OSError
-            The program is missing or not executable, or the log cannot be written.
+            The program is missing or not executable.
         """
         marks = {RUN_MARK: self._run_id, STAGE_MARK: stage, PART_MARK: part}
-        # a program whose output is a file holds lines back, and the gate would see them late
+        # a program whose output is no terminal holds lines back, and the gate would see them late
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env, **marks}
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            popen = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd=command.cwd or None,
-                start_new_session=True,
-            )
-        finally:
-            os.close(output)
+        popen = subprocess.Popen(
+            command.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=command.cwd or None,
+            start_new_session=True,
+        )
         child = Child(popen, stage, part)
         self._children.append(child)
         return child
 
     def stop(self, child: Child) -> None:
         """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
-        marks = {RUN_MARK: self._run_id, STAGE_MARK: child.stage, PART_MARK: child.part}
-        self._end(lambda table: self._below(table, child.roots(table)) | _marked(table, marks), leader=child)
+        self._end(lambda table: self._of(table, child), leader=child)
 
-    def stop_all(self) -> tuple[Process, ...]:
-        """End every process of the run; return those that even SIGKILL did not end (blocked in the kernel)."""
-        return self._end(self._members)
+    def stop_all(self, sparing: Sequence[Child] = ()) -> tuple[Process, ...]:
+        """End every process of the run but `sparing` and what these started.
+
+        Return those that even SIGKILL did not end (blocked in the kernel).
+        """
+        return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in sparing)))
 
     def members(self) -> tuple[Process, ...]:
         """Return the living processes of the run."""
         table = probe_processes()
         return self._alive(table, self._members(table))
+
+    def parts(self) -> dict[str, set[int]]:
+        """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap."""
+        table = probe_processes()
+        living = [child for child in tuple(self._children) if child.pid in table]
+        found = {child.part: self._below(table, child.roots(table)) & table.keys() for child in living}
+        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
+        other = (self._below(table, below_me) & table.keys()).difference(*found.values())
+        return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
     def reap(self) -> None:
         """Collect the orphans that ended, so that they do not stay as zombies."""
@@ -134,7 +144,13 @@ class RunProcesses:
 
     def _members(self, table: dict[int, Process]) -> set[int]:
         below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
-        return self._below(table, below_me) | _marked(table, {RUN_MARK: self._run_id})
+        known = {p.pid for p in table.values() if p.key in self._known}
+        grouped = self._group.members() & table.keys()
+        return self._below(table, below_me | known | grouped | _marked(table, {RUN_MARK: self._run_id}))
+
+    def _of(self, table: dict[int, Process], child: Child) -> set[int]:
+        marks = {RUN_MARK: self._run_id, STAGE_MARK: child.stage, PART_MARK: child.part}
+        return self._below(table, child.roots(table)) | _marked(table, marks)
 
     def _stranger(self, process: Process) -> bool:
         return process.key in self._strangers

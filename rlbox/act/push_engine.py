@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from rlbox.act.engine_api import engine_address, engine_is_here, find_image
+from rlbox.act.engine_api import engine_is_here, engine_place, find_image
 from rlbox.act.engine_stream import engine_call, engine_says
 from rlbox.act.folders import cache_folder, write_atomic
 from rlbox.act.registry_auth import engine_header
@@ -44,7 +44,7 @@ def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool
         if not engine_is_here():
             raise RegistryError(
                 f"{host} is another machine for the engine than for rlbox",
-                where=engine_address(),
+                where=engine_place(),
                 next_step="name the registry by an address that means the same on both",
             )
         return
@@ -83,7 +83,7 @@ def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
     A mark says that the name is rlbox's own, for the push after one that was killed.
     """
     name = f"{reference.name}:{reference.tag}"
-    mark = cache_folder("pushes", hashlib.sha256(f"{engine_address()} {name}".encode()).hexdigest()[:16])
+    mark = cache_folder("pushes", hashlib.sha256(f"{engine_place()} {name}".encode()).hexdigest()[:16])
     before = find_image(name)
     ours = before is None or mark.exists()
     if ours:

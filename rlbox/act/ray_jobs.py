@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.act.poller import Poller
-from rlbox.act.tail import Tail
 from rlbox.plan.run import RayPlan
 
 if TYPE_CHECKING:
@@ -46,12 +45,10 @@ class JobFacts:
 
 
 class RayJob:
-    """One submitted job; its driver's output is copied into the stage's log by `follow`."""
+    """One submitted job; what its driver writes is in the file `driver_log` of the plan."""
 
-    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str]) -> None:
         self._plan = plan
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._driver = Tail(Path(plan.temp_dir, "session_latest", "logs", f"job-driver-{plan.submission_id}.log"))
         self._submission: JobFacts | None = None
         self._body = {
             "entrypoint": shlex.join(argv),
@@ -76,12 +73,6 @@ class RayJob:
             return facts.exit_code
         return 0 if facts.status == SUCCEEDED else 1
 
-    def follow(self) -> None:
-        """Copy what the driver has written since the last call."""
-        while data := self._driver.read():
-            while data:
-                data = data[os.write(self._log, data) :]
-
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
         import httpx
@@ -95,16 +86,16 @@ class RayJob:
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
 
-    def close(self) -> None:
-        """Let go of both logs."""
-        self._driver.close()
-        os.close(self._log)
-
     def _ask(self) -> JobFacts:
         if self._submission is None:
             self._submission = _submit(self._plan, self._body)
             return self._submission
         return probe_job(self._plan)
+
+
+def driver_log(plan: RayPlan) -> Path:
+    """Return the file that Ray writes the output of the job's driver to."""
+    return Path(plan.temp_dir, "session_latest", "logs", f"job-driver-{plan.submission_id}.log")
 
 
 def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:

@@ -24,8 +24,8 @@ RUN_FILE = "run.json"
 SCHEMA = 1
 
 RunStatus = Literal["running", "passed", "failed", "interrupted"]
-StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted"]
-ServiceStatus = Literal["waiting", "starting", "ready", "ended", "stopped"]
+StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted", "skipped"]
+ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stopped"]
 PlotStatus = Literal["", "drawn", "failed", "skipped"]
 
 
@@ -43,7 +43,10 @@ class ServiceState:
 
 @dataclass(frozen=True, kw_only=True)
 class StageState:
-    """One stage; times are UTC in ISO 8601, empty for what has not happened."""
+    """One stage; times are UTC in ISO 8601, empty for what has not happened.
+
+    `seconds` is how long it took by a clock that cannot be set; 0 until it ended. `attempt` counts from 1.
+    """
 
     name: str
     title: str
@@ -56,6 +59,9 @@ class StageState:
     services: tuple[ServiceState, ...] = ()
     gate: tuple[RuleState, ...] = ()
     cause: Cause | None = None
+    attempt: int = 1
+    seconds: float = 0.0
+    phase: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,10 @@ class PlotResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """A run: `run.json` holds exactly these keys and `schema`."""
+    """A run: `run.json` holds exactly these keys and `schema`.
+
+    `cause` is that of a run which ended between its stages; one that ended in a stage has it there (`run_cause`).
+    """
 
     run_id: str
     job: str
@@ -83,6 +92,14 @@ class RunState:
     exit_code: int | None = None
     plot: PlotResult = PlotResult()
     stages: tuple[StageState, ...] = ()
+    attempt: int = 1
+    notes: tuple[str, ...] = ()
+    cause: Cause | None = None
+
+
+def run_cause(run: RunState) -> Cause | None:
+    """Return why the run ended as it did, None when it passed or goes on."""
+    return run.cause or next((stage.cause for stage in run.stages if stage.cause), None)
 
 
 def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
@@ -106,6 +123,8 @@ def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
         supervisor_pid=supervisor_pid,
         started_at=utc_now(),
         stages=stages,
+        attempt=plan.attempt,
+        notes=plan.notes,
     )
 
 
@@ -122,8 +141,8 @@ def change_service(run: RunState, stage: str, service: str, **changes: Any) -> R
     return change_stage(run, stage, services=services)
 
 
-def write_run_state(run_dir: Path, run: RunState, masks: Masks) -> None:
-    """Write `run.json` whole or not at all, secrets masked, and have it on the disk before returning.
+def write_run_state(run_dir: Path, run: RunState, masks: Masks, *, durable: bool = True) -> None:
+    """Write `run.json` whole or not at all, secrets masked; `durable`: have it on the disk before returning.
 
     Raises
     ------
@@ -136,13 +155,15 @@ def write_run_state(run_dir: Path, run: RunState, masks: Masks) -> None:
         with open(draft, "wb") as file:
             file.write(text.encode("utf-8", "replace"))
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         draft.replace(run_dir / RUN_FILE)
     except OSError:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-    _sync_folder(run_dir)
+    if durable:
+        _sync_folder(run_dir)
 
 
 def load_run_state(run_dir: Path) -> RunState:

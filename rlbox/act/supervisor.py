@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
@@ -9,15 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.act.attempts import begin_attempt
 from rlbox.act.bench import Bench
-from rlbox.act.doctor_fixes import probe_fixes
+from rlbox.act.doctor_fixes import PLACE, probe_fixes
 from rlbox.act.interrupt import Interrupt
 from rlbox.act.journal import Event, Journal
+from rlbox.act.log_pump import LogPump
+from rlbox.act.own_cgroup import OwnCgroup
 from rlbox.act.processes import RunProcesses, become_subreaper
-from rlbox.act.run_state import PlotResult, RunStatus, StageState, StageStatus, new_run_state, utc_now
-from rlbox.act.stage import StageEnd, carry_out_stage
+from rlbox.act.ray_folders import RayFolders
+from rlbox.act.remains import ProcessRecord
+from rlbox.act.run_folder import PLAN_FILE, write_plan
+from rlbox.act.run_state import PlotResult, RunStatus, StageState, StageStatus, utc_now
+from rlbox.act.sampler import Sampler
+from rlbox.act.stage import StageEnd, carry_out_stage, end_kept
 from rlbox.errors import NodeError
-from rlbox.plan.causes import Cause, absent_fix, ended, exit_code, interrupted, supervisor_bug
+from rlbox.plan.causes import Cause, absent_fix, ended, exit_code, supervisor_bug
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan, StagePlan
 from rlbox.values import Command
@@ -59,31 +67,58 @@ def carry_out_run(
         Called with every event after it was written.
     """
     become_subreaper()
-    journal = Journal(run_dir, new_run_state(plan, os.getpid()), masks, on_event)
+    group = OwnCgroup(plan.run_id)
+    heads = RayFolders(plan)
+    if plan.place == "here":  # in a container the container is one
+        group.enter()
+    journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(plan.run_id, interrupt)
     bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt)
-    journal.change_run("run", state="running")
+    sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
+    journal.listen(sampler.note)
+    sampler.start()
+    record = ProcessRecord(run_dir, processes.parts)
+    if plan.place == "here":  # in a container the engine knows them all
+        record.start()
+    journal.change_run("run", state="running", attempt=plan.attempt)
     try:
         cause = _carry_out_stages(bench, on_failure)
     except Exception as error:  # a bug must not leave processes behind, nor a run that looks alive
-        cause = supervisor_bug(error, _write_bug(run_dir))
+        cause = supervisor_bug(error, _write_bug(run_dir, masks))
         _end_stages(bench, cause)
     finally:
         processes.stop_all()
+        end_kept(bench)
     journal.change_run("plot", plot=_draw(bench))
+    sampler.close()
+    if plan.place == "here":
+        heads.clean()
+    _keep_folder(plan, run_dir)
     journal.close()
-    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause))
+    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
+    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
+    record.close()
+    group.leave()
     return exit_code(cause) if journal.saved else NodeError.exit_code
 
 
+def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
+    """Make a run directory again that was removed meanwhile: the end of the run is written down in any case."""
+    with contextlib.suppress(OSError):
+        if not (run_dir / PLAN_FILE).exists():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_plan(run_dir, plan)
+
+
 def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
-    if absent := _check_fixes(bench):
-        bench.journal.change_stage(bench.plan.stages[0].name, state="failed", ended_at=utc_now(), cause=absent)
+    waiting = [stage.name for stage in bench.journal.state.stages if stage.state == "waiting"]
+    if absent := _check_fixes(bench) if waiting else None:
+        bench.journal.change_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(bench, absent)
         return absent
-    for stage in bench.plan.stages:
+    for stage in [stage for stage in bench.plan.stages if stage.name in waiting]:
         if bench.interrupt.name:
-            cause: Cause | None = interrupted(bench.interrupt.name)
+            cause: Cause | None = bench.stop_cause()
         else:
             cause = _carry_out_one(bench, stage, on_failure)
         if cause:
@@ -94,7 +129,7 @@ def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause])
 
 def _check_fixes(bench: Bench) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
-    if bench.plan.place != "docker":
+    if bench.plan.place != "docker" and PLACE not in os.environ:
         return None
     errors = [finding for finding in probe_fixes("run") if finding.level == "error"]
     if not errors:
@@ -104,15 +139,17 @@ def _check_fixes(bench: Bench) -> Cause | None:
 
 
 def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+    begun = time.monotonic()
     end = carry_out_stage(bench, stage)
+    took = round(time.monotonic() - begun, 3)
     if end.cause is None:
-        bench.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at)
+        bench.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
         return None
     cause = end.cause
     if cause.kind != "interrupted":
         cause = _collect(bench, end, cause, on_failure)
     state: StageStatus = "interrupted" if cause.kind == "interrupted" else "failed"
-    bench.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause)
+    bench.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
     return cause
 
 
@@ -143,9 +180,9 @@ def _run_status(cause: Cause | None) -> RunStatus:
     return "interrupted" if cause.kind == "interrupted" else "failed"
 
 
-def _write_bug(run_dir: Path) -> str:
+def _write_bug(run_dir: Path, masks: Masks) -> str:
     try:
-        (run_dir / BUG_FILE).write_text(traceback.format_exc())
+        (run_dir / BUG_FILE).write_text(masks.text(traceback.format_exc()))
     except OSError:
         return ""
     return BUG_FILE
@@ -157,13 +194,18 @@ def _draw(bench: Bench) -> PlotResult:
     if not plan.plot or bench.interrupt.name or not any(bench.run_dir.rglob(METRICS_FILE)):
         return PlotResult(state="skipped")
     command = Command(argv=plan.plot, env=plan.env, cwd=str(bench.run_dir))
+    pump = LogPump(bench.journal.masks)
+    pump.let_flow()
     try:
-        child = bench.processes.start(command, bench.run_dir / PLOT_LOG, stage="plot", part="plot")
+        with pump.pipe(PLOT_LOG, bench.run_dir / PLOT_LOG) as output:
+            child = bench.processes.start(command, output, stage="plot", part="plot")
+        while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not bench.interrupt.name:
+            pump.wait(0.05)
     except OSError as error:
         return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
-    while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not bench.interrupt.name:
-        time.sleep(0.05)
-    bench.processes.stop_all()
+    finally:
+        bench.processes.stop_all()
+        pump.close()
     if code is None:
         return PlotResult(state="failed", detail=bench.interrupt.name or f"not done after {_PLOT_S:g} s")
     if code or not Path(plan.curves).is_file():

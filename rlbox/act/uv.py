@@ -1,4 +1,4 @@
-"""Drive uv: resolve a target's packages for its lock, and make a virtual environment from one."""
+"""Drive uv: resolve a target's packages for its lock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rlbox.act.command import check_command
-from rlbox.act.folders import write_atomic
 from rlbox.errors import WorkFailed
-from rlbox.plan.image import ImagePlan
 from rlbox.plan.lock import PINS, PYLOCK, Inputs, Resolution, Upgrade, chosen_files, plan_compile
 from rlbox.plan.sources import SourcePlan
 from rlbox.spec.target import Target
@@ -99,27 +97,3 @@ def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
 
         with ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
             return dict(zip(urls, pool.map(size, urls.values()), strict=True))
-
-
-def sync_environment(folder: Path, plan: ImagePlan, python: str, sources: SourcePlan, ca_bundle: str) -> Path:
-    """Make `folder` a virtual environment with exactly the target's locked packages; return its interpreter.
-
-    An environment that is right already costs one comparison. Used where a run takes place without a container.
-    """
-    text = "".join(plan.context[f"requirements/{name}.txt"] for name in plan.layers)
-    stamp = folder / "rlbox-lock.txt"
-    interpreter = folder / "bin/python"
-    if interpreter.exists() and stamp.exists() and stamp.read_text() == text:
-        return interpreter
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = folder / "requirements.txt"
-    wanted.write_text(text)
-    env = {**sources.env, **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
-    folders = sorted({wheel.rsplit("/", 1)[0] for wheel in sources.wheels})
-    local = [word for where in folders for word in ("--find-links", where)]
-    venv = (find_uv(), "venv", "--quiet", "--allow-existing", "--python", python, str(folder))
-    sync = (find_uv(), "pip", "sync", "--quiet", "--python", str(interpreter), "--require-hashes", *local, str(wanted))
-    check_command(Command(argv=venv), f"uv cannot make an environment with Python {python}")
-    check_command(Command(argv=sync, env=env, timeout_s=3600), "uv cannot install the locked packages")
-    write_atomic(stamp, text)
-    return interpreter

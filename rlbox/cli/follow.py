@@ -3,42 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from rlbox.act.disk_lock import Holder
 from rlbox.act.ports import probe_port
+from rlbox.act.reconcile import reconcile
+from rlbox.act.run_rebuild import last_state
 from rlbox.act.run_state import (
-    RUN_FILE,
     RunState,
     change_stage,
     load_run_state,
     new_run_state,
+    run_cause,
     utc_now,
     write_run_state,
 )
 from rlbox.cli.app import App
-from rlbox.errors import Interrupted, NodeError, WorkFailed
+from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.fixes.manifest import signature_list
-from rlbox.plan.causes import Cause, interrupted, taken_port
+from rlbox.plan.causes import Cause, taken_port
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan
 from rlbox.report.known_causes import SIGNATURES_FILE
 from rlbox.report.run_view import run_view, summary_text
+from rlbox.spec.fix import Fix
 from rlbox.spec.job import Job
-from rlbox.spec.load import load_fixes
 
+SPEC = "spec/"
 POLL_S = 0.2
 
 
-def run_files(app: App, job: Job, target: str) -> dict[str, str]:
+def run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
     files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
     lock = app.project.lock_file(target)
     if lock.exists():
         files["lock.json"] = lock
-    texts = {f"spec/{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
-    return texts | {SIGNATURES_FILE: signature_list(load_fixes(app.project))}
+    texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
+    return texts | {SIGNATURES_FILE: signature_list(fixes)}
+
+
+def specs_digest(files: Mapping[str, str]) -> str:
+    """Return what changes when the specs or the lock among the files of a run change; the run is bound to it."""
+    specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
+    return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
 
 
 def check_ports(run_dir: Path, plan: RunPlan) -> None:
@@ -58,6 +70,8 @@ def check_ports(run_dir: Path, plan: RunPlan) -> None:
                 if not holder:
                     continue
                 cause = taken_port(name, number, holder)
+                if plan.attempt > 1:  # the attempt before has the last word
+                    raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
                 _record_failure(run_dir, plan, stage.name, cause)
                 table = summary_text(load_run_state(run_dir))
                 raise NodeError(
@@ -77,70 +91,78 @@ def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> 
 
 
 def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
-    """Show the run until `alive` says that its supervisor ended."""
-    with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
-        asked = 0.0
-        while True:
-            state = load_run_state(run_dir) if (run_dir / RUN_FILE).exists() else None
-            if state:
-                show(state)
-            if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
-                asked = time.monotonic()
-                if not alive():
-                    break
-            time.sleep(POLL_S)
+    """Show the run until `alive` says that its supervisor ended.
 
-
-def finish(app: App, run_dir: Path, plan: RunPlan, exit_code: int, note: str, *, stopped: bool) -> int:
-    """Print the end of a run and return rlbox's exit code.
-
-    A supervisor that died without a last word (killed, out of memory, engine gone) is recorded as a failed run, or as
-    an interrupted one when the user had asked to stop.
+    A terminal that is gone ends the showing, not the run.
     """
-    state = _last_state(run_dir, plan, exit_code, note, stopped)
+    try:
+        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
+            _watch(run_dir, alive, show)
+    except OSError:
+        _watch(run_dir, alive, lambda state: None)
+
+
+def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
+    asked = 0.0
+    while True:
+        state = _state_now(run_dir)
+        if state:
+            show(state)
+        if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
+            asked = time.monotonic()
+            if not alive():
+                break
+        time.sleep(POLL_S)
+
+
+def _state_now(run_dir: Path) -> RunState | None:
+    try:
+        return load_run_state(run_dir)
+    except SpecError:
+        return None
+
+
+def finish(app: App, data: Path, run_dir: Path, plan: RunPlan, me: Holder) -> int:
+    """Settle a run that ended, print how, and return rlbox's exit code.
+
+    Raises
+    ------
+    WorkFailed
+        It left nothing that tells how it ended, or did not even begin.
+    """
+    found = reconcile(data, me)
+    state = last_state(run_dir, plan)
+    why = found.unsettled.get(plan.run_id, "")
+    if state is None or state.attempt < plan.attempt or state.state == "running":
+        what = f"run {plan.run_id} did not begin" if not why else f"run {plan.run_id} {why}"
+        raise WorkFailed(what, where=str(run_dir), next_step=f"rlbox run --resume {plan.run_id}")
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
     )
-    cause = next((stage.cause for stage in state.stages if stage.cause), None)
+    cause = run_cause(state)
     if cause:
-        app.say(_cause_text(cause))
+        app.say(cause_text(cause))
+    for page in _reports(run_dir, state):
+        app.say(f"  page:  {page}")
     if state.plot.path:
         app.say(f"curves: {run_dir / Path(state.plot.path).name}")
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
-    return state.exit_code if state.exit_code is not None else 1
+    return state.exit_code if state.exit_code is not None else WorkFailed.exit_code
 
 
-def _last_state(run_dir: Path, plan: RunPlan, exit_code: int, note: str, stopped: bool) -> RunState:
-    known = (run_dir / RUN_FILE).exists()
-    state = load_run_state(run_dir) if known else new_run_state(plan, supervisor_pid=0)
-    if state.state != "running":
-        return state
-    what = f"the supervisor {'died' if known else 'did not start'} with exit code {exit_code}: {note.strip()[-500:]}"
-    lost = interrupted("Ctrl-C") if stopped else Cause(kind="bug", what=what.removesuffix(": "))
-    began = [stage.name for stage in state.stages if stage.state in ("starting", "running")]
-    blamed = began[0] if began else next(stage.name for stage in state.stages if stage.state == "waiting")
-    for stage in state.stages:
-        if stage.name == blamed:
-            now = "interrupted" if stopped else "failed"
-            state = change_stage(state, stage.name, state=now, ended_at=utc_now(), cause=lost)
-        elif stage.state == "waiting":
-            state = change_stage(state, stage.name, state="not started")
-    ended = dataclasses.replace(
-        state,
-        state="interrupted" if stopped else "failed",
-        ended_at=utc_now(),
-        exit_code=Interrupted.exit_code if stopped else WorkFailed.exit_code,
-    )
-    write_run_state(run_dir, ended, Masks({}))
-    return ended
+def _reports(run_dir: Path, state: RunState) -> list[Path]:
+    """Return the pages that explain the stages that failed."""
+    pages = (run_dir / stage.directory / "evidence" / "REPORT.md" for stage in state.stages if stage.cause)
+    return [page for page in pages if page.is_file()]
 
 
 def _stages(state: RunState) -> list[dict[str, object]]:
     return [dataclasses.asdict(stage) for stage in state.stages]
 
 
-def _cause_text(cause: Cause) -> str:
+def cause_text(cause: Cause) -> str:
+    """Return a cause as lines: what, the log line, where, the fix that knows it, what to do next."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
         lines.append(f"  line:  {cause.line}")

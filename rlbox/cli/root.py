@@ -72,7 +72,7 @@ def run_root(words: Sequence[str]) -> int:
 
 def _run_click(words: Sequence[str]) -> object:
     try:
-        return root.main(args=list(words), prog_name="rlbox", standalone_mode=False)
+        return root.main(args=list(words), prog_name="rlbox", standalone_mode=False, obj=tuple(words))
     except click.ClickException as error:
         error.show()
         return error.exit_code

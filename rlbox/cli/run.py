@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
@@ -14,63 +15,131 @@ from rlbox.errors import SpecError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rlbox.cli.launch import Wanted
     from rlbox.plan.params import Values
     from rlbox.plan.run import RunPlan
     from rlbox.spec.job import Job
+    from rlbox.values import Secret
 
 STACK_PYTHON = "/opt/venv/bin/python"
 
 
 @click.command()
-@click.argument("name", metavar="JOB", shell_complete=complete_job)
+@click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
 @click.option("--target", metavar="NAME", help="Target to run on instead of the job's own.")
-@click.option("--profile", default="", metavar="NAME", help="Set of parameters from the job file.")
+@click.option(
+    "--profile", "profiles", multiple=True, metavar="NAME", help="Set of the job's parameters; a later one wins."
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set one parameter; may be repeated.")
 @click.option("--place", type=click.Choice(["docker", "here"]), default="docker", help="In a container, or in place.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
+@click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on by itself.")
+@click.option("--resume", "run", metavar="RUN", help="Take RUN up again where it ended, in its own directory.")
+@click.option("--from", "first_stage", default="", metavar="STAGE", help="Begin with this stage.")
+@click.option("--force", is_flag=True, help="Begin though earlier stages have not passed with these specs; recorded.")
 @dry_run
 @shared
 def verb(
-    app: App, name: str, target: str | None, profile: str, settings: tuple[str, ...], place: str, data: str | None
+    app: App,
+    name: str | None,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    place: str,
+    data: str | None,
+    env_file: str | None,
+    detach: bool,
+    run: str | None,
+    first_stage: str,
+    force: bool,
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
+
+    The run goes on when the terminal closes; Ctrl-C stops it.
 
     \b
     Examples:
       rlbox run smoke
       rlbox run smoke --profile learn
       rlbox run smoke --set rollouts=4 --data /mnt/data
+      rlbox run --resume smoke-20260101
     """
-    from rlbox.plan.params import plan_values
+    from rlbox.act.overrides import OVERRIDES_FILE
+    from rlbox.cli.launch import Wanted
+    from rlbox.plan.params import parse_settings, plan_values
     from rlbox.spec.load import load_job
 
+    wanted = Wanted(
+        detach=detach, first_stage=first_stage, force=force, settings=parse_settings(settings), env_file=env_file
+    )
+    if run:
+        from rlbox.cli.resume import resume
+
+        _refuse_with_resume(name, profiles)
+        return resume(app, run, target, data, wanted)
+    if not name:
+        raise SpecError("no job is named", next_step="choose one of: " + ", ".join(app.project.jobs()))
     job = load_job(app.project, name)
-    values = plan_values(job, profile, dict(_setting(text) for text in settings))
+    values = plan_values(job, profiles, wanted.settings)
+    secrets = job_secrets(app, job, target or job.target, data, env_file)
+    wanted = dataclasses.replace(wanted, secrets=secrets, files={OVERRIDES_FILE: _overrides(job, values, wanted)})
     if app.dry_run:
-        return _dry_run(app, job, values, target or job.target, place)
+        return _dry_run(app, job, values, target or job.target, place, tuple(secrets))
     if place == "docker":
         from rlbox.cli.run_docker import run_docker
 
-        return run_docker(app, job, values, target or job.target, data)
+        return run_docker(app, job, values, target or job.target, data, wanted)
     from rlbox.cli.run_here import run_here
 
-    return run_here(app, job, values, target or job.target, data)
+    return run_here(app, job, values, target or job.target, data, wanted)
 
 
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SpecError(f"--set {text}: no '=' in it", next_step="write --set NAME=VALUE")
-    return name, value
+def _refuse_with_resume(name: str | None, profiles: tuple[str, ...]) -> None:
+    for word, given in (("JOB", name), ("--profile", profiles)):
+        if given:
+            raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")
 
 
-def container_plan(job: Job, values: Values, mount: str, run_id: str, target: str) -> RunPlan:
+def _overrides(job: Job, values: Values, wanted: Wanted) -> str:
+    from rlbox.act.overrides import overrides_text
+    from rlbox.plan.overrides import override_entry
+    from rlbox.plan.params import default_params
+
+    before, stage, force = default_params(job), wanted.first_stage, wanted.force
+    return overrides_text(override_entry(values, wanted.settings, before=before, first_stage=stage, force=force))
+
+
+def job_secrets(app: App, job: Job, target: str, data: str | None, env_file: str | None) -> dict[str, Secret]:
+    """Return the secrets of a job; `SpecError` when a required one is nowhere."""
+    from pathlib import Path
+
+    if not (job.secrets or job.optional_secrets or env_file):
+        return {}
+    from rlbox.act.disk import data_folder
+    from rlbox.act.find_secrets import find_secrets
+    from rlbox.fixes.bake import secret_aliases
+    from rlbox.spec.load import load_fixes
+
+    return find_secrets(
+        job.secrets,
+        job.optional_secrets,
+        env_file=Path(env_file) if env_file else None,
+        folders=(app.project.folder, data_folder(app.image_plan(target).container, data)),
+        environ=os.environ,
+        aliases=secret_aliases(load_fixes(app.project)),
+    )
+
+
+def container_plan(
+    job: Job, values: Values, mount: str, run_id: str, target: str, secrets: tuple[str, ...] = ()
+) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
     from rlbox.plan.run import Paths, plan_run
 
     folder = f"{mount}/runs/{run_id}"
     paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=STACK_PYTHON)
-    return plan_run(job, values, paths, run_id=run_id, place="docker", target=target)
+    return plan_run(job, values, paths, run_id=run_id, place="docker", target=target, secrets=secrets)
 
 
 def programs(app: App, job: Job) -> Path | None:
@@ -79,20 +148,22 @@ def programs(app: App, job: Job) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _dry_run(app: App, job: Job, values: Values, target: str, place: str) -> int:
+def _dry_run(app: App, job: Job, values: Values, target: str, place: str, secrets: tuple[str, ...]) -> int:
     import shlex
 
+    from rlbox.plan.gate_told import tell_gate
+    from rlbox.plan.params import param_lines, units_of
+
     mount = app.image_plan(target).container.mount
-    plan = container_plan(job, values, mount, f"{job.name}-DRY-RUN", target)
+    plan = container_plan(job, values, mount, f"{job.name}-DRY-RUN", target, secrets)
     lines = [f"# run of {job.name} on {target}, place {place}, profile {values.profile or 'default'}"]
-    lines += [f"# {key} = {value}" for key, value in sorted(values.params.items())]
+    lines += [f"# {line}" for line in param_lines(values.params, values.origins, units_of(job))]
+    lines += [f"# secret {secret}" for secret in secrets]
     for stage in plan.stages:
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.log} holds /{rule.pattern}/ {rule.count} times" for rule in stage.require]
-        lines += [f"#   gate: {rule.log} never holds /{rule.pattern}/" for rule in stage.forbid]
-        lines += [f"#   gate: {rule.path} is there and whole" for rule in stage.files]
+        lines += [f"#   gate: {rule}" for rule in tell_gate(stage)]
     app.result({"plan": plan.as_json()}, "\n".join(lines))
     return 0
 

@@ -1,86 +1,115 @@
-"""A run in a container: checked first, started, followed to its end, removed."""
+"""A run in a container: checked first, then started; the container's process is the supervisor."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
+from rlbox.act.container_note import ContainerNote, write_note
 from rlbox.act.disk import check_disk, data_folder
+from rlbox.act.disk_lock import DiskLock
 from rlbox.act.docker_engine import DockerEngine
-from rlbox.act.engine_api import engine_is_here, find_image
-from rlbox.act.file_lock import hold
-from rlbox.act.run_folder import make_run_folder, new_run_id
+from rlbox.act.engine_api import engine_address, engine_is_here, find_image
 from rlbox.act.site import site_ca
 from rlbox.cli.app import App
 from rlbox.cli.build_image import is_current
-from rlbox.cli.follow import check_ports, finish, follow, run_files
-from rlbox.cli.run import caller, container_plan, programs
-from rlbox.errors import EngineError, Interrupted
-from rlbox.plan.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, plan_container
+from rlbox.cli.follow import check_ports
+from rlbox.cli.launch import Wanted
+from rlbox.cli.remote import go_over
+from rlbox.cli.run import caller, container_plan
+from rlbox.cli.start import start_new
+from rlbox.errors import EngineError
+from rlbox.plan.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.plan.image import ImagePlan
+from rlbox.plan.masks import SECRETS_VARIABLE
 from rlbox.plan.params import Values
+from rlbox.plan.run import RunPlan
 from rlbox.spec.job import Job
+from rlbox.values import Secret
 
 # The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
 # stamps in an image are all alike, so the folder is named after the image.
 BYTECODE = "PYTHONPYCACHEPREFIX"
-GRACE_S = 20  # the supervisor ends a stage and its services within 12 s
 
 
-def run_docker(app: App, job: Job, values: Values, target: str, data: str | None) -> int:
+def run_docker(app: App, job: Job, values: Values, target: str, data: str | None, wanted: Wanted) -> int:
     """Run the job in a container of the target's image and return rlbox's exit code."""
+    go_over(app, target, data, {name: secret.reveal() for name, secret in wanted.secrets.items()})
+    return start_new(app, docker_site(app, target, data), job, values, wanted)
+
+
+def docker_site(app: App, target: str, data: str | None) -> DockerSite:
+    """Return the engine, the image and the data disk that runs of `target` take place on, all of them checked."""
     image = app.image_plan(target)
     folder = data_folder(image.container, data)
     check_disk(folder, image.container.need_gib, create=image.container.create)
     bytecode = Path("cache/bytecode", target, _check_image(image))
-    engine = DockerEngine.connect()
-    plan = container_plan(job, values, image.container.mount, new_run_id(job.name), target)
-    plan = dataclasses.replace(plan, env={BYTECODE: f"{image.container.mount}/{bytecode}", **plan.env})
-    container = plan_container(
-        image.tag,
-        image.container,
-        name=f"rlbox-{plan.run_id}",
-        argv=("/opt/rlbox/bin/python", "-m", "rlbox.cli.supervise", plan.paths.run),
-        env={},
-        labels={TARGET_LABEL: target, RUN_LABEL: plan.run_id, OWNER_LABEL: caller().partition(":")[0]},
-        data=str(folder),
-        caller=caller(),
-        ca_bundle=site_ca() if engine_is_here() else "",
-    )
-    with hold(folder / ".rlbox-run.lock", f"run on data disk {folder}"):
-        _forget_others(folder / bytecode)
-        run_dir = make_run_folder(folder, plan, programs(app, job), run_files(app, job, target))
-        app.say(f"run {plan.run_id}: {run_dir}")
+    return DockerSite(target=target, folder=folder, image=image, bytecode=bytecode, engine=DockerEngine.connect())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerSite:
+    """Where runs of a target take place; `bytecode` is relative to the data disk `folder`."""
+
+    target: str
+    folder: Path
+    image: ImagePlan
+    bytecode: Path
+    engine: DockerEngine
+
+    def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+        """Return the plan of a new run."""
+        mount = self.image.container.mount
+        plan = container_plan(job, values, mount, run_id, self.target, secrets)
+        env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
+        return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}")
+
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> DockerStart:
+        """Return the run, ready to start."""
+        for path in (self.folder / self.bytecode).parent.glob("*"):  # what was compiled for other images of the target
+            if path.name != self.bytecode.name:
+                shutil.rmtree(path, ignore_errors=True)
+        container = plan_container(
+            self.image.tag,
+            self.image.container,
+            name=plan.container,
+            argv=("/opt/rlbox/bin/python", "-m", "rlbox.cli.supervise", plan.paths.run),
+            env={SECRETS_VARIABLE: ",".join(secrets)} if secrets else {},
+            labels={TARGET_LABEL: self.target, RUN_LABEL: plan.run_id, OWNER_LABEL: caller().partition(":")[0]},
+            data=str(self.folder),
+            caller=caller(),
+            ca_bundle=site_ca() if engine_is_here() else "",
+        )
         if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
-        with interruptible() as stopped:
-            started = engine.start(container)
-            try:
-                follow(app, run_dir, lambda: not stopped() and engine.running(started))
-                if stopped():
-                    app.say("stopping the run")
-                    engine.stop(started, GRACE_S)
-                ended = engine.ended(started)
-            finally:
-                engine.remove(started)
-    note = "the engine ended it for lack of memory" if ended.out_of_memory else ended.output
-    code = finish(app, run_dir, plan, ended.exit_code, note, stopped=stopped())
-    if stopped():
-        raise Interrupted(f"run {plan.run_id} was stopped; nothing of it is left running", where=str(run_dir))
-    return code
+        return DockerStart(plan=plan, run_dir=run_dir, site=self, container=container, secrets=secrets)
 
 
-def _forget_others(bytecode: Path) -> None:
-    """Remove what Python compiled for other images of the target."""
-    for path in bytecode.parent.glob("*"):
-        if path != bytecode:
-            shutil.rmtree(path, ignore_errors=True)
+@dataclass(kw_only=True)
+class DockerStart:
+    """One run in a container of its own; it stays after its end until somebody has settled it."""
+
+    plan: RunPlan
+    run_dir: Path
+    site: DockerSite
+    container: ContainerPlan
+    secrets: Mapping[str, Secret]
+
+    def begin(self, lock: DiskLock) -> None:
+        """Make and start the container; the supervisor in it takes the lock once it is let go of here."""
+        note = ContainerNote(run=self.plan.run_id, name=self.plan.container, engine=engine_address())
+        write_note(self.site.folder, note)
+        self.site.engine.start(self.container, self.secrets)
+        with contextlib.suppress(OSError):  # it runs; a disk that is full now is for its supervisor to tell
+            write_note(self.site.folder, dataclasses.replace(note, started=True))
+
+    def alive(self) -> bool:
+        """Whether the container still runs."""
+        return self.site.engine.running(self.plan.container)
 
 
 def _check_image(image: ImagePlan) -> str:
@@ -93,28 +122,3 @@ def _check_image(image: ImagePlan) -> str:
             f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
         )
     return str(found["Id"]).rpartition(":")[2][:16]
-
-
-class _Stopped:
-    """Whether Ctrl-C or SIGTERM came; it is asked between polls, so that no step is torn."""
-
-    def __init__(self) -> None:
-        self._since = 0.0
-
-    def __call__(self) -> bool:
-        return self._since > 0
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        self._since = self._since or time.monotonic()
-
-
-@contextmanager
-def interruptible() -> Iterator[_Stopped]:
-    """Note Ctrl-C and SIGTERM instead of dying of them while the block runs."""
-    stopped = _Stopped()
-    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)

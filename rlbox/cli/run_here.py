@@ -2,68 +2,92 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from rlbox.act.disk import check_disk, data_folder
-from rlbox.act.file_lock import hold
-from rlbox.act.folders import cache_folder
-from rlbox.act.run_folder import RUNS, make_run_folder, new_run_id
-from rlbox.act.site import probe_site
-from rlbox.act.uv import sync_environment
+from rlbox.act.disk_lock import DiskLock
+from rlbox.act.run_folder import RUNS
+from rlbox.act.secrets import send_secrets
+from rlbox.act.warden import LOG_FILE
 from rlbox.cli.app import App
 from rlbox.cli.build_image import require_lock
-from rlbox.cli.follow import check_ports, finish, follow, run_files
-from rlbox.cli.run import programs
-from rlbox.cli.run_docker import interruptible
-from rlbox.errors import Interrupted
+from rlbox.cli.follow import check_ports
+from rlbox.cli.launch import Wanted
+from rlbox.cli.place_here import Place, prepare_place
+from rlbox.cli.start import start_new
 from rlbox.plan.params import Values
-from rlbox.plan.run import Paths, plan_run
-from rlbox.plan.sources import plan_sources
+from rlbox.plan.run import Paths, RunPlan, plan_run
 from rlbox.spec.job import Job
+from rlbox.values import Secret
 
 
-def run_here(app: App, job: Job, values: Values, target: str, data: str | None) -> int:
+def run_here(app: App, job: Job, values: Values, target: str, data: str | None, wanted: Wanted) -> int:
     """Run the job on this machine, in an environment made from the target's lock; return rlbox's exit code."""
+    return start_new(app, here_site(app, target, data), job, values, wanted)
+
+
+def here_site(app: App, target: str, data: str | None) -> HereSite:
+    """Return this machine as the place of runs of `target`, brought to its lock."""
     image = app.image_plan(target)
     require_lock(image)
     folder = data_folder(image.container, data)
     check_disk(folder, image.container.need_gib, create=image.container.create)
-    site = probe_site()
-    app.say(f"no container: the stages of {job.name} run in place on this machine")
-    with hold(cache_folder("locks", f"environment-{target}.lock"), f"environment of {target}"):
-        environment = cache_folder("environments", target)
-        sources = plan_sources(image.torch_groups, site)
-        python = sync_environment(environment, image, image.python, sources, site.ca_bundle)
-    run_id = new_run_id(job.name)
-    place = folder / RUNS / run_id
-    paths = Paths(run=str(place), job=str(place / "job"), data=str(folder), python=str(python))
-    plan = plan_run(job, values, paths, run_id=run_id, place="here", target=target)
-    with hold(folder / ".rlbox-run.lock", f"run on data disk {folder}"):
-        run_dir = make_run_folder(folder, plan, programs(app, job), run_files(app, job, target))
-        app.say(f"run {run_id}: {run_dir}")
+    app.say("no container: the stages run in place on this machine")
+    return HereSite(target=target, folder=folder, place=prepare_place(app, image, folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HereSite:
+    """Where runs of a target take place: the data disk `folder` and the prepared environment."""
+
+    target: str
+    folder: Path
+    place: Place
+
+    def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+        """Return the plan of a new run."""
+        run = self.folder / RUNS / run_id
+        paths = Paths(run=str(run), job=str(run / "job"), data=str(self.folder), python=str(self.place.python))
+        return plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
+
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> HereStart:
+        """Return the run, ready to start."""
         check_ports(run_dir, plan)
-        path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        env = {**os.environ, **image.env, "PATH": path}
-        with interruptible() as stopped:
-            with open(run_dir / "supervisor.log", "wb") as log:
-                supervisor = subprocess.Popen(
-                    [sys.executable, "-m", "rlbox.cli.supervise", str(run_dir)],
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            follow(app, run_dir, lambda: not stopped() and supervisor.poll() is None)
-            if stopped():
-                app.say("stopping the run")
-                supervisor.send_signal(signal.SIGTERM)
-            code = supervisor.wait()
-    note = (run_dir / "supervisor.log").read_text("utf-8", "replace")[-500:]
-    result = finish(app, run_dir, plan, code, note, stopped=stopped())
-    if stopped():
-        raise Interrupted(f"run {run_id} was stopped; nothing of it is left running", where=str(run_dir))
-    return result
+        return HereStart(plan=plan, run_dir=run_dir, place=self.place, secrets=secrets)
+
+
+class HereStart:
+    """One run in place: a session of its own that no terminal and no command line can take down."""
+
+    def __init__(self, *, plan: RunPlan, run_dir: Path, place: Place, secrets: Mapping[str, Secret]) -> None:
+        self.plan = plan
+        self.run_dir = run_dir
+        self._place = place
+        self._secrets = secrets
+        self._warden: subprocess.Popen[bytes] | None = None
+
+    def begin(self, lock: DiskLock) -> None:
+        """Start the warden, which inherits the data disk's lock and starts the supervisor."""
+        argv = [sys.executable, "-m", "rlbox.cli.supervise", "--warden", str(self.run_dir), "--lock", str(lock.handle)]
+        with open(self.run_dir / LOG_FILE, "ab") as log:
+            self._warden = subprocess.Popen(
+                [*self._place.words, *argv],
+                env=dict(self._place.env),
+                stdin=subprocess.PIPE if self._secrets else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock.handle,),
+                start_new_session=True,
+            )
+        if self._warden.stdin:
+            with contextlib.suppress(BrokenPipeError), self._warden.stdin as pipe:  # a warden that died tells why
+                send_secrets(pipe.write, self._secrets)
+
+    def alive(self) -> bool:
+        """Whether the warden is still there."""
+        return self._warden is not None and self._warden.poll() is None

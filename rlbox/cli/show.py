@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, shared
 from rlbox.errors import SpecError
+
+if TYPE_CHECKING:
+    from rlbox.spec.job import Job
 
 
 @click.command()
@@ -43,16 +46,27 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
         if show_image(app, name):
             return
     kind, data = _load(app, name)
-    app.result({kind: data}, "\n".join([f"# {kind} {name}", *_lines(data)]))
+    rest, told = data, []
+    if kind == "job":
+        from rlbox.report.job_view import TOLD, job_lines
+
+        told = job_lines(_job(app, name))
+        rest = {key: value for key, value in data.items() if key not in TOLD or not value}
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *_lines(rest)]))
+
+
+def _job(app: App, name: str) -> Job:
+    from rlbox.spec.load import load_job
+
+    return load_job(app.project, name)
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.spec.load import load_job
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
-        return "job", load_job(app.project, name).model_dump(mode="json")
+        return "job", _job(app, name).model_dump(mode="json")
     if name not in targets:
         from rlbox.spec.check import suggest
 

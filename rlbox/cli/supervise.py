@@ -1,8 +1,11 @@
-"""`python -m rlbox.cli.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people."""
+"""`python -m rlbox.cli.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
+
+With `--warden` it watches over another process that does (`act/warden.py`). `--lock N` hands over the data disk's lock
+as an open file; without it (in a container) the supervisor takes the lock itself.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from rlbox.plan.causes import Cause
     from rlbox.plan.run import RunPlan
 
-PLAN_FILE = "plan.json"
+_START_S = 30.0
+"""How long the command line that started this process may still hold the lock."""
 
 
 def main(argv: list[str]) -> int:
@@ -26,6 +30,10 @@ def main(argv: list[str]) -> int:
 
     Standard error gets one line per change of state; everything else is in the directory.
     """
+    if argv[:1] == ["--warden"]:
+        from rlbox.act.warden import watch_over
+
+        return watch_over(Path(argv[1]), int(argv[3]))
     interrupt = Interrupt()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     try:
@@ -36,14 +44,18 @@ def main(argv: list[str]) -> int:
 
 
 def _supervise(argv: list[str], interrupt: Interrupt) -> int:
+    from rlbox.act.secrets import accept_secrets, receive_secrets
     from rlbox.act.supervisor import carry_out_run
     from rlbox.plan.masks import Masks
 
-    if len(argv) != 1:
+    if not argv or argv[1:2] not in ([], ["--lock"]):
         raise SpecError("supervise takes one run directory")
     run_dir = Path(argv[0]).resolve()
+    plan = _load_plan(run_dir)
+    _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
+    accept_secrets(os.environ, receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name)))
     return carry_out_run(
-        _load_plan(run_dir),
+        plan,
         run_dir,
         interrupt=interrupt,
         masks=Masks(os.environ),
@@ -54,28 +66,43 @@ def _supervise(argv: list[str], interrupt: Interrupt) -> int:
 
 def collect_evidence(failure: StageFailure) -> Cause:
     """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
-    from rlbox.act.snapshot import probe_packages
     from rlbox.report.evidence import explain_failure, write_evidence
 
-    cause, fatal = explain_failure(failure)
+    explained = explain_failure(failure)
     try:
-        write_evidence(failure, cause, fatal, probe_packages(failure.plan.paths.python))
-    except OSError as error:
-        _tell(f"evidence was not written: {error.strerror}")
-    return cause
+        write_evidence(failure, explained)
+    except Exception as error:  # evidence is worth having, but never worth losing what is explained already
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        _tell(f"evidence was not written: {why}")
+    return explained.cause
+
+
+def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: bool) -> None:
+    """Take the data disk's lock, unless it was inherited, and say who carries out the run, before anything starts."""
+    import contextlib
+
+    from rlbox.act.disk_lock import take_disk
+    from rlbox.act.run_folder import holder_of
+    from rlbox.act.supervisor_file import stop_asked, write_supervisor
+
+    if not inherited:
+        take_disk(Path(plan.paths.data), holder_of(plan), _START_S)  # kept until this process ends
+    with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
+        write_supervisor(
+            run_dir,
+            place=plan.place,
+            container=plan.container,
+            attempt=plan.attempt,
+            warden=os.getppid() if inherited else 0,
+        )
+    if stop_asked(run_dir):
+        interrupt.begin("SIGTERM")
 
 
 def _load_plan(run_dir: Path) -> RunPlan:
-    from rlbox.plan.run import load_run_plan
+    from rlbox.act.run_folder import load_plan
 
-    path = run_dir / PLAN_FILE
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise SpecError(f"there is no {PLAN_FILE} to carry out", where=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{PLAN_FILE} cannot be read: {error}", where=str(path)) from error
-    plan = load_run_plan(data)
+    plan = load_plan(run_dir)
     _check_patterns(plan)
     return plan
 
@@ -87,7 +114,7 @@ def _check_patterns(plan: RunPlan) -> None:
                 re.compile(rule.pattern)
             except re.error as error:
                 what = f"stage {stage.name}: {rule.pattern!r} is not a regular expression: {error}"
-                raise SpecError(what, where=PLAN_FILE) from error
+                raise SpecError(what, where="plan.json") from error
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:

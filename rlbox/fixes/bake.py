@@ -110,6 +110,11 @@ def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tupl
     return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
 
 
+def secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of variables under which programs read the same secret."""
+    return tuple(group for fix in fixes for group in fix.bake.aliases)
+
+
 def fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
     """Return the apt packages that the fixes of a target add to its base, sorted."""
     found = {package for fix in applicable(tuple(fixes), target, versions) for package in fix.bake.packages}
@@ -153,6 +158,7 @@ def template_values(target: Target, versions: Versions) -> dict[str, Any]:
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
         "has": lambda text: has_package(text, versions)[0],
         "version": lambda name: versions.get(name, ""),
+        "aliases": (),  # a hook sees those of its fix
     }
 
 
@@ -194,7 +200,7 @@ def _files(chosen: Iterable[Fix], values: Mapping[str, Any]) -> Iterable[ImageFi
         for file in fix.bake.file:
             yield ImageFile(path=file.path, mode=file.mode, text=fill(file.text, values, _where(fix)))
         if fix.bake.hook:
-            text = fill(fix.bake.hook, values, _where(fix))
+            text = fill(fix.bake.hook, {**values, "aliases": fix.bake.aliases}, _where(fix))
             yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=f"# {fix.title}\n{text}")
 
 

@@ -8,15 +8,16 @@ from typing import Literal
 
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.plan.gates import FileFact
-from rlbox.plan.run import FilePlan, LinePlan, RayPlan, ServicePlan, StagePlan
+from rlbox.plan.hang import Stall
+from rlbox.plan.run import FilePlan, LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
-    "total", "oom", "disk", "interrupted", "bug",
+    "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
 ]  # fmt: skip
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
-_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total"})
+_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
@@ -27,7 +28,8 @@ class Cause:
     """The first thing that went wrong.
 
     `where` is a log below the run directory, with `:NUMBER` when `line` quotes that line of it. `known` is the id of
-    the fix that knows this failure, empty when none does.
+    the fix that knows this failure, empty when none does. Of a hang, `phase` is where it happened, `waits` says what
+    the first of its processes waits for, and `report` is the page below the run directory that says the rest.
     """
 
     kind: CauseKind
@@ -36,6 +38,9 @@ class Cause:
     line: str = ""
     next_step: str = ""
     known: str = ""
+    phase: str = ""
+    waits: str = ""
+    report: str = ""
 
 
 def exit_code(cause: Cause | None) -> int:
@@ -123,9 +128,45 @@ def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
     return Cause(
         kind="ready",
         what=f"service {service.name} was not ready after {service.start_s:g} s: "
-        f"{service.ready.method} {service.ready.url}: {answer}",
+        f"{asked(service.ready)}: {answer}",
         where=log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
+    )
+
+
+def asked(ready: ReadyPlan) -> str:
+    """Return in words what a service must show to be ready."""
+    parts = [f"{ready.method} {ready.url}" if ready.url else "", f"port {ready.port}" if ready.port else ""]
+    return " and ".join(part for part in (*parts, f"a line like /{ready.line}/" if ready.line else "") if part)
+
+
+def lost_service(stage: StagePlan, service: ServicePlan, code: int, before: str) -> Cause:
+    """A service that was kept from an earlier stage ended before this one could use it."""
+    return Cause(
+        kind="service",
+        what=f"service {service.name} ended with {ended(code)} between stages {before} and {stage.name}",
+        where=log_path(stage, service.name),
+    )
+
+
+def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
+    """A service that was ready got the request right no more."""
+    return Cause(
+        kind="silence",
+        what=f"service {service.name} has not answered for {service.answer_s:g} s while stage {stage.name} was "
+        f"running: {asked(service.ready)}: {answer}",
+        where=log_path(stage, service.name),
+        next_step=f"if it was only busy, raise answer_s of service {service.name}",
+    )
+
+
+def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
+    """The log of a service did not grow for longer than its limit."""
+    return Cause(
+        kind="silence",
+        what=f"service {service.name} wrote nothing for {service.silence_s:g} s while stage {stage.name} was running",
+        where=log_path(stage, service.name),
+        next_step=f"if that was no hang, raise silence_s of service {service.name}",
     )
 
 
@@ -178,14 +219,35 @@ def missing_file(stage: StagePlan, file: FilePlan, fact: FileFact) -> Cause:
     )
 
 
-def silent(stage: StagePlan) -> Cause:
-    """The stage's log did not grow for longer than its limit."""
+def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
+    """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
+    phase, name = stall.phase, stage.name
+    limit = f"limits.silence_s of stage {name}"
+    if stall.rule == "steps":
+        what = f"stage {name} made no step for {stall.silent_s:.0f} s, usually {stall.step_s:.3g} s apart,"
+        what += " its processes do nothing, and was stopped"
+        limit = f"limits.steps of stage {name}"
+    elif phase.name:
+        what = f"stage {name} hung in phase {phase.name}: no sign of life for {stall.limit_s:g} s, and was stopped"
+    else:
+        what = f"stage {name} wrote nothing for {stall.limit_s:g} s and was stopped"
+    own = next((own for own in stage.phases if own.name == phase.name), None)
+    if own and stall.rule == "silence":
+        limit = f"silence_s of phase {own.name}"
     return Cause(
         kind="silence",
-        what=f"stage {stage.name} wrote nothing for {stage.silence_s:g} s and was stopped",
+        what=what,
         where=stage_log(stage),
-        next_step=f"if that was no hang, raise limits.silence_s of stage {stage.name}",
+        next_step=phase.remedy or f"if that was no hang, raise {limit}",
+        phase=phase.name,
+        waits=waits,
+        report=report_path(stage),
     )
+
+
+def report_path(stage: StagePlan) -> str:
+    """Return where the report of a hang lies, below the run directory."""
+    return f"{stage.directory}/evidence/HANG.md"
 
 
 def too_long(stage: StagePlan) -> Cause:

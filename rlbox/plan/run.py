@@ -6,14 +6,23 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
-from rlbox.plan.params import Values
-from rlbox.spec.job import FileRule, Job, LineRule, Service, Stage
+from rlbox.plan.gate_plan import BenignPlan as BenignPlan
+from rlbox.plan.gate_plan import FilePlan as FilePlan
+from rlbox.plan.gate_plan import LinePlan as LinePlan
+from rlbox.plan.gate_plan import MetricPlan as MetricPlan
+from rlbox.plan.gate_plan import ProbePlan as ProbePlan
+from rlbox.plan.gate_plan import ReadyPlan as ReadyPlan
+from rlbox.plan.gate_plan import plan_files, plan_gate, plan_ready
+from rlbox.plan.params import SET, Values, units_of
+from rlbox.plan.phases import PhasePlan, plan_phases
+from rlbox.spec.job import Job, Service, Stage
+from rlbox.spec.param import Scalar, param_text
 
 _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 
@@ -29,18 +38,12 @@ class Paths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadyPlan:
-    """The request that proves a service works."""
-
-    url: str
-    method: str
-    body: str
-    contains: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServicePlan:
-    """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers."""
+    """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
+
+    `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
+    a stage whose next names it too.
+    """
 
     name: str
     title: str
@@ -50,26 +53,9 @@ class ServicePlan:
     ready: ReadyPlan
     start_s: float
     log: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinePlan:
-    """A line rule with its placeholders filled in."""
-
-    pattern: str
-    log: str
-    count: int
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilePlan:
-    """A file rule with its placeholders filled in."""
-
-    path: str
-    min_bytes: int
-    manifest: bool
-    why: str
+    answer_s: float = 0.0
+    silence_s: float = 0.0
+    keep: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +70,11 @@ class RayPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """One stage; `directory` is relative to the run directory and holds its logs."""
+    """One stage; `directory` is relative to the run directory and holds its logs.
+
+    `silence_stated` says that the job itself gives `silence_s`, which then caps the phases that rlbox knows. `steps` is
+    how many usual steps without one are a hang (0: never).
+    """
 
     name: str
     title: str
@@ -99,23 +89,53 @@ class StagePlan:
     files: tuple[FilePlan, ...]
     total_s: float
     silence_s: float
+    attempt: int = 1
+    ordered: bool = False
+    benign: tuple[BenignPlan, ...] = ()
+    exit_codes: tuple[int, ...] = (0,)
+    metrics: tuple[MetricPlan, ...] = ()
+    probes: tuple[ProbePlan, ...] = ()
+    phases: tuple[PhasePlan, ...] = ()
+    silence_stated: bool = True
+    steps: float = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A whole run: what is written to `plan.json` before anything starts."""
+    """A whole run: what is written to `plan.json` before anything starts.
+
+    `digest` is that of the specs and the lock it was made from. `attempt` counts from 1 with every resume; `begin_at`
+    names the stage to begin again with (empty: the first that has not passed), `skipped` those that `--from --force`
+    left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
+    the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
+    comes over the supervisor's standard input; `notes` are what a user must know of a resumed run. `benign` are the
+    lines of the fix catalogue that look bad and are not.
+    """
 
     run_id: str
     job: str
     target: str
     place: str
     profile: str
-    params: Mapping[str, int | float | str]
+    params: Mapping[str, Scalar]
     paths: Paths
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
     plot: tuple[str, ...]
     curves: str
+    digest: str = ""
+    attempt: int = 1
+    begin_at: str = ""
+    skipped: tuple[str, ...] = ()
+    container: str = ""
+    user: str = ""
+    uid: int = -1
+    host: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    benign: tuple[BenignPlan, ...] = ()
     schema: int = 1
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +143,9 @@ class RunPlan:
         return dataclasses.asdict(self)
 
 
-def plan_run(job: Job, values: Values, paths: Paths, *, run_id: str, place: str, target: str) -> RunPlan:
+def plan_run(
+    job: Job, values: Values, paths: Paths, *, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+) -> RunPlan:
     """Return everything that the run of `job` will do, placeholders filled in.
 
     Parameters
@@ -132,6 +154,8 @@ def plan_run(job: Job, values: Values, paths: Paths, *, run_id: str, place: str,
         Parameters after profile and `--set`, from `plan_values`.
     place
         `docker` (in a container) or `here` (on this machine).
+    secrets
+        Names of the secrets that the supervisor gets.
 
     Raises
     ------
@@ -148,20 +172,35 @@ def plan_run(job: Job, values: Values, paths: Paths, *, run_id: str, place: str,
         params=dict(values.params),
         paths=paths,
         env=fill.table("env", job.env),
-        stages=tuple(_plan_stage(job, stage, number, fill, run_id) for number, stage in enumerate(job.stages, start=1)),
+        stages=tuple(plan_stage(job, stage, number, fill, run_id) for number, stage in enumerate(job.stages, start=1)),
         plot=fill.words("plot", job.plot),
         curves=fill.text("curves", job.curves),
+        origins=dict(values.origins),
+        units=units_of(job),
+        secrets=secrets,
     )
 
 
 class Filler:
-    """Replaces the placeholders of one job by their values."""
+    """Replaces the placeholders of one job by their values.
 
-    def __init__(self, job: Job, values: Values, paths: Paths) -> None:
+    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}` and `{attempt}`; what
+    came by `--set` stands for itself.
+    """
+
+    def __init__(self, job: Job, values: Values, paths: Paths, attempt: int = 1) -> None:
         self._job = job.name
+        self.attempt = attempt
         self._known = {name: str(value) for name, value in dataclasses.asdict(paths).items()}
-        self._known |= {f"param.{name}": str(value) for name, value in values.params.items()}
+        self._known["attempt"] = str(attempt)
+        own = {name: param_text(job.params[name], value) for name, value in values.params.items()}
+        self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
+        typed = {name for name, origin in values.origins.items() if origin == SET}
+        self._known |= {f"param.{name}": text if name in typed else self._paths(text) for name, text in own.items()}
         self._known |= {f"port.{name}": str(value) for name, value in job.ports.items()}
+
+    def _paths(self, text: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._known.get(match.group(0)[1:-1], match.group(0)), text)
 
     def pattern(self, where: str, text: str) -> str:
         """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
@@ -182,16 +221,20 @@ class Filler:
         return _PLACEHOLDER.sub(value, text)
 
     def words(self, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return each of `words` filled in."""
-        return tuple(self.text(where, word) for word in words)
+        """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
+        filled = ((word, self.text(where, word)) for word in words)
+        return tuple(text for word, text in filled if text or word not in self._optional)
 
     def table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
         """Return `table` with each value filled in."""
         return {key: self.text(f"{where}.{key}", value) for key, value in table.items()}
 
 
-def _plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:
+def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:
+    """Return one stage with its placeholders filled in; `number` is its place in the order, from 1."""
+    again = fill.attempt > 1
     where = f"stages.{stage.name}"
+    gate = plan_gate(f"{where}.gate", stage.gate, fill)
     services = {service.name: service for service in job.services}
     ray = None
     if stage.ray:
@@ -199,22 +242,32 @@ def _plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) 
             dashboard=fill.text(f"{where}.ray.dashboard", stage.ray.dashboard),
             service=stage.ray.service,
             temp_dir=fill.text(f"{where}.ray.temp_dir", stage.ray.temp_dir),
-            submission_id=f"{run_id}-{stage.name}",
+            submission_id=f"{run_id}-{stage.name}" + (f"-{fill.attempt}" if again else ""),
         )
     return StagePlan(
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
-        argv=fill.words(f"{where}.command", stage.command),
+        argv=fill.words(f"{where}.command", stage.command)
+        + (fill.words(f"{where}.resume", stage.resume) if again else ()),
         env=fill.table(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
-        needs=_plan_files(f"{where}.needs", stage.needs, fill),
+        needs=plan_files(f"{where}.needs", stage.needs, fill),
         ray=ray,
-        require=_plan_lines(f"{where}.gate.require", stage.gate.require, fill),
-        forbid=_plan_lines(f"{where}.gate.forbid", stage.gate.forbid, fill),
-        files=_plan_files(f"{where}.gate.files", stage.gate.files, fill),
+        require=gate.require,
+        forbid=gate.forbid,
+        files=gate.files,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
+        phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
+        silence_stated="silence_s" in stage.limits.model_fields_set,
+        steps=stage.limits.steps,
+        attempt=fill.attempt,
+        ordered=gate.ordered,
+        benign=gate.benign,
+        exit_codes=gate.exit_codes,
+        metrics=gate.metrics,
+        probes=gate.probes,
     )
 
 
@@ -226,28 +279,16 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         argv=fill.words(f"{where}.command", service.command),
         env=fill.table(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        ready=ReadyPlan(
-            url=fill.text(f"{where}.ready.url", service.ready.url),
-            method=service.ready.method,
-            body=fill.text(f"{where}.ready.body", service.ready.body),
-            contains=service.ready.contains,
+        ready=dataclasses.replace(
+            plan_ready(f"{where}.ready", service.ready, fill),
+            line=fill.pattern(f"{where}.ready.line", service.ready.line),
+            port=job.ports[service.ready.port] if service.ready.port else 0,
         ),
         start_s=service.start_s,
+        answer_s=service.answer_s,
+        silence_s=service.silence_s,
+        keep=service.keep,
         log=f"{service.name}.log",
-    )
-
-
-def _plan_lines(where: str, rules: tuple[LineRule, ...], fill: Filler) -> tuple[LinePlan, ...]:
-    return tuple(
-        LinePlan(pattern=fill.pattern(where, rule.pattern), log=rule.log, count=rule.count, why=rule.why)
-        for rule in rules
-    )
-
-
-def _plan_files(where: str, rules: tuple[FileRule, ...], fill: Filler) -> tuple[FilePlan, ...]:
-    return tuple(
-        FilePlan(path=fill.text(where, rule.path), min_bytes=rule.min_bytes, manifest=rule.manifest, why=rule.why)
-        for rule in rules
     )
 
 

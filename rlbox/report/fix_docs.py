@@ -26,6 +26,7 @@ NAMES = {
     "site": "folder of the stack's packages: `/opt/venv/lib/python3.11/site-packages`",
     "has": '`has("vllm>=0.12")`: whether the stack has it',
     "version": '`version("vllm")`: its version, or empty',
+    "aliases": "in `hook` only: the fix's own `aliases`, groups of variables that hold the same secret",
 }
 
 

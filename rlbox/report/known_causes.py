@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.act.excerpt import FatalLine
 from rlbox.plan.lines import bare_text
-from rlbox.report.first_fatal import FatalLine
 
 SIGNATURES_FILE = "spec/signatures.json"
 _NEAR = 30
@@ -27,16 +28,26 @@ class KnownCause:
 
 def find_known_cause(fatal: FatalLine, run_dir: Path) -> KnownCause | None:
     """Return what the catalogue knows of a fatal line, or of the lines around it; None when it knows nothing."""
+    rows = read_signatures(run_dir)
+    for text in _texts(fatal) if rows else ():
+        for pattern, known in rows:
+            if pattern.search(text):
+                return known
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def read_signatures(run_dir: Path) -> tuple[tuple[re.Pattern[str], KnownCause], ...]:
+    """Return the signatures that a run carries; none when it carries none, or they cannot be read."""
     try:
         rows = json.loads((run_dir / SIGNATURES_FILE).read_bytes())
-        known = [(re.compile(row["pattern"]), row) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError, re.error):
-        return None
-    for text in _texts(fatal):
-        for pattern, row in known:
-            if pattern.search(text):
-                return KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"])
-    return None
+        return tuple(
+            (re.compile(row["pattern"]), KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"]))
+            for row in rows
+            if not row.get("benign")
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error):
+        return ()
 
 
 def _texts(fatal: FatalLine) -> Iterable[str]:

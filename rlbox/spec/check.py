@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rlbox.errors import SpecError
+from rlbox.spec.problems import Problems
 
 Model = TypeVar("Model", bound=BaseModel)
 _SHOWN = 60  # characters of a wrong value that a message repeats
@@ -70,6 +71,8 @@ def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ..
     loc: tuple[str | int, ...] = item["loc"]
     if item["type"] == "value_error" and not loc:
         return str(item["ctx"]["error"]).splitlines()
+    if item["type"] == "value_error" and isinstance(item["ctx"]["error"], Problems):
+        return [f"{_dotted(loc)}.{line}" for line in item["ctx"]["error"].lines]
     if item["type"] == "too_short" and item["input"]:  # said because its items are wrong, which is said as well
         return []
     if item["type"] == "extra_forbidden":

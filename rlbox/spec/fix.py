@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.patch import FixPatch
+from rlbox.spec.pattern import PatternText
 from rlbox.spec.target import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, Name, Pattern
 
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -99,6 +100,7 @@ class Bake(Frozen):
     file: tuple[BakedFile, ...] = ()
     link: tuple[BakedLink, ...] = ()
     hook: str = ""
+    aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="variables that hold the same secret")
     run: BakedRun = BakedRun()
     ray: RayWords = RayWords()
     refuse: tuple[Refusal, ...] = ()
@@ -118,6 +120,7 @@ class Signature(Frozen):
     pattern: Pattern
     example: Text
     unlike: str = ""
+    after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")
 
     @model_validator(mode="after")
     def _example_fits(self) -> Signature:

@@ -6,46 +6,43 @@ directory), `{job}` (the job's own programs), `{data}` (data disk) and `{python}
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from rlbox.spec.gate import FileRule, Gate, Probe
+from rlbox.spec.gate_check import stage_problems
+from rlbox.spec.param import Param, ParamName, Value, param_problems, placeholder_in
+from rlbox.spec.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
+from rlbox.spec.pattern import check_pattern
+from rlbox.spec.phase import Phase
 from rlbox.spec.target import EnvName, Frozen, Name
+from rlbox.spec.units import Seconds
 
 Word = Annotated[str, StringConstraints(min_length=1)]
-ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Port = Annotated[int, Field(ge=1024, le=65535)]
-_KINDS = {int: "a whole number", float: "a number", str: "text"}
-_FITS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
-Seconds = Annotated[float, Field(gt=0)]
 
 
-def _number_or_text(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"must be a number or text (got {value!r})")
-    return value
+class Ready(Probe):
+    """What proves that a service does its work: a request that is answered as told, a line of its log, a port.
 
+    All that is given must hold. The request is repeated until it is answered as told.
+    """
 
-Value = Annotated[int | float | str, BeforeValidator(_number_or_text)]
+    url: str = ""
+    line: str = Field("", description="pattern of a line of the service's log")
+    port: str = Field("", description="name of a port of the service that must take a connection")
 
+    @field_validator("line")
+    @classmethod
+    def _line_fits(cls, value: str) -> str:
+        return check_pattern(value) if value else value
 
-class Param(Frozen):
-    """A value that the user may change with `--set NAME=VALUE`."""
-
-    default: Value
-    help: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-
-class Ready(Frozen):
-    """The request that proves a service does its work; it is repeated until it is answered as told."""
-
-    url: Word
-    method: Literal["GET", "POST"] = "GET"
-    body: str = Field("", description="JSON text sent with POST")
-    contains: str = Field("", description="text that the answer must hold")
+    @model_validator(mode="after")
+    def _asks_something(self) -> Ready:
+        if not (self.url or self.line or self.port):
+            raise ValueError("give a url, a line or a port: without one nothing shows that the service does its work")
+        return self
 
 
 class Service(Frozen):
@@ -57,34 +54,14 @@ class Service(Frozen):
     ports: tuple[Word, ...] = Field((), description="names of the ports it listens on")
     ready: Ready
     start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
+    answer_s: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how long the ready request may go without a right answer later, seconds; 0: not asked"
+    )
+    silence_s: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how long its log may not grow while the stage's command runs, seconds; 0: for ever"
+    )
+    keep: bool = Field(False, description="it stays up between two stages in a row that both name it")
     env: dict[EnvName, str] = Field(default_factory=dict)
-
-
-class LineRule(Frozen):
-    """A line that a log must hold (`require`) or must not hold (`forbid`)."""
-
-    pattern: Word
-    log: Word = Field("stage", description="'stage', or the name of a service")
-    count: Annotated[int, Field(ge=1)] = Field(1, description="how many lines must match at least")
-    why: str = ""
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
-        return value
-
-
-class FileRule(Frozen):
-    """A path that must exist and be complete."""
-
-    path: Word
-    min_bytes: Annotated[int, Field(ge=0)] = 1
-    manifest: bool = Field(False, description="the path is a JSON manifest: every file it lists is compared by sha256")
-    why: str = ""
 
 
 class RayJob(Frozen):
@@ -95,19 +72,14 @@ class RayJob(Frozen):
     temp_dir: Word = Field(description="the head's --temp-dir, where the driver's log is")
 
 
-class Gate(Frozen):
-    """What a stage must have shown before the next one may start; exit status 0 is always required."""
-
-    require: tuple[LineRule, ...] = ()
-    forbid: tuple[LineRule, ...] = ()
-    files: tuple[FileRule, ...] = ()
-
-
 class Limits(Frozen):
     """How long a stage may take and be silent, seconds."""
 
     total_s: Seconds = 3600.0
     silence_s: Seconds = 600.0
+    steps: Annotated[float, Field(ge=0)] = Field(
+        20.0, description="how many usual steps without one are a hang when the processes do nothing; 0: never"
+    )
 
 
 class Stage(Frozen):
@@ -122,6 +94,15 @@ class Stage(Frozen):
     env: dict[EnvName, str] = Field(default_factory=dict)
     gate: Gate = Gate()
     limits: Limits = Limits()
+    phases: tuple[Phase, ...] = Field((), description="asked before those that rlbox knows; see docs/hangs.md")
+    resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
+
+
+class Resume(Frozen):
+    """What changes for stages that are attempted again by `rlbox run --resume`."""
+
+    says: str = Field("", description="what is lost by it; shown, and kept with the run")
+    params: dict[ParamName, Value] = Field(default_factory=dict)
 
 
 class Job(Frozen):
@@ -131,7 +112,12 @@ class Job(Frozen):
     title: str
     target: Name = Field(description="target it runs on unless --target says otherwise")
     params: dict[ParamName, Param] = Field(default_factory=dict)
-    profiles: dict[Name, dict[ParamName, Value]] = Field(default_factory=dict)
+    profiles: dict[Name, ParamSet] = Field(
+        default_factory=dict, description="sets of parameters; `include` names those that lie under it"
+    )
+    resume: Resume = Resume()
+    secrets: tuple[EnvName, ...] = Field((), description="secrets that the run cannot do without, by name")
+    optional_secrets: tuple[EnvName, ...] = Field((), description="secrets that are handed over when they are there")
     ports: dict[ParamName, Port] = Field(default_factory=dict)
     env: dict[EnvName, str] = Field(default_factory=dict)
     services: tuple[Service, ...] = ()
@@ -141,23 +127,45 @@ class Job(Frozen):
 
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
-        problems = [*_profile_problems(self), *_name_problems(self)]
+        problems = [*_param_problems(self), *_name_problems(self)]
+        problems += [*_secret_problems(self), *_placeholder_problems(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
 
-def _profile_problems(job: Job) -> list[str]:
+def _param_problems(job: Job) -> list[str]:
+    problems = [line for name, param in job.params.items() for line in param_problems(name, param)]
+    if problems:  # values are judged by declarations that hold
+        return problems
+    problems += [f"params.{INCLUDE}: the name is taken, profiles use it" for name in job.params if name == INCLUDE]
+    problems += profile_problems(job.profiles, job.params)
+    return problems + set_problems("resume.params", job.resume.params, job.params)
+
+
+def _secret_problems(job: Job) -> list[str]:
+    """A secret that stands in the file as a value would be in the spec, the plan and every copy of them."""
+    named = {*job.secrets, *job.optional_secrets}
+    tables = {"env": job.env} | {f"services.{s.name}.env": s.env for s in job.services}
+    tables |= {f"stages.{stage.name}.env": stage.env for stage in job.stages}
+    return [
+        f"{where}.{name}: is a secret of the job, whose value comes from .env or the environment"
+        for where, table in tables.items()
+        for name in table
+        if name in named
+    ]
+
+
+def _placeholder_problems(job: Job) -> list[str]:
     problems = []
-    for profile, values in job.profiles.items():
-        for name, value in values.items():
-            param = job.params.get(name)
-            if param is None:
-                problems.append(f"profiles.{profile}.{name}: not a parameter of the job")
-            elif not isinstance(value, _FITS[type(param.default)]):
-                kind = _KINDS[type(param.default)]
-                problems.append(f"profiles.{profile}.{name}: must be {kind} like its default (got {value!r})")
-    return problems
+    for what, parts in (("services", job.services), ("stages", job.stages)):
+        for part in parts:
+            words = {f"command[{n}]": word for n, word in enumerate(part.command)}
+            words |= {f"env.{name}": value for name, value in part.env.items()}
+            found = {key: placeholder_in(word) for key, word in words.items()}
+            problems += [f"{what}.{part.name}.{key}: {problem}" for key, problem in found.items() if problem]
+    found = {name: placeholder_in(value) for name, value in job.env.items()}
+    return problems + [f"env.{name}: {problem}" for name, problem in found.items() if problem]
 
 
 def _name_problems(job: Job) -> list[str]:
@@ -165,13 +173,15 @@ def _name_problems(job: Job) -> list[str]:
     services = {service.name for service in job.services}
     for service in job.services:
         problems += [f"services.{service.name}: unknown port {p!r}" for p in service.ports if p not in job.ports]
+        if service.ready.port and service.ready.port not in service.ports:
+            problems.append(f"services.{service.name}.ready.port: {service.ready.port!r} is not a port of the service")
+        if service.answer_s and not service.ready.url:
+            problems.append(f"services.{service.name}.answer_s: needs ready.url, the request that is asked again")
     for stage in job.stages:
         problems += [f"stages.{stage.name}: unknown service {s!r}" for s in stage.services if s not in services]
         if stage.ray and stage.ray.service not in stage.services:
             problems.append(f"stages.{stage.name}.ray.service: {stage.ray.service!r} is not a service of the stage")
-        for rule in (*stage.gate.require, *stage.gate.forbid):
-            if rule.log != "stage" and rule.log not in stage.services:
-                problems.append(f"stages.{stage.name}.gate: log {rule.log!r} is not a service of the stage")
+        problems += stage_problems(stage)
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlbox.spec.egress import HiddenHost, HiddenHosts
 from rlbox.spec.fix import Fix
 from rlbox.spec.job import Job
 from rlbox.spec.merge import merge
+from rlbox.spec.phase import ShippedPhases
 from rlbox.spec.profile import Profile
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.spec.target import Target
@@ -24,6 +26,7 @@ else:
 
 DEFAULTS = PACKAGE / "data" / "defaults.toml"
 HIDDEN_HOSTS = PACKAGE / "data" / "egress.toml"
+PHASES = PACKAGE / "data" / "phases.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,12 @@ def load_fixes(project: Project) -> tuple[Fix, ...]:
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
     """Return the shipped table of hosts that software contacts by itself."""
     return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row
+
+
+@functools.cache
+def load_phases() -> ShippedPhases:
+    """Return the phases of an RL run that rlbox knows by itself."""
+    return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:

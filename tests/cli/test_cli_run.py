@@ -62,7 +62,7 @@ def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
     assert rlbox("run", "two", "--dry-run", "--set", "rounds=3") == Said(
         code=0,
         out="""# run of two on mine, place docker, profile default
-# rounds = 3
+# rounds = 3  (--set)
 
 # stage train: learns
 /opt/venv/bin/python train.py 'two words'

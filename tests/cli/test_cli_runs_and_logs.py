@@ -45,7 +45,7 @@ def test_runs_without_a_state(rlbox: Rlbox, disk: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("RLBOX_DATA", str(disk))
     said = rlbox("runs")
     assert said.code == 0
-    assert [line.split()[:2] for line in said.out.splitlines()] == [["smoke-2", "unknown"], ["smoke-1", "unknown"]]
+    assert [line.split()[:2] for line in said.out.splitlines()[1:]] == [["smoke-2", "unknown"], ["smoke-1", "unknown"]]
 
 
 def test_no_logs(rlbox: Rlbox, disk: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import socket
@@ -157,10 +158,11 @@ def test_a_missing_and_a_stale_image_are_said(tiny: Box) -> None:
 def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     first = tiny.start("run", "two")
-    wait_until(lambda: containers(tiny.data), "the first run's container")
+    wait_until(lambda: states_or_none(tiny) == ["passed", "running"], "stage second")
     second = tiny("run", "two")
     assert second.code == 8
-    assert f"pid {first.pid}" in second.err
+    assert f"run {tiny.runs()[-1].name} has the data disk: job two, " in second.err
+    assert f"(uid {os.getuid()}) on {socket.gethostname()}" in second.err
     assert interrupt(first)[0] == 130
 
 
@@ -206,7 +208,7 @@ def test_a_killed_supervisor_is_a_failed_run(tiny: Box) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert states(tiny) == ["passed", "failed"]
-    assert "the supervisor died with exit code 137" in err
+    assert "the supervisor was killed (signal 9 (SIGKILL)) while stage second was running" in err
 
 
 def states_or_none(box: Box) -> list[str] | None:
@@ -220,7 +222,7 @@ def test_the_same_stages_pass_in_place(tiny: Box) -> None:
     write(tiny)
     result = tiny("run", "two", "--place", "here")
     assert result.code == 0, result.err
-    assert "no container: the stages of two run in place on this machine" in result.err
+    assert "no container: the stages run in place on this machine" in result.err
     assert states(tiny) == ["passed", "passed"]
     write(tiny, second="echo there; sleep 300")
     process = tiny.start("run", "two", "--place", "here")

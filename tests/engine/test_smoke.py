@@ -102,3 +102,33 @@ def test_a_job_that_lies_is_caught(local: Box) -> None:
 
 def test_a_second_build_rebuilds_nothing(local: Box) -> None:
     assert local("build", "local", "--json").data["state"] == "unchanged"
+
+
+def gates(box: Box) -> list[tuple[str, str, str, str]]:
+    """What the gates of the latest run found: stage, kind, rule, state; its own folder is {run}."""
+    state, plan = box.state(), json.loads((box.runs()[-1] / "plan.json").read_text())
+    return [
+        (stage["name"], rule["kind"], rule["rule"].replace(plan["paths"]["run"], "{run}"), rule["state"])
+        for stage in state["stages"]
+        for rule in stage["gate"]
+    ]
+
+
+def ray_sessions() -> set[Path]:
+    """The sessions of the job's Ray head on this machine itself; a container takes its own along."""
+    return set(Path("/tmp").glob("rlbox-ray-21433/session_*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_docker_and_here_find_the_same_at_every_gate(local: Box) -> None:
+    """The same job in a container and on the machine itself; about eight minutes on two cores."""
+    found, before = {}, ray_sessions()
+    for place in ("docker", "here"):
+        result = local("run", "smoke", "--place", place)
+        assert result.code == 0, result.err + result.out
+        assert local.state()["place"] == place
+        found[place] = gates(local)
+    assert found["docker"] == found["here"]
+    assert {state for *_, state in found["here"]} == {"held"}
+    assert ray_sessions() == before

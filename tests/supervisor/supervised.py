@@ -73,7 +73,8 @@ def service(
 class Supervisor:
     """A process that supervises a run directory, forked so that it need not import everything again."""
 
-    def __init__(self, run_dir: Path, environment: dict[str, str]) -> None:
+    def __init__(self, run_dir: Path, environment: dict[str, str], stdin: bytes | None = None) -> None:
+        self._stdin = stdin
         self._err = run_dir.with_name(f"{run_dir.name}.err")
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -91,6 +92,11 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
+        if self._stdin is not None:
+            readable, writable = os.pipe()
+            os.write(writable, self._stdin)
+            os.close(writable)
+            os.dup2(readable, 0)
         with open(self._err, "w") as sys.stderr:
             return supervise.main([str(run_dir)])
 
@@ -120,6 +126,8 @@ class Bench:
         self.stages: list[StagePlan] = []
         self.plot: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}
+        self.stdin: bytes | None = None
         self.supervisor: Supervisor | None = None
 
     def stage(
@@ -172,6 +180,7 @@ class Bench:
             stages=tuple(self.stages),
             plot=self.plot,
             curves=f"{run}/curves.png",
+            secrets=tuple(self.secrets),
         )
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))
@@ -179,7 +188,8 @@ class Bench:
     def start(self) -> Supervisor:
         """Write the plan and start the supervisor."""
         self.write_plan()
-        self.supervisor = Supervisor(self.run_dir, self.environment)
+        stdin = json.dumps(self.secrets).encode() + b"\n" if self.secrets and self.stdin is None else self.stdin
+        self.supervisor = Supervisor(self.run_dir, self.environment, stdin)
         return self.supervisor
 
     def finish(self) -> tuple[int, str]:

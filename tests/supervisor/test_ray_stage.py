@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,19 @@ class Jobs(http.server.BaseHTTPRequestHandler):
     def answer(self, code, data):
         self.send_response(code); self.end_headers(); self.wfile.write(json.dumps(data).encode())
     def do_GET(self):
+        if self.path == "/api/version":
+            return self.answer(200, {"ray_version": "2.60.0"})
+        if self.path.startswith("/nodes"):
+            node = {"nodeManagerAddress": "10.0.0.7", "raylet": {"state": "DEAD", "stateMessage": "lost"}}
+            return self.answer(200, {"data": {"summary": [node]}})
+        if self.path.startswith("/api/v0"):
+            return self.answer(404, "none")
         name = self.path.removeprefix("/api/jobs/")
         if not name:
             return self.answer(200, [])
         code = jobs[name].poll()
-        status = "RUNNING" if code is None else "FAILED" if code else "SUCCEEDED"
+        status = "RUNNING" if code is None else "FAILED" if code and mode != "lie" else "SUCCEEDED"
+        code = None if mode == "mute" else code
         self.answer(200, {"status": status, "driver_exit_code": code, "message": "Job says this\\nand more"})
     def do_POST(self):
         if self.path.endswith("/stop"):
@@ -57,6 +66,20 @@ def ray_stage(bench: Bench, tmp_path: Path, code: str, *, mode: str = "", silenc
     )
 
 
+def test_a_job_that_succeeded_with_another_exit_code_of_its_driver(bench: Bench, tmp_path: Path) -> None:
+    ray_stage(bench, tmp_path, "print('Final collected 8'); raise SystemExit(3)", mode="lie")
+    assert bench.run() == 1
+    gate = [(rule.rule, rule.state, rule.seen) for rule in bench.last("smoke").gate if rule.kind in ("exit", "ray")]
+    assert gate == [("driver_exit_code 0", "broken", "exit code 3"), ("job SUCCEEDED", "held", "SUCCEEDED")]
+    assert (bench.cause().kind, bench.cause().what) == ("exit", "stage smoke ended with exit code 3")
+
+
+def test_a_head_that_tells_no_exit_code(bench: Bench, tmp_path: Path) -> None:
+    ray_stage(bench, tmp_path, "print('Final collected 8')", mode="mute")
+    assert bench.run() == 0
+    assert [rule.seen for rule in bench.last("smoke").gate if rule.kind == "exit"] == ["SUCCEEDED, Ray tells no code"]
+
+
 def test_job_succeeds(bench: Bench, tmp_path: Path) -> None:
     ray_stage(bench, tmp_path, "import os; print('(W pid=3) Final collected 8', os.environ['RLBOX_STAGE'])")
     assert bench.run() == 0
@@ -76,6 +99,27 @@ def test_job_fails(bench: Bench, tmp_path: Path) -> None:
     assert cause.what == "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1)"
     assert cause.line == "ValueError: no deals"
     assert cause.next_step == "Ray says: Job says this"
+
+
+def test_what_the_head_and_its_workers_said_is_kept(bench: Bench, tmp_path: Path) -> None:
+    logs = tmp_path / "session_latest/logs"
+    logs.mkdir(parents=True)
+    (logs / "worker-ab-01000000-7.err").write_text("step 1\nRuntimeError: CUDA error: out of memory\n")
+    (logs / "worker-cd-01000000-8.err").write_text("step 1\nstep 2\n")
+    (logs / "raylet.out").write_text("raylet is up\n")
+    ray_stage(bench, tmp_path, "raise ValueError('no deals')")
+    assert bench.run() == 1
+    folder = bench.run_dir / "stages/1-smoke/evidence"
+    status = json.loads((folder / "ray/status.json").read_text())
+    assert (status["version"], status["jobs"]) == ("2.60.0", [])
+    assert status["nodes"] == [{"nodeManagerAddress": "10.0.0.7", "state": "DEAD", "stateMessage": "lost"}]
+    assert status["dead_actors"].startswith("not told: ")
+    text = (folder / "ray/logs.txt").read_text()
+    assert "==> worker-ab-01000000-7.err <==\nstep 1\nRuntimeError: CUDA error: out of memory\n" in text
+    assert "==> raylet.out <==\nraylet is up\n" in text
+    assert "worker-cd" not in text
+    page = (folder / "REPORT.md").read_text()
+    assert "- **Ray job**: run-smoke, FAILED\n" in page
 
 
 def test_job_without_the_line(bench: Bench, tmp_path: Path) -> None:

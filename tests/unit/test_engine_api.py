@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket
 
-from rlbox.act.engine_api import engine_address, find_image
+from rlbox.act.engine_api import engine_address, engine_place, find_image
 from rlbox.errors import EngineError
 
 IMAGE = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "d"}}}
@@ -29,7 +29,7 @@ def test_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_address() == "unix:///var/run/docker.sock"
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
     context(tmp_path, "far", '{"Endpoints": {"docker": {"Host": "ssh://far"}}}')
-    assert engine_address() == "ssh://far"
+    assert engine_place() == "ssh://far"
     context(tmp_path, "near", '{"Endpoints": {"docker": {"Host": "unix:///near"}}}')
     monkeypatch.setenv("DOCKER_CONTEXT", "near")
     assert engine_address() == "unix:///near"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from rlbox.plan.lines import Line
-from rlbox.report.first_fatal import CONTEXT_LINES, find_first_fatal
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.plan.fatal_lines import FATAL_LINE
+from rlbox.plan.first_fatal import FatalSpot, FirstFatal
+from rlbox.plan.lines import LineCutter
 
 TRACEBACK = """\
 start
@@ -21,8 +26,9 @@ RuntimeError: late"""
 
 
 def find(text: str) -> tuple[int, str] | None:
-    found = find_first_fatal(Line(number=n, text=line) for n, line in enumerate(text.split("\n"), start=1))
-    return (found.number, found.text) if found else None
+    finder = FirstFatal()
+    finder.take(1, 0, text.split("\n"))
+    return (finder.spot.number, finder.spot.text) if finder.spot else None
 
 
 @pytest.mark.parametrize(
@@ -67,10 +73,109 @@ def test_healthy(text: str) -> None:
     assert find(text) is None
 
 
-def test_context() -> None:
-    lines = [Line(number=n, text=f"line {n}") for n in range(1, 400)]
-    lines[249] = Line(number=250, text="ValueError: bad")
-    found = find_first_fatal(lines)
+RANKS = """\
+step 7
+[rank3]: Traceback (most recent call last):
+[rank1]: Traceback (most recent call last):
+[rank3]:   File "train.py", line 9, in step
+[rank1]:   File "train.py", line 4, in all_reduce
+[rank1]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error
+[rank3]:     loss = model(batch)
+[rank3]: ValueError: token id 9 is out of range"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (RANKS, "[rank3]: ValueError: token id 9 is out of range"),
+        (RANKS.replace("[rank3]:", "(WorkerDict pid=7)").replace("[rank1]:", "(WorkerDict pid=8, ip=10.0.0.2)"),
+         "(WorkerDict pid=7) ValueError: token id 9 is out of range"),
+        (RANKS.replace("torch.distributed.DistBackendError: NCCL error: remote process exited", "RuntimeError: seen"),
+         "[rank3]: ValueError: token id 9 is out of range"),
+        # the rank that failed first was written last
+        ("2026-01-02 10:00:09,100 ERROR rank1: RuntimeError: b\n2026-01-02 10:00:08,900 ERROR rank3: ValueError: a",
+         "2026-01-02 10:00:08,900 ERROR rank3: ValueError: a"),
+        ("E1127 05:20:39.5 [rank0] a: late\nE1127 05:20:38.9 [rank2] a: early", "E1127 05:20:38.9 [rank2] a: early"),
+        # the noise of the end does not outrank a rank that only noticed, as long as nothing better is there
+        ("[rank0]: RuntimeError: Connection closed by peer\nterminate called after throwing an instance of x",
+         "[rank0]: RuntimeError: Connection closed by peer"),
+        # what comes long after belongs to another story
+        ("[rank0]: RuntimeError: Connection closed by peer\n" + "step\n" * 1500 + "[rank1]: ValueError: x",
+         "[rank0]: RuntimeError: Connection closed by peer"),
+        ('raise RuntimeError("NCCL error")\nRuntimeError: NCCL error: 2', "RuntimeError: NCCL error: 2"),
+        ("(A pid=1) error\n\n\n\n\nValueError: x", "(A pid=1) error"),
+    ],
+)  # fmt: skip
+def test_the_first_failing_rank(text: str, line: str) -> None:
+    found = find(text)
     assert found is not None
-    assert (found.before[0], found.before[-1], len(found.before)) == ("line 150", "line 249", CONTEXT_LINES)
-    assert (found.after[0], found.after[-1], len(found.after)) == ("line 251", "line 350", CONTEXT_LINES)
+    assert found[1] == line
+
+
+def test_declared_harmless_lines_do_not_count() -> None:
+    texts = ["BrokenPipeError: [Errno 32]", *TRACEBACK.split("\n")]
+    finder = FirstFatal(benign=lambda number, text: number == 1 or "Traceback" in text)
+    finder.take(1, 0, texts)
+    assert finder.spot is None
+
+
+def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
+    cut = "[rank3]: Traceback (most recent call last):"
+    assert find("\n".join([cut, "step", "[rank1]: ValueError: x", *["[rank0]: step"] * 3000])) == (
+        3,
+        "[rank1]: ValueError: x",
+    )
+    finder = FirstFatal()
+    finder.take(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
+    assert finder.spot is not None
+    assert finder.spot.number == 12_002
+
+
+def test_what_a_process_lived_with_is_forgiven() -> None:
+    finder = FirstFatal()
+    finder.take(1, 0, ["RuntimeError: warm-up failed", "ready"])
+    finder.forgive()
+    assert finder.spot is None
+    finder.take(3, 36, ["ValueError: late"])
+    assert (finder.spot and finder.spot.number) == 3
+
+
+NOISE = st.sampled_from(
+    [*TRACEBACK.split("\n"), *RANKS.split("\n"), "", " ", "step 1", "error: x", "WARNING: x", "\x1b[31mKilled\x1b[0m",
+     "1%\r2%", "\xff", "(A pid=1) ray.exceptions.ActorDiedError: x", "2026-01-02 10:00:08,900 ERROR - x", "retrying"]
+)  # fmt: skip
+
+
+@given(st.lists(NOISE, max_size=40), st.lists(st.integers(0, 400), max_size=6))
+def test_any_cut_gives_the_same_line(lines: list[str], cuts: list[int]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    whole, pieces = spot_of(data, []), spot_of(data, sorted(cuts))
+    assert (whole is None) == (pieces is None)
+    if whole and pieces:
+        assert (whole.number, whole.text, whole.grade) == (pieces.number, pieces.text, pieces.grade)
+        assert data[pieces.block_offset :].count(b"\n") == data.count(b"\n") - pieces.block_number + 1
+
+
+def spot_of(data: bytes, cuts: list[int]) -> FatalSpot | None:
+    """Return the spot of a log that was read in pieces, as a follower would feed it."""
+    cutter, finder, offset = LineCutter(), FirstFatal(), 0
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        piece = data[start:end]
+        texts = cutter.feed(piece)
+        finder.take(cutter.number - len(texts) + 1, offset, texts)
+        offset = data.rfind(b"\n", 0, max(end, start)) + 1
+    return finder.spot
+
+
+@given(st.lists(NOISE, max_size=40), st.sets(st.integers(0, 60)))
+def test_candidates_that_others_found_give_the_same_line(lines: list[str], others: set[int]) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode()
+    block, searched = LineCutter().feed(text), LineCutter().feed(text)
+    fatal = {index for index, line in enumerate(block) if re.search(FATAL_LINE, line)}
+    searched.hits = sorted(fatal | {index for index in others if index < len(block)})
+    found = []
+    for texts in (block, searched):
+        finder = FirstFatal()
+        finder.take(1, 0, texts)
+        found.append(finder.spot)
+    assert found[0] == found[1]

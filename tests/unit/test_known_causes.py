@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.act.excerpt import FatalLine
 from rlbox.fixes.manifest import signature_list
-from rlbox.report.first_fatal import FatalLine
 from rlbox.report.known_causes import SIGNATURES_FILE, find_known_cause
 from rlbox.spec.load import load_fixes
 from rlbox.spec.project import Project

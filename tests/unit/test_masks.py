@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import json
+import shlex
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
 from rlbox.plan.masks import Masks
 
 ENVIRONMENT = {
@@ -32,3 +42,64 @@ def test_tree() -> None:
 def test_longer_secrets_first_and_short_ones_never() -> None:
     masks = Masks({"RLBOX_SECRETS": "A,B,C", "A": "abcd", "B": "abcdef", "C": "x"})
     assert masks.text("abcdef abcd x") == "*** *** x"
+
+
+SECRET = "q+7/planted=Z x\"'\u00fc"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECRET,
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote(SECRET, safe="").lower().replace("z", "Z"),
+        quote_plus(SECRET),
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False),
+        json.dumps(json.dumps(SECRET)),
+        repr(SECRET),
+        ascii(SECRET),
+        repr(SECRET.encode()),
+        html.escape(SECRET),
+        shlex.quote(SECRET),
+        base64.b64encode(SECRET.encode()).decode(),
+        base64.urlsafe_b64encode(SECRET.encode()).decode(),
+        *(base64.b64encode(b"u" * before + b":" + SECRET.encode() + b"tail").decode() for before in range(4)),
+    ],
+)
+def test_however_it_is_written(written: str) -> None:
+    masked = Masks({"RLBOX_SECRETS": "A", "A": SECRET}).text(f"said {written} so")
+    assert "***" in masked
+    assert len(masked) <= len("said ***== so") + 14, masked  # of base64 the characters of its neighbours stay
+    assert "planted" not in masked
+
+
+def test_a_secret_of_several_lines() -> None:
+    key = "-----BEGIN KEY-----\nplantedplanted1\nplantedplanted2\nab\n-----END KEY-----\n"
+    masks = Masks({"RLBOX_SECRETS": "A", "A": key})
+    assert masks.text(f"all {key} one plantedplanted2 last ab") == "all *** one *** last ab"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("GITHUB_TOKEN", "ghp_0123456789", True),
+        ("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop", True),
+        ("MY_PASSWORD", "short1", False),
+        ("SSL_KEY_FILE", "/etc/ssl/private/a1.pem", False),
+        ("MAX_TOKENS", "1048576000", False),
+        ("TOKEN_NOTE", "this is 1 sentence", False),
+        ("TOKENIZERS_PARALLELISM", "false-but-long-enough-1", False),
+        ("HOSTNAME", "node-0123456789-abcdef", False),
+    ],
+)
+def test_what_nobody_declared_and_what_sounds_like_it(name: str, value: str, hidden: bool) -> None:
+    assert (Masks({name: value}).text(f"x {value} y") == "x *** y") is hidden
+
+
+@given(st.text(min_size=4, max_size=40), st.text(max_size=20), st.text(max_size=20))
+def test_no_value_is_left(value: str, before: str, after: str) -> None:
+    assume(value not in "***")
+    masked = Masks({"RLBOX_SECRETS": "A", "A": value}).text(before + value + after)
+    assert value not in masked.replace("***", "\0")

@@ -135,6 +135,7 @@ def test_the_whole_plan(job: Job) -> None:
         files=(),
         total_s=60.0,
         silence_s=600.0,
+        silence_stated=False,
     )
     loop = StagePlan(
         name="loop",
@@ -157,6 +158,7 @@ def test_the_whole_plan(job: Job) -> None:
         files=(FilePlan(path=f"{run}/out", min_bytes=10, manifest=False, why=""),),
         total_s=3600.0,
         silence_s=600.0,
+        silence_stated=False,
     )
     assert planned(job) == RunPlan(
         run_id="j-1",
@@ -170,6 +172,7 @@ def test_the_whole_plan(job: Job) -> None:
         stages=(train, loop),
         plot=("/opt/venv/bin/python", f"{run}/job/plot.py", f"{run}/metrics.jsonl"),
         curves=f"{run}/curves.png",
+        origins={"rounds": "default", "lr": "default", "note": "default"},
     )
 
 
@@ -219,7 +222,7 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
         planned(load_job(folder.project, "two"))
     assert str(caught.value) == (
         f"jobs/two.toml: {where}: {{{name}}} names nothing\n"
-        "  next:  known: {data} {job} {param.lr} {param.note} {param.rounds} {port.http} {port.ray_port} {python} {run}"
+        "  next:  known: {attempt} {data} {job} {param.lr} {param.note} {param.rounds} {port.http} {port.ray_port} {python} {run}"
     )
 
 

@@ -1,0 +1,226 @@
+"""Goal 26 and what watching a log costs: the real supervisor over stages in place that do nothing but write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from benchmarks.pairs import Sample, Unusable
+from benchmarks.place import Place
+from rlbox.plan.gate_plan import LinePlan
+from rlbox.plan.run import Paths, RunPlan, StagePlan
+
+SAMPLES = 40
+POLL_S = 0.1
+LINE = "(TrainActor pid=4242) step:{n} - actor/pg_loss:0.0123 critic/rewards/mean:0.512 perf/throughput:10234.5"
+SPEED = 200e6  # bytes a second that must be caught up with
+SECONDS = 8.0
+MEMORY = 30e6  # bytes that a big log may cost
+BLOCK = 200 << 20
+
+WRITER = f"""
+import os, random, sys, time
+rate, seconds, size = map(float, sys.argv[1:4])
+block = b"".join({LINE!r}.replace("{{n}}", str(n)).encode() + b"\\n" for n in range(5000))
+line, begun, sent = block.split(b"\\n")[0] + b"\\n", time.time(), 0
+def write(data):
+    data = memoryview(data)
+    while data: data = data[os.write(1, data):]
+def go_on(until):
+    global sent
+    while time.time() < until:
+        while sent < rate * (time.time() - begun): write(line); sent += len(line)
+        time.sleep(0.001)
+while size > 0: write(block); size -= len(block)
+if seconds: go_on(begun + seconds)
+else:
+    go_on(begun + random.uniform(0.05, 0.25))
+    write(b"ValueError: written at %.6f\\n" % time.time())
+    go_on(time.time() + 0.25)
+"""
+
+
+def line_to_event(rate: float) -> Callable[[Place, int], Sample]:
+    """Return the measurement of a failure line's way into `events.jsonl`, against a follower that polls at 100 ms.
+
+    A round is the slowest of 40 lines; each comes at a random moment of a stage that writes `rate` bytes a second.
+    """
+
+    def measure(place: Place, rounds: int) -> Sample:
+        found = [_slowest(place, f"lines-{number}", rate) for number in range(rounds)]
+        return Sample(ours=tuple(ours for ours, _ in found), anchor=tuple(anchor for _, anchor in found))
+
+    return measure
+
+
+def share_of_a_core(place: Place, rounds: int) -> Sample:
+    """The supervisor's CPU time while the stage writes 1 MB/s, against the time of one core."""
+    found = []
+    for number in range(rounds):
+        with Supervised(place, f"rate-{number}", [_stage("s", 1e6, SECONDS + 2, 0)]) as run:
+            time.sleep(1.0)
+            begun, used = time.monotonic(), run.cpu_s()
+            time.sleep(SECONDS)
+            found.append((run.cpu_s() - used, time.monotonic() - begun))
+    return Sample(ours=tuple(used for used, _ in found), anchor=tuple(passed for _, passed in found))
+
+
+def catching_up(place: Place, rounds: int) -> Sample:
+    """The time of a stage that writes 400 MB as fast as it is taken, against that of 200 MB/s."""
+    size = 2 * BLOCK
+    found = []
+    for number in range(rounds):
+        with Supervised(place, f"fast-{number}", [_stage("s", 0, 0, size)]) as run:
+            run.finish()
+            found.append(run.stage_s())
+            run.log("s").unlink()
+    return Sample(ours=tuple(found), anchor=(size / SPEED,) * rounds)
+
+
+def memory(place: Place, rounds: int) -> Sample:
+    """What `rounds` times 200 MB of log add to the supervisor's peak memory, against the 30 MB that they may."""
+    peaks = []
+    for size in (0, rounds * BLOCK):
+        with Supervised(place, f"size-{size}", [_stage("s", 0, 0, size)]) as run:
+            run.finish()
+            peaks.append(run.peak_bytes)
+            run.log("s").unlink()
+    return Sample(ours=(float(peaks[1] - peaks[0]),), anchor=(MEMORY,), unit="B")
+
+
+def _stage(name: str, rate: float, seconds: float, size: float) -> StagePlan:
+    never = LinePlan(pattern=r"loss:\s*(nan|inf)\b|CUDA out of memory", log="stage", count=1, why="")
+    return StagePlan(
+        name=name,
+        title=name,
+        directory=f"stages/{name}",
+        argv=(sys.executable, "-I", "-S", "-c", WRITER, str(rate), str(seconds), str(size)),
+        env={},
+        services=(),
+        needs=(),
+        ray=None,
+        require=(),
+        forbid=(never,),
+        files=(),
+        total_s=3600.0,
+        silence_s=600.0,
+    )
+
+
+class Supervised:
+    """A run directory and the supervisor over it; it is ended when the block ends."""
+
+    def __init__(self, place: Place, name: str, stages: list[StagePlan]) -> None:
+        self.folder = place.folder / name
+        self.folder.mkdir()
+        text = str(self.folder)
+        plan = RunPlan(
+            run_id=f"bench-{place.folder.name}-{name}",
+            job="bench",
+            target="local",
+            place="here",
+            profile="",
+            params={},
+            paths=Paths(run=text, job=text, data=text, python=sys.executable),
+            env={},
+            stages=tuple(stages),
+            plot=(),
+            curves="",
+        )
+        (self.folder / "plan.json").write_text(json.dumps(plan.as_json()))
+        argv = [sys.executable, "-m", "rlbox.cli.supervise", text]
+        self._process = subprocess.Popen(argv, env=place.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._facts = psutil.Process(self._process.pid)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Supervised:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+    def finish(self, ends: tuple[int, ...] = (0,)) -> None:
+        """Wait for the end, noting how much memory it takes; `Unusable` when its exit code is none of `ends`."""
+        while self._process.poll() is None:
+            self.peak_bytes = max(self.peak_bytes, _peak(self._process.pid))
+            time.sleep(0.02)
+        if self._process.returncode not in ends:
+            told = self._process.stderr.read().decode("utf-8", "replace") if self._process.stderr else ""
+            raise Unusable(f"the run ended with exit code {self._process.returncode}:\n{told[-2000:]}")
+
+    @property
+    def running(self) -> bool:
+        """Whether the supervisor has not ended yet."""
+        return self._process.poll() is None
+
+    def cpu_s(self) -> float:
+        """CPU time of the supervisor so far, without that of the stage."""
+        times = self._facts.cpu_times()
+        return float(times.user + times.system)
+
+    def log(self, stage: str) -> Path:
+        """The log of a stage."""
+        return self.folder / "stages" / stage / "stage.log"
+
+    def events(self) -> list[dict[str, str]]:
+        """What the run recorded."""
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+
+    def stage_s(self) -> float:
+        """Seconds from the start of the first stage's command to the stage's end."""
+        times = {event.get("state", ""): _unix(event["t"]) for event in self.events() if event["event"] == "stage"}
+        return times["passed"] - times["running"]
+
+
+def _slowest(place: Place, name: str, rate: float) -> tuple[float, float]:
+    stages = [_stage(f"s{number}", rate, 0, 0) for number in range(SAMPLES)]
+    with Supervised(place, name, stages) as run:
+        polled: list[float] = []
+        logs = [run.log(stage.name) for stage in stages]
+        follower = threading.Thread(target=_poll, args=(logs, polled, run), daemon=True)
+        follower.start()
+        run.finish()
+        follower.join()
+        fatal = [event for event in run.events() if event["event"] == "fatal"]
+        # an event's time is in whole milliseconds, rounded down
+        ours = [_unix(event["t"]) + 1e-3 - float(event["line"].split()[-1]) for event in fatal]
+    if len(ours) != SAMPLES:
+        raise Unusable(f"{len(ours)} of {SAMPLES} failure lines became events")
+    return max(ours), max(polled)
+
+
+def _poll(logs: list[Path], found: list[float], run: Supervised) -> None:
+    """Follow one log after the other as a loop over `sleep` does; note how late each failure line is seen."""
+    for log in logs:
+        text = ""
+        while "ValueError" not in text:
+            time.sleep(POLL_S)
+            running, text = run.running, log.read_text() if log.exists() else ""
+            if not running and "ValueError" not in text:
+                return
+        written = text[text.index("ValueError") :].split("\n")[0].split()[-1]
+        found.append(time.time() - float(written))
+
+
+def _peak(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _unix(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

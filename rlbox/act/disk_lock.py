@@ -1,0 +1,157 @@
+"""The lock of a data disk: one run at a time holds it. The kernel drops it when its holders die, so none is ever stale.
+
+The supervisor of a run holds it, in a container through the mount of the data disk: the lock is on the inode. A
+command line holds it for the moments in which it starts a run or settles dead ones. What the file says (who, since
+when, what) counts only while somebody holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import LockHeld, NodeError
+
+LOCK_FILE = ".rlbox-run.lock"
+SETTLE_S = 1.0
+"""How long to try for the lock: whoever only looks at it holds it for an instant."""
+
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_PAUSE_S = 0.02
+_MODE = 0o666
+"""Other users of the machine may run on the same disk: the file is theirs too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a data disk, since when (UTC) and for what; `run` is empty for a command line that looks after runs."""
+
+    run: str = ""
+    job: str = ""
+    what: str = ""
+    user: str = ""
+    uid: int = -1
+    host: str = ""
+    since: str = ""
+
+
+class DiskLock:
+    """The held lock. Processes that inherit the file descriptor hold it too, until the last of them is gone."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        self.handle = handle
+        self.path = path
+
+    def tell(self, holder: Holder) -> None:
+        """Write down who holds it; a disk too full for that is met elsewhere."""
+        text = json.dumps(dataclasses.asdict(holder), ensure_ascii=False).encode("utf-8", "replace")
+        with contextlib.suppress(OSError):
+            os.pwrite(self.handle, text, 0)
+            os.ftruncate(self.handle, len(text))
+
+    def leave(self) -> None:
+        """Let go of it here; a process that inherited it goes on holding it."""
+        os.close(self.handle)
+
+
+def take_disk(
+    data: Path, holder: Holder, patience_s: float = SETTLE_S, stage_of: Callable[[str], str] = lambda run: ""
+) -> DiskLock:
+    """Return the lock of the data disk `data`, taken for `holder`.
+
+    Parameters
+    ----------
+    stage_of
+        From a run's id to the stage it is at, for the message.
+
+    Raises
+    ------
+    LockHeld
+        Another run holds it; the message says whose it is, since when, and what it does.
+    NodeError
+        The file system of the disk cannot lock.
+    """
+    path = data / LOCK_FILE
+    handle = _open(path)
+    until = time.monotonic() + patience_s
+    while not _locked(handle, fcntl.LOCK_EX, path):
+        if time.monotonic() > until:
+            other = _read(handle)
+            os.close(handle)
+            raise held_by(other, path, stage_of(other.run) if other.run else "")
+        time.sleep(_PAUSE_S)
+    lock = DiskLock(handle, path)
+    lock.tell(holder)
+    return lock
+
+
+def disk_holder(data: Path) -> Holder | None:
+    """Return who holds the data disk now, or None."""
+    path = data / LOCK_FILE
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return None if _locked(handle, fcntl.LOCK_SH, path) else _read(handle)
+    finally:
+        os.close(handle)
+
+
+def held_by(holder: Holder, path: Path, stage: str = "") -> LockHeld:
+    """Return the error for a disk that another one holds."""
+    who = f"{holder.user or 'somebody'} (uid {holder.uid}) on {holder.host or 'an unknown host'}"
+    if not holder.run:
+        what = f"another rlbox is busy with the runs of this data disk: {holder.what or 'unknown'}, {who}"
+        return LockHeld(f"{what}, since {holder.since or '?'}", where=str(path), next_step="wait for it to end")
+    doing = f"job {holder.job}" + (f", stage {stage}" if stage else "")
+    return LockHeld(
+        f"run {holder.run} has the data disk: {doing}, started by {who}, since {holder.since}",
+        where=str(path),
+        next_step=f"rlbox attach {holder.run}, or end it with: rlbox stop {holder.run}",
+    )
+
+
+def _open(path: Path) -> int:
+    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        handle = os.open(path, os.O_RDWR | flags, _MODE)
+    except PermissionError:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise NodeError(f"the data disk cannot be locked: {error.strerror}", where=str(path)) from error
+    with contextlib.suppress(OSError):
+        os.fchmod(handle, _MODE)
+    return handle
+
+
+def _locked(handle: int, kind: int, path: Path) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        raise NodeError(
+            f"the file system of the data disk cannot lock files: {error.strerror}",
+            where=str(path),
+            next_step="mount it with locks (Lustre: -o flock), or name another disk with --data DIR",
+        ) from error
+    return True
+
+
+def _read(handle: int) -> Holder:
+    try:
+        data: dict[str, Any] = json.loads(os.pread(handle, 1 << 16, 0))
+        known = {field.name for field in dataclasses.fields(Holder)}
+        return Holder(**{key: value for key, value in data.items() if key in known})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return Holder(what="no word about it")

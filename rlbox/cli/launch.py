@@ -1,0 +1,195 @@
+"""Start a run at either place, follow it or leave it alone, and say how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from rlbox.act.container_note import list_notes
+from rlbox.act.disk_lock import DiskLock, Holder, disk_holder, held_by, take_disk
+from rlbox.act.machine import user_name
+from rlbox.act.reconcile import connect_engine, reconcile_locked
+from rlbox.act.run_folder import stage_of
+from rlbox.act.run_state import load_run_state
+from rlbox.act.stop import stop_run
+from rlbox.cli.app import App
+from rlbox.cli.follow import finish, follow
+from rlbox.errors import EngineError, Interrupted, NodeError, SpecError
+from rlbox.plan.run import RunPlan
+from rlbox.values import Secret
+
+_ENGINE_S = 60.0
+"""How long an engine may be away, as when it is restarted, before nobody can tell how its container is."""
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """How a run is started: left alone at once or followed, from which stage, and what goes with it."""
+
+    detach: bool = False
+    first_stage: str = ""
+    force: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    env_file: str | None = None
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def having(self, secrets: Mapping[str, Secret]) -> Wanted:
+        """Return it with the secrets that the run gets."""
+        return dataclasses.replace(self, secrets=secrets)
+
+
+class Start(Protocol):
+    """A run that is ready to start at its place."""
+
+    plan: RunPlan
+    run_dir: Path
+
+    def begin(self, lock: DiskLock) -> None:
+        """Start it; from then on it depends on nobody."""
+
+    def alive(self) -> bool:
+        """Whether its container, or the process that was started, is still there."""
+
+
+def launch(app: App, data: Path, me: Holder, prepare: Callable[[], Start], wanted: Wanted) -> int:
+    """Start a run on the data disk `data` and follow it to its end; return rlbox's exit code.
+
+    Parameters
+    ----------
+    me
+        Who holds the disk while the run is being started.
+    prepare
+        Called once the disk is held and older runs are settled.
+
+    Raises
+    ------
+    LockHeld
+        Another run goes on there.
+    Interrupted
+        Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
+    """
+    with interruptible() as stopped:
+        start = _begin(app, data, me, prepare, stopped)
+        alive = _Alive(data, start)
+        if wanted.detach and not stopped():
+            return _leave_alone(app, data, start, alive)
+        follow(app, start.run_dir, lambda: not stopped() and alive())
+        if stopped():
+            app.say("stopping the run")
+            stop_run(data, start.run_dir, start.plan, user=user_name(), by=stopped.name)
+    code = finish(app, data, start.run_dir, start.plan, me)
+    if stopped():
+        what = f"run {start.plan.run_id} was stopped; nothing of it is left running"
+        raise Interrupted(what, where=str(start.run_dir))
+    return code
+
+
+def _begin(app: App, data: Path, me: Holder, prepare: Callable[[], Start], stopped: Stopped) -> Start:
+    lock = take_disk(data, me, stage_of=partial(stage_of, data))
+    try:
+        found = reconcile_locked(data)
+        for run, why in found.unsettled.items():
+            app.say(f"run {run} {why}")
+        if found.alive:
+            raise held_by(
+                Holder(run=found.alive[0], what="its container runs"), lock.path, stage_of(data, found.alive[0])
+            )
+        start = prepare()
+        lock.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
+        if stopped():
+            what = f"run {start.plan.run_id} was stopped before it started"
+            raise Interrupted(what, where=str(start.run_dir), next_step=f"rlbox run --resume {start.plan.run_id}")
+        start.begin(lock)
+    except OSError as error:
+        raise NodeError(
+            f"the run cannot be written down: {error.strerror or error}",
+            where=str(error.filename or data),
+            next_step="free space there, or name another disk with --data DIR",
+        ) from error
+    finally:
+        lock.leave()
+    return start
+
+
+def _leave_alone(app: App, data: Path, start: Start, alive: Callable[[], bool]) -> int:
+    """Wait until the supervisor has taken over, and say how to come back to the run."""
+    run = start.plan.run_id
+    while alive():
+        try:
+            state = load_run_state(start.run_dir)
+        except SpecError:
+            state = None
+        if state and state.attempt >= start.plan.attempt and state.state == "running":
+            app.result({"run": run, "folder": str(start.run_dir), "state": state.state}, run)
+            app.say(f"run {run} goes on by itself: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
+            return 0
+        time.sleep(_PAUSE_S)
+    return finish(app, data, start.run_dir, start.plan, Holder(what="the end of a run"))
+
+
+def run_goes_on(data: Path, run: str) -> bool:
+    """Whether a run goes on, by its hold of the disk, or by its container while that is still starting."""
+    holder = disk_holder(data)
+    if holder and holder.run == run:
+        return True
+    note = list_notes(data).get(run)
+    return note is not None and connect_engine(note.engine).running(note.name)
+
+
+class _Alive:
+    """Whether a run goes on: its supervisor holds the disk, or its container or process is there."""
+
+    def __init__(self, data: Path, start: Start) -> None:
+        self._data = data
+        self._start = start
+        self._away_since = 0.0
+
+    def __call__(self) -> bool:
+        holder = disk_holder(self._data)
+        if holder and holder.run == self._start.plan.run_id:
+            return True
+        try:
+            found = self._start.alive()
+        except EngineError:
+            self._away_since = self._away_since or time.monotonic()
+            if time.monotonic() - self._away_since > _ENGINE_S:
+                raise
+            return True
+        self._away_since = 0.0
+        return found
+
+
+class Stopped:
+    """Whether Ctrl-C or SIGTERM came; it is asked between polls, so that no step is torn."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def __call__(self) -> bool:
+        return bool(self.name)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal."""
+        self.name = self.name or ("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+
+
+@contextmanager
+def interruptible() -> Iterator[Stopped]:
+    """Note Ctrl-C and SIGTERM instead of dying of them while the block runs."""
+    stopped = Stopped()
+    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -1,0 +1,109 @@
+"""The job of docs/jobs.md works as its page says, and what is wrong with a command line or a `.env` is said at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, Said
+
+(EXAMPLE,) = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
+(ENV,) = re.findall(r"```sh\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def mine(folder: Folder) -> Folder:
+    folder.target("box", ON_IMAGE)
+    folder.lock("box")
+    folder.write("jobs/mine.toml", EXAMPLE.replace('target = "local"', 'target = "box"'))
+    folder.write(".env", ENV)
+    return folder
+
+
+def test_the_example(rlbox: Rlbox, mine: Folder) -> None:
+    said = rlbox("run", "mine", "--dry-run", "--profile", "full", "--set", "patience=90s")
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[:13] == [
+        "# run of mine on box, place docker, profile full",
+        "# attention = flash",
+        "# cache = 76293.9453125 MiB",
+        "# data = {data}/small.jsonl  (profile smoke)",
+        "# memory = 0.7  (profile full)",
+        "# optimizer = true",
+        "# patience = 90 seconds  (--set)",
+        "# rollouts = 50  (profile full)",
+        "# sampling = true  (profile full)",
+        "# secret HF_TOKEN",
+        "# secret HUGGING_FACE_HUB_TOKEN",
+        "# secret WANDB_API_KEY",
+        "# secret WANDB_KEY",
+    ]
+    assert (
+        "/opt/venv/bin/python /data/runs/mine-DRY-RUN/job/mine/train.py /data/small.jsonl --patience 90 "
+        "--cache=76293.9453125 --memory=0.7 --attention=flash" in lines
+    )
+    assert "hf_" not in said.out
+
+
+def test_show(rlbox: Rlbox, mine: Folder) -> None:
+    lines = rlbox("show", "mine").out.splitlines()
+    assert lines[:9] == [
+        "# job mine",
+        "# parameters: --set NAME=VALUE",
+        "data      =            # training data (str, required)",
+        "rollouts  = 2          # rollouts (int, at least 1)",
+        "patience  = 10min      # longest wait for an answer (duration in seconds, at most 2h)",
+        "cache     = 80GB       # size of the cache (size in MiB)",
+        "memory    = 45%        # share of the GPU's memory (fraction, at most 95%)",
+        "attention = flash      # attention kernels (one of flash, eager)",
+        "sampling  = false      # dynamic sampling (bool)",
+    ]
+    assert "# --profile full, over smoke" in lines
+    assert "data = {data}/small.jsonl  # of smoke" in lines
+    assert "# --resume: weights and progress only: the optimizer's state is lost" in lines
+    assert "HF_TOKEN  # required" in lines
+
+
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "real"])
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+def test_a_missing_secret_is_found_before_anything_starts(rlbox: Rlbox, mine: Folder, dry: bool) -> None:
+    (mine.path / ".env").unlink()
+    said = rlbox("run", "mine", "--profile", "smoke", *(["--dry-run"] if dry else []))
+    disk = Path("~/disk").expanduser()
+    assert said == Said(
+        code=2,
+        out="",
+        err="rlbox: error: secret HF_TOKEN (or HUGGING_FACE_HUB_TOKEN) is missing; looked in the environment, "
+        f"{mine.path}/.env (not there), {disk}/.env (not there)\n"
+        f"  next:  write NAME=value into {mine.path}/.env, or export it\n",
+    )
+    assert not (disk / "runs").exists()
+
+
+def test_a_bad_env_file(rlbox: Rlbox, mine: Folder) -> None:
+    mine.write("other.env", "HF_TOKEN='planted' too\nWANDB_API_KEY=planted y'z\n")
+    said = rlbox("run", "mine", "--profile", "smoke", "--dry-run", "--env-file", "other.env")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        "rlbox: error: other.env: 2 problems\n"
+        "  other.env: line 1: something follows the closing quote of HF_TOKEN: put quotes around the whole value\n"
+        "  other.env: line 2: a quote inside the value of WANDB_API_KEY: put quotes around the whole value\n"
+        "  next:  correct the lines named above\n"
+    )
+
+
+def test_several_problems_of_one_command_line(rlbox: Rlbox, mine: Folder) -> None:
+    words = [f"--set={word}" for word in ("rolouts=3", "patience=3h", "memory=70", "attention=flsh")]
+    said = rlbox("run", "mine", "--dry-run", *words)
+    assert (said.code, said.err) == (
+        2,
+        "rlbox: error: job mine: 5 problems\n"
+        "  --set rolouts: not a parameter of job mine (did you mean 'rollouts'?)\n"
+        "  --set data=: parameter data has no value: training data\n"
+        "  parameter patience is 10800 seconds, out of its range -inf to 2h: longest wait for an answer\n"
+        "  --set memory=70: must carry its unit: 70% or 0.7 (got 70): share of the GPU's memory\n"
+        "  --set attention=flsh: must be one of flash, eager (did you mean 'flash'?): attention kernels\n"
+        "  next:  parameters: attention, cache, data, memory, optimizer, patience, rollouts, sampling\n",
+    )

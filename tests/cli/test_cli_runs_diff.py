@@ -1,0 +1,156 @@
+"""`rlbox runs diff`: how two runs differ, and that two equal ones do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from fakes import ON_IMAGE, Folder, Rlbox
+
+from rlbox.act.run_folder import make_run_folder
+from rlbox.act.run_state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.plan.gate_rules import RuleState
+from rlbox.plan.masks import Masks
+from rlbox.plan.params import plan_values
+from rlbox.plan.run import Paths, RunPlan, plan_run
+from rlbox.spec.load import load_job
+
+JOB = """
+title = "learns"
+target = "mine"
+optional_secrets = ["HF_TOKEN"]
+[params]
+rounds = { default = 2, help = "rounds" }
+wait = { default = "30s", unit = "seconds", help = "patience" }
+[profiles.full]
+rounds = 8
+[env]
+HOME = "{run}/home"
+[[stages]]
+name = "train"
+title = "learns"
+command = ["{python}", "train.py", "--rounds", "{param.rounds}", "--out", "{run}/out"]
+env = { WAIT = "{param.wait}" }
+gate = { require = [{ pattern = "loss" }], files = [{ path = "{run}/out" }] }
+"""
+
+
+@pytest.fixture
+def disk(folder: Folder) -> Path:
+    folder.target("mine", ON_IMAGE)
+    folder.job("two", JOB)
+    data = folder.path / "disk"
+    data.mkdir()
+    return data
+
+
+def plan_of(
+    folder: Folder, disk: Path, run_id: str, profile: str = "", settings: dict[str, str] | None = None
+) -> RunPlan:
+    run = str(disk / "runs" / run_id)
+    job = load_job(folder.project, "two")
+    paths = Paths(run=run, job=f"{run}/job", data=str(disk), python="/opt/venv/bin/python")
+    return plan_run(job, plan_values(job, profile, settings or {}), paths, run_id=run_id, place="docker", target="mine")
+
+
+def make_run(
+    folder: Folder, disk: Path, plan: RunPlan, *, version: str = "1.16.0", loss: float = 0.5, seconds: float = 10.0
+) -> Path:
+    text = folder.lock("mine").read_text().replace("1.16.0", version)
+    spec = {"job.toml": JOB, "target.toml": ON_IMAGE, "lock.json": text}
+    run_dir = make_run_folder(disk, plan, None, {f"spec/{name}": value for name, value in spec.items()})
+    lines = [{"stage": "train", "step": 1, "loss": 9.0}, {"stage": "train", "step": 2, "loss": loss}]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    write_run_state(run_dir, passed(plan, seconds), Masks({}))
+    return run_dir
+
+
+def passed(plan: RunPlan, seconds: float, state: str = "held") -> RunState:
+    run = new_run_state(plan, 0)
+    gate = tuple(dataclasses.replace(rule, state=state) for rule in run.stages[0].gate)
+    assert all(isinstance(rule, RuleState) for rule in gate)
+    run = change_stage(run, "train", state="passed", exit_code=0, seconds=seconds, gate=gate)
+    return dataclasses.replace(run, state="passed", exit_code=0)
+
+
+def test_the_same(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
+    for name, seconds in (("two-a", 10.0), ("two-b", 12.5)):
+        make_run(folder, disk, plan_of(folder, disk, name), seconds=seconds)
+    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
+    assert (said.code, said.err) == (0, "")
+    assert (
+        said.out
+        == """--- two-a
++++ two-b
+the same: configuration, gates, outcome and metrics
+@@ durations
+  train: 10.0 s -> 12.5 s
+"""
+    )
+
+
+def test_different(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
+    make_run(folder, disk, plan_of(folder, disk, "two-a"), loss=0.25)
+    other = dataclasses.replace(plan_of(folder, disk, "two-b", "full", {"wait": "1min"}), secrets=("HF_TOKEN",))
+    run_dir = make_run(folder, disk, other)
+    write_run_state(run_dir, passed(other, 10.0, "broken"), Masks({}))
+    (run_dir / "spec/job.toml").write_text(JOB.replace("patience", "how long"))
+    words = ("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
+    said = rlbox(*words)
+    assert said.code == 1
+    told, gates = said.out.split("@@ gates\n")
+    expected = """--- two-a
++++ two-b
+@@ run
+-profile: default
++profile: full
+@@ parameters
+-rounds: 2 (default)
++rounds: 8 (profile full)
+-wait: 30 seconds (default)
++wait: 60 seconds (--set)
+@@ job file
+-params.wait.help: patience
++params.wait.help: how long
+@@ environment
+-train: WAIT: 30
++train: WAIT: 60
+@@ secrets
++HF_TOKEN: handed over
+@@ commands
+-train: {python} train.py --rounds 2 --out {run}/out
++train: {python} train.py --rounds 8 --out {run}/out
+"""
+    assert told == expected
+    assert "-train: require loss: held\n+train: require loss: broken\n" in gates
+    assert "-train: file {run}/out: held\n+train: file {run}/out: broken\n" in gates
+    assert gates.endswith("@@ metrics\n  train.loss: 0.25 -> 0.5\n")
+    data = rlbox(*words, "--json").data["diff"]
+    assert (data["same"], data["same_configuration"]) == (False, False)
+    assert {"part": "metrics", "name": "train.loss", "before": "0.25", "after": "0.5"} in data["differences"]
+
+
+def test_other_packages(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
+    make_run(folder, disk, plan_of(folder, disk, "two-a"))
+    make_run(folder, disk, plan_of(folder, disk, "two-b"), version="1.17.0")
+    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
+    assert said.code == 1
+    assert "@@ lock\n-six: 1.16.0\n+six: 1.17.0\n" in said.out
+
+
+def test_only_what_came_out_differs(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
+    make_run(folder, disk, plan_of(folder, disk, "two-a"))
+    run_dir = make_run(folder, disk, plan_of(folder, disk, "two-b"))
+    (run_dir / "run.json").unlink()
+    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
+    assert said.code == 1
+    assert said.out.splitlines()[2] == "the configuration is the same, what came out is not"
+    assert "+run: never began" in said.out
+
+
+def test_a_run_that_is_not_there(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
+    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("rlbox: error: no run 'two-a'\n")

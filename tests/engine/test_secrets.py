@@ -1,0 +1,247 @@
+"""Planted secrets of a real run in a container, looked for in every place that rlbox makes or writes (show 6)."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from enginebox import Box, containers, docker
+
+TOKEN = "wk+9/planted=Q7zR'x"
+PASSWORD = "planted pass/w\u00f6rd-31"
+UNDECLARED = "planted-undeclared-55"
+
+CARELESS = """
+import base64, json, os, sys, time, urllib.parse
+token, password = os.environ["WANDB_KEY"], os.environ["DB_PASSWORD"]
+other = "plan" + "ted-undeclared-55"
+print(*(f"{name}={value}" for name, value in os.environ.items()), sep="\\n", flush=True)
+for character in "in pieces: " + token + "\\n":
+    os.write(1, character.encode())
+    time.sleep(0.01)
+print(json.dumps([token, password]), urllib.parse.quote(token), base64.b64encode(f"u:{token}".encode()).decode())
+print("Authorization: Bearer", other, "redis://me:" + other + "@db", flush=True)
+time.sleep(1.5)
+raise SystemExit(f"RuntimeError: login with {password} was refused")
+"""
+
+JOB = """
+title = "prints what it should not"
+target = "tiny"
+secrets = ["WANDB_API_KEY", "DB_PASSWORD"]
+[[stages]]
+name = "careless"
+title = "fails with a secret in its mouth"
+command = ["{python}", "{job}/careless/leak.py"]
+limits = { total_s = "2min", silence_s = "1min" }
+"""
+
+
+def needles() -> list[bytes]:
+    """Return what to look for: the secrets as they are and encoded, and a piece of each."""
+    forms = {form for value in (TOKEN, PASSWORD, UNDECLARED) for form in (value, quote(value), quote(value, safe=""))}
+    forms |= {base64.b64encode(value.encode()).decode() for value in (TOKEN, PASSWORD)}
+    return [b"planted", *(form.encode() for form in forms)]
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            yield str(path.relative_to(folder)), path.read_bytes()
+
+
+def leaks(pieces: Iterator[tuple[str, bytes]]) -> list[str]:
+    found = needles()
+    return [name for name, data in pieces if any(needle in name.encode() + b"\n" + data for needle in found)]
+
+
+class Watcher:
+    """Takes the command lines of all processes, and `docker inspect` of the run's container, while it runs."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._ended = threading.Event()
+        self.seen: dict[str, bytes] = {}
+        self.thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        asked = 0.0
+        while not self._ended.wait(0.1):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    self.seen[f"{path} {len(self.seen)}"] = path.read_bytes()
+            if time.monotonic() - asked > 1:
+                asked = time.monotonic()
+                for name in containers(self._box.data):
+                    for words in (["inspect", name], ["logs", name]):
+                        done = subprocess.run(["docker", *words], capture_output=True, check=False)
+                        self.seen[f"container {name} {words[0]} {asked}"] = done.stdout + done.stderr
+
+    def end(self) -> None:
+        self._ended.set()
+        self.thread.join()
+
+
+@pytest.fixture
+def planted(tiny: Box) -> Box:
+    (tiny.project / "jobs/careless").mkdir(parents=True)
+    (tiny.project / "jobs/careless/leak.py").write_text(CARELESS)
+    tiny.job("careless", JOB)
+    (tiny.project / ".env").write_bytes(
+        f"export WANDB_API_KEY = \"{TOKEN}\" # mine\r\nDB_PASSWORD='{PASSWORD}'\r\n".encode()
+    )
+    return tiny
+
+
+def test_secrets_are_nowhere(planted: Box) -> None:
+    watcher = Watcher(planted)
+    watcher.thread.start()
+    result = planted("run", "careless")
+    watcher.end()
+    run = planted.runs()[-1]
+    assert result.code == 1, result.err
+    log = (run / "stages/1-careless/stage.log").read_text()
+    assert "in pieces: ***\n" in log
+    assert "RuntimeError: login with *** was refused" in log
+    assert any(name.startswith("container ") for name in watcher.seen)
+    assert leaks(iter(watcher.seen.items())) == []
+    assert leaks(files_below(planted.data)) == []
+    said = {"run": result.out + result.err}
+    for words in (["runs"], ["runs", "--json"], ["logs", "--stage", "careless"]):
+        shown = planted(*words, "--target", "tiny")
+        said[" ".join(words)] = shown.out + shown.err
+    assert leaks((name, text.encode()) for name, text in said.items()) == []
+
+
+@pytest.mark.slow
+def test_secrets_are_in_no_layer_bundle_or_report(planted: Box, tmp_path: Path) -> None:
+    """The image is built anew with the secrets in `.env` and the environment; all that a failed run leaves is kept."""
+    target = planted.project / "images/tiny/target.toml"
+    target.write_text(target.read_text() + '[env]\nBUILT = "with secrets around"\n')
+    for words in (("lock", "tiny"), ("build", "tiny")):
+        assert planted(*words, WANDB_API_KEY=TOKEN, DB_PASSWORD=PASSWORD).code == 0
+    assert planted("run", "careless", WANDB_API_KEY=TOKEN).code == 1
+    run = planted.runs()[-1].name
+    for words in (
+        ["bundle", run, "--out", str(tmp_path / "bundle.tar.gz")],
+        ["report", run, "--out", str(tmp_path / "r.html")],
+    ):
+        result = planted(*words, "--target", "tiny")
+        assert result.code == 0, result.err
+    unpacked = tmp_path / "unpacked"
+    with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
+        archive.extractall(unpacked, filter="data")
+    assert leaks(files_below(unpacked)) == []
+    assert leaks(iter([("report", (tmp_path / "r.html").read_bytes())])) == []
+    inspected = docker("image", "inspect", "rlbox/tiny:latest") + docker("history", "--no-trunc", "rlbox/tiny:latest")
+    assert leaks(iter([("image", inspected.encode())])) == []
+    assert leaks(layers("rlbox/tiny:latest", tmp_path / "image.tar")) == []
+
+
+def layers(tag: str, archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield every file of every layer of an image."""
+    docker("save", "--output", str(archive), tag)
+    with tarfile.open(archive) as image:
+        for member in image:
+            file = image.extractfile(member)
+            if file is None:
+                continue
+            try:
+                layer = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115 - closed with its archive
+            except tarfile.ReadError:
+                file.seek(0)
+                yield member.name, file.read()
+                continue
+            for entry in layer:
+                inner = layer.extractfile(entry) if entry.isfile() else None
+                yield f"{member.name}: {entry.name}", inner.read() if inner else b""
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_gets_no_secrets_ends_with_the_cause(planted: Box) -> None:
+    """The container is started again by hand, when nobody sends them: it says so and ends, and waits for no stage."""
+    assert planted("run", "careless").code == 1
+    run = planted.runs()[-1]
+    words = ["docker", "run", "--rm", f"--volume={planted.data}:/data", "rlbox/tiny:latest"]
+    argv = ["/opt/rlbox/bin/python", "-m", "rlbox.cli.supervise", f"/data/runs/{run.name}"]
+    done = subprocess.run([*words, *argv], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 7, done.stderr
+    assert "did not come over standard input" in done.stderr
+
+
+RAY_JOB = """
+title = "a Ray job that looks for its secret everywhere"
+target = "local"
+secrets = ["WANDB_API_KEY"]
+[ports]
+ray = 21741
+dashboard = 21742
+[[services]]
+name = "ray"
+title = "Ray head"
+command = [
+    "ray", "start", "--head", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1", "--port={port.ray}",
+    "--dashboard-host=127.0.0.1", "--dashboard-port={port.dashboard}",
+    "--min-worker-port=21750", "--max-worker-port=21799",
+    "--num-cpus=2", "--object-store-memory=100000000", "--temp-dir=/tmp/rlbox-ray-{port.ray}",
+]
+ports = ["ray", "dashboard"]
+start_s = "3min"
+ready = { url = "http://127.0.0.1:{port.dashboard}/api/jobs/" }
+[[stages]]
+name = "asks"
+title = "asks its workers"
+services = ["ray"]
+command = ["{python}", "{job}/asks/ask.py", "127.0.0.1:{port.ray}", "{port.dashboard}", "/tmp/rlbox-ray-{port.ray}"]
+ray = { dashboard = "http://127.0.0.1:{port.dashboard}", service = "ray", temp_dir = "/tmp/rlbox-ray-{port.ray}" }
+gate = { require = [{ pattern = "a worker has the secret" }, { pattern = "found nowhere" }] }
+limits = { total_s = "5min", silence_s = "2min" }
+"""
+
+ASK = """
+import os, pathlib, sys, urllib.request
+import ray
+address, dashboard, folder = sys.argv[1:]
+ray.init(address=address)
+
+@ray.remote
+def secret():
+    return os.environ["WANDB_KEY"]
+
+token = ray.get(secret.remote())
+assert token == os.environ["WANDB_API_KEY"], "the driver has another one"
+print("a worker has the secret", flush=True)
+found = []
+for path in pathlib.Path(folder).rglob("*"):
+    if path.is_file() and token.encode() in path.read_bytes():
+        found.append(str(path))
+for page in ("api/jobs/", "api/v0/jobs", "api/v0/workers", "api/v0/runtime_envs", "nodes?view=summary"):
+    with urllib.request.urlopen(f"http://127.0.0.1:{dashboard}/{page}") as answer:
+        if token.encode() in answer.read():
+            found.append(page)
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        if token.encode() in path.read_bytes():
+            found.append(str(path))
+    except OSError:
+        continue
+print("found in", *found) if found else print("found nowhere")
+"""
+
+
+@pytest.mark.slow
+def test_ray_workers_have_them_and_ray_shows_them_nowhere(local: Box) -> None:
+    (local.project / "jobs/asks").mkdir(parents=True)
+    (local.project / "jobs/asks/ask.py").write_text(ASK)
+    local.job("asks", RAY_JOB)
+    result = local("run", "asks", WANDB_KEY=TOKEN)
+    assert result.code == 0, result.err
+    assert leaks(files_below(local.data / "runs")) == []

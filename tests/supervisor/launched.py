@@ -1,0 +1,254 @@
+"""Real command lines over runs in place, without the preparation of the place: what tests of their survival share."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakes import CHECKOUT, ON_IMAGE, Folder
+from supervised import Bench, file_rule, wait_for
+
+from rlbox.act.disk_lock import Holder, disk_holder, take_disk
+from rlbox.act.process_table import carries, probe_process, probe_processes
+from rlbox.act.reconcile import Reconciled, reconcile
+from rlbox.act.run_folder import holder_of, load_plan, write_plan
+from rlbox.act.run_state import RunState, load_run_state, run_cause
+from rlbox.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
+from rlbox.cli.run_here import HereStart, Place
+from rlbox.errors import SpecError
+from rlbox.plan.apply_layout import Layout
+from rlbox.plan.causes import Cause
+from rlbox.plan.run import RunPlan
+
+# `rlbox`, with this interpreter as the place of all targets
+BARE = """
+import os, sys
+from pathlib import Path
+import rlbox.cli.run_here as here
+from rlbox.cli import main
+from rlbox.plan.apply_layout import Layout
+layout = Layout(data="/data")
+place = here.Place(python=Path(sys.executable), words=(), env=dict(os.environ), layout=layout)
+here.prepare_place = lambda *words, **more: place
+sys.exit(main(sys.argv[1:]))
+"""
+
+JOB = """
+title = "two small stages"
+target = "mine"
+[[stages]]
+name = "first"
+title = "writes a file"
+command = ["sh", "-c", "FIRST"]
+limits = { total_s = 60, silence_s = 30 }
+[stages.gate]
+require = [{ pattern = 'made it' }]
+files = [{ path = "{run}/made-1" }]
+[[stages]]
+name = "second"
+title = "needs it"
+command = ["sh", "-c", "SECOND"]
+limits = { total_s = 60, silence_s = 30 }
+[stages.gate]
+files = [{ path = "{run}/made-2" }]
+"""
+FIRST = "echo one > {run}/made-1; echo made it"
+SECOND = "echo two > {run}/made-2; echo done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What one command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return dict(json.loads(self.out))
+
+
+class Disk:
+    """A data disk on which runs in place are started without a command line, which would cost a second each."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.data.mkdir(exist_ok=True)
+        self.run_dirs: list[Path] = []
+
+    def make(self, *stages: tuple[str, str], **changes: Any) -> RunPlan:
+        """Write the directory of a run of shell commands (name and script; `{run}` is the run directory)."""
+        run_dir = self.data / "runs" / f"job-{len(self.run_dirs)}"
+        bench = Bench(run_dir)
+        bench.run_id = run_dir.name
+        for name, script in stages:
+            files = (file_rule(run_dir / f"made-{name}"),)
+            bench.stage(name, ("sh", "-c", script.replace("{run}", str(run_dir))), files=files)
+        bench.write_plan()
+        plan = load_plan(run_dir)
+        paths = dataclasses.replace(plan.paths, data=str(self.data))
+        plan = dataclasses.replace(plan, paths=paths, user="tester", uid=os.getuid(), host="here", **changes)
+        write_plan(run_dir, plan)
+        self.run_dirs.append(run_dir)
+        return plan
+
+    def begin(self, plan: RunPlan) -> HereStart:
+        """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
+        place = Place(python=Path(sys.executable), words=(), env=dict(os.environ), layout=Layout(data="/data"))
+        start = HereStart(plan=plan, run_dir=self.data / "runs" / plan.run_id, place=place, secrets={})
+        lock = take_disk(self.data, holder_of(plan))
+        try:
+            start.begin(lock)
+        finally:
+            lock.leave()
+        return start
+
+    def reconcile(self) -> Reconciled:
+        return reconcile(self.data, Holder(what="test"))
+
+    def state(self) -> RunState:
+        return load_run_state(self.run_dirs[-1])
+
+    def states(self) -> list[str]:
+        try:
+            return [stage.state for stage in self.state().stages]
+        except SpecError:
+            return []
+
+    def cause(self) -> Cause:
+        cause = run_cause(self.state())
+        assert cause
+        return cause
+
+    def supervisor(self) -> SupervisorFacts:
+        """The supervisor of the latest run, once it is there."""
+        wait_for(lambda: load_supervisor(self.run_dirs[-1]))
+        facts = load_supervisor(self.run_dirs[-1])
+        assert facts
+        return facts
+
+    def wait_until_free(self) -> None:
+        """Wait until nobody holds the disk: the run, and all that watched over it, have ended."""
+        wait_for(lambda: disk_holder(self.data) is None)
+
+    def marked(self) -> list[int]:
+        """Processes that carry the mark of a run of this disk."""
+        table = probe_processes()
+        return [p.pid for r in self.run_dirs for p in table.values() if not p.gone and carries(p.pid, mark(r.name))]
+
+    def close(self) -> None:
+        """End what a failed test leaves."""
+        for run_dir in self.run_dirs:
+            facts = load_supervisor(run_dir)
+            if facts and supervisor_lives(facts):
+                os.kill(facts.pid, signal.SIGKILL)
+        for pid in self.marked():
+            os.kill(pid, signal.SIGKILL)
+
+
+def mark(run: str) -> dict[str, str]:
+    return {"RLBOX_RUN": run}
+
+
+class Site:
+    """A project folder and a data disk, and command lines over them."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = Folder(root / "project")
+        self.folder.target("mine", ON_IMAGE)
+        self.folder.lock("mine")
+        self.data = root / "data"
+        self.data.mkdir(exist_ok=True)
+        self.env = {
+            **os.environ,
+            "RLBOX_DATA": str(self.data),
+            "PYTHONPATH": str(CHECKOUT),
+            "XDG_CACHE_HOME": str(root / "cache"),
+        }
+
+    def job(self, first: str = FIRST, second: str = SECOND) -> None:
+        """Write the job `two`."""
+        self.folder.job("two", JOB.replace("FIRST", first).replace("SECOND", second))
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-c", BARE, *words]
+
+    def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a command line in a session of its own, as a terminal would."""
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(
+            self.argv(*words), cwd=self.folder.path, env=self.env, start_new_session=True, **(pipes | more)
+        )
+
+    def __call__(self, *words: str) -> Said:
+        with self.start(*words) as process:
+            out, err = process.communicate(timeout=120)
+        return Said(code=process.returncode, out=out, err=err)
+
+    def run(self, *words: str) -> Said:
+        """Carry out `rlbox run two --place here`."""
+        return self("run", "two", "--place", "here", *words)
+
+    def detach(self, *words: str) -> str:
+        """Start a run that goes on by itself; return its id."""
+        said = self.run("--detach", *words)
+        assert said.code == 0, said.err
+        return said.out.strip()
+
+    def runs(self) -> list[Path]:
+        """The run directories, the oldest first."""
+        found = [path for path in (self.data / "runs").glob("*") if (path / "plan.json").exists()]
+        return sorted(found, key=lambda path: path.name)
+
+    def run_dir(self) -> Path:
+        return self.runs()[-1]
+
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.run_dir() / "run.json").read_text()))
+
+    def states(self) -> list[str]:
+        try:
+            return [stage["state"] for stage in self.state()["stages"]]
+        except (OSError, ValueError, IndexError):
+            return []
+
+    def cause(self) -> str:
+        state = self.state()
+        causes = [state["cause"], *(stage["cause"] for stage in state["stages"])]
+        return str(next(cause["what"] for cause in causes if cause))
+
+    def supervisor(self) -> SupervisorFacts:
+        """The supervisor of the latest run, once it is there."""
+        wait_for(lambda: self.runs() and load_supervisor(self.run_dir()))
+        facts = load_supervisor(self.run_dir())
+        assert facts
+        return facts
+
+    def marked(self) -> list[int]:
+        """Processes that carry the mark of a run of this site, or are its supervisor or warden."""
+        table = probe_processes()
+        found = []
+        for run in self.runs():
+            found += [p.pid for p in table.values() if not p.gone and carries(p.pid, mark(run.name))]
+            facts = load_supervisor(run)
+            if facts:
+                now = probe_process(facts.pid)
+                found += [facts.pid] if now and now.started == facts.started and not now.gone else []
+        return found
+
+    def wait_for_end(self) -> None:
+        """Wait until nothing of a run lives any more."""
+        wait_for(lambda: not self.marked())
+
+    def close(self) -> None:
+        """End what a failed test leaves."""
+        for pid in self.marked():
+            os.kill(pid, signal.SIGKILL)

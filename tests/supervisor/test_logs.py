@@ -1,0 +1,236 @@
+"""What processes write: masked, whole, dated, judged while it comes; whatever happens to the files and the readers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from supervised import Bench, free_port, line_rule, python, service, wait_for
+from test_ray_stage import HEAD
+
+from rlbox.act.log_pump import LogPump
+from rlbox.plan.masks import Masks
+from rlbox.plan.run import RayPlan
+
+SECRET = "planted-5ecret"
+SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}
+HOLDER = """
+import array, socket, sys, time
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1]); server.listen(); print("up", flush=True)
+connection, _ = server.accept()
+_, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(4))
+held = array.array("i", ancillary[0][2])
+connection.send(b"x")
+time.sleep(600)
+"""
+"""A process outside of the run that is handed a stage's output and keeps it."""
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def events(bench: Bench, kind: str) -> list[dict[str, object]]:
+    return [event for event in bench.events() if event["event"] == kind]
+
+
+def test_a_secret_never_reaches_the_log_however_it_is_cut(bench: Bench) -> None:
+    bench.environment = SECRETS
+    code = (
+        "import os, time\n"
+        "secret = os.environ['WANDB'].encode()\n"
+        "for cut in (1, 7, len(secret) - 1):\n"
+        "    os.write(1, b'key ' + secret[:cut]); time.sleep(0.2); os.write(1, secret[cut:] + b' end\\n')\n"
+        "os.write(2, b'x' * 70000 + secret + b'planted')"
+    )
+    bench.stage("train", python(code), require=(line_rule(r"^key \*\*\* end$", count=3),))
+    assert bench.run() == 0
+    assert bench.log("1-train/stage.log") == "key *** end\n" * 3 + "x" * 70000 + "***planted"
+
+
+def test_secrets_of_services_plots_and_ray_drivers_are_masked(bench: Bench, tmp_path: Path) -> None:
+    port = free_port()
+    head = service("ray", port, python(HEAD, str(port), str(tmp_path), ""), contains="")
+    told = ("sh", "-c", 'echo "service $WANDB"; exec "$@"', "sh", *head.argv)
+    bench.environment = SECRETS
+    bench.stage(
+        "smoke",
+        python("import os; print('driver', os.environ['WANDB'])"),
+        services=(replace(head, argv=told, ready=replace(head.ready, url=f"http://127.0.0.1:{port}/api/jobs/")),),
+        ray=RayPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run"),
+        require=(line_rule(r"^driver \*\*\*$"), line_rule(r"^service \*\*\*$", log="ray")),
+    )
+    bench.plot = ("sh", "-c", 'echo "plot $WANDB"; exit 1')
+    (bench.run_dir / "job").mkdir(parents=True)
+    (bench.run_dir / "job/metrics.jsonl").touch()
+    assert bench.run() == 0
+    assert (bench.run_dir / "plot.log").read_text() == "plot ***\n"
+    found = [path for path in bench.run_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert found == []
+
+
+def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:
+    bench = Bench(tiny_disk / "run")
+    flood = "import os, time\ni = 0\nwhile True: os.write(1, b'line %d\\n' % i * 99); i += 1"
+    bench.stage("train", python(flood))
+    bench.stage("later", ("true",))
+    assert bench.run() == 5
+    assert bench.cause().what.startswith("data disk full: 0.0 MiB free")
+    assert bench.states() == ["failed", "not started"]
+    text = bench.log("1-train/stage.log")
+    assert len(text) > 3 << 20
+    assert all(b.startswith("line ") for _, b in pairwise(text.splitlines()[:-1]))
+
+
+def test_removed_log_directory(bench: Bench) -> None:
+    bench.stage("train", python("import time\nfor i in range(6000): print(i, flush=True); time.sleep(0.01)"))
+    bench.start()
+    folder = bench.run_dir / "stages/1-train"
+    wait_for(lambda: (folder / "stage.log").exists() and (folder / "stage.log").read_text())
+    shutil.rmtree(folder)
+    assert bench.finish()[0] == 5
+    assert bench.cause().kind == "disk"
+    assert bench.cause().what == "the run directory cannot be written: No such file or directory"
+    assert bench.cause().where == str(folder / "stage.log")
+
+
+@pytest.mark.parametrize("how", ["remove", "rename", "replace"])
+def test_a_log_that_is_taken_away_is_there_again(bench: Bench, tmp_path: Path, how: str) -> None:
+    go = tmp_path / "go"
+    wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    code = f"import os, time\nprint('one', flush=True)\n{wait}\nprint('two')"
+    bench.stage("train", python(code), require=(line_rule("one"), line_rule("two")))
+    bench.start()
+    log = bench.run_dir / "stages/1-train/stage.log"
+    wait_for(lambda: log.exists() and log.read_text() == "one\n")
+    log.rename(log.with_suffix(".1")) if how != "remove" else log.unlink()
+    if how == "replace":
+        log.touch()
+    wait_for(lambda: events(bench, "log-restored"))
+    go.touch()
+    assert bench.finish()[0] == 0
+    assert log.read_text() == "one\ntwo\n"
+
+
+def test_a_log_that_is_emptied_goes_on(bench: Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = (
+        "import os, time\nprint('one ' * 99, flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('two')"
+    )
+    bench.stage("train", python(code), require=(line_rule("one"), line_rule("^two")))
+    bench.start()
+    log = bench.run_dir / "stages/1-train/stage.log"
+    wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").gate[0].state == "held")
+    os.truncate(log, 0)
+    go.touch()
+    assert bench.finish()[0] == 0
+    assert log.read_text() == "two\n"
+    assert [event["log"] for event in events(bench, "log-emptied")] == ["stage"]
+
+
+def test_binary_log(bench: Bench) -> None:
+    code = (
+        "import os, random\nrandom.seed(5)\nos.write(1, random.randbytes(3 << 20))\n"
+        "os.write(1, b'\\n\\x00\\xff Final\\n')\nos.write(1, random.randbytes(99))"
+    )
+    bench.stage("train", python(code), require=(line_rule("Final$"),), forbid=(line_rule("nothing like this"),))
+    assert bench.run() == 0
+    assert (bench.run_dir / "stages/1-train/stage.log").stat().st_size == (3 << 20) + 10 + 99
+
+
+def test_an_outsider_that_holds_the_output_does_not_delay_the_end(bench: Bench, tmp_path: Path) -> None:
+    place = tmp_path / "holder"
+    code = (
+        "import array, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print('handed over', flush=True)\n"
+        "s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [1]))]); s.recv(1)"
+    )
+    with subprocess.Popen(python(HOLDER, str(place)), stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        bench.stage("train", python(code, str(place)), require=(line_rule("handed over"),))
+        assert bench.run() == 0
+        assert holder.poll() is None
+        holder.kill()
+
+
+def test_last_words_are_not_cut_short(bench: Bench) -> None:
+    """A process that is told to end and has more to say than a pipe holds."""
+    code = (
+        "import os, signal, sys, time\n"
+        "def end(*_):\n    os.write(1, b'y' * 99); os.writev(1, [b'x' * 1000000] * 5); os._exit(3)\n"
+        "signal.signal(15, end)\nprint('stop me', flush=True)\ntime.sleep(600)"
+    )
+    bench.stage("train", python(code), forbid=(line_rule("stop me"),))
+    assert bench.run() == 1
+    assert bench.last("train").exit_code == 3
+    assert len(bench.log("1-train/stage.log")) == 8 + 99 + 5_000_000
+
+
+def test_failure_lines_are_events_at_once(bench: Bench) -> None:
+    bench.environment = SECRETS
+    code = "import os, time; print('a'); print('RuntimeError: no', os.environ['WANDB'], flush=True); time.sleep(600)"
+    bench.stage("train", python(code), forbid=(line_rule("^Runtime"),))
+    assert bench.run() == 1
+    told = [(e["event"], e["log"], e["number"], e["line"]) for e in bench.events() if "number" in e]
+    assert set(told) == {
+        ("forbidden", "stage", 2, "RuntimeError: no ***"),
+        ("fatal", "stage", 2, "RuntimeError: no ***"),
+    }
+    kinds = [event["event"] for event in bench.events()]
+    assert kinds.index("forbidden") < len(kinds) - 1 - kinds[::-1].index("stage")
+
+
+def test_times_beside_the_log(bench: Bench) -> None:
+    code = "import time\nfor i in range(5): print('x' * 10, flush=True); time.sleep(0.6)"
+    bench.stage("train", python(code))
+    assert bench.run() == 0
+    rows = [tuple(map(int, line.split())) for line in bench.log("1-train/stage.log.times").splitlines()]
+    assert rows[0][0] == 0
+    assert 2 <= len(rows) <= 4
+    assert all(a[0] < b[0] and a[0] % 11 == 0 and b[1] - a[1] >= 1000 for a, b in pairwise(rows))
+
+
+def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
+    size, ahead = 80 << 20, 32 << 20
+    pump = LogPump(Masks({}))
+    with pump.pipe("stage", tmp_path / "x.log") as output:
+        writer = subprocess.Popen(["head", "-c", str(size), "/dev/zero"], stdout=output)
+    log = pump.logs["stage"]
+    wait_for(lambda: log.waiting > ahead)
+    count = 0
+    while count < size:
+        assert log.waiting <= ahead + (8 << 20)
+        data = log.read()
+        count += len(data)
+        if not data:
+            pump.wait(0.1)
+    assert writer.wait() == 0
+    pump.close()
+    assert (log.size, log.waiting) == (size, 0)
+    log.close()
+
+
+def test_the_end_of_the_supervisor_ends_who_writes(bench: Bench) -> None:
+    bench.stage("train", python("import time\nwhile True: print('step', flush=True); time.sleep(0.05)"))
+    supervisor = bench.start()
+    wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").state == "running")
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.finish()
+    wait_for(lambda: bench.marked() == [])

@@ -1,0 +1,239 @@
+"""Runs in place survive whatever watches over them, and what is recorded of their end is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launched import Disk
+from supervised import wait_for
+
+from rlbox.act.attempts import begin_attempt
+from rlbox.act.disk_lock import LOCK_FILE, Holder, disk_holder, take_disk
+from rlbox.act.process_table import probe_process
+from rlbox.act.run_folder import load_plan, write_plan
+from rlbox.act.run_rebuild import last_state
+from rlbox.act.run_state import RUN_FILE
+from rlbox.act.stop import stop_run
+from rlbox.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.errors import LockHeld, NodeError
+
+MAKES = "echo one > {run}/made-first"
+HANGS = "echo there; sleep 600"
+# a stage with a child that has no mark of the run in its environment and a session of its own
+HIDES = "env -i setsid sh -c 'echo $$ > {run}/hidden; exec sleep 601' & sleep 0.2; echo there; sleep 600"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def going(disk: Disk, second: str = HANGS) -> Path:
+    """Start a run that is in its second stage; return its directory."""
+    disk.begin(disk.make(("first", MAKES), ("second", second)))
+    wait_for(lambda: disk.states() == ["passed", "running"])
+    return disk.run_dirs[-1]
+
+
+def gone(pid: int) -> bool:
+    process = probe_process(pid)
+    return process is None or process.gone
+
+
+def test_killed_supervisor_is_recorded_at_once_and_nothing_is_left(disk: Disk) -> None:
+    run_dir = going(disk, HIDES)
+    wait_for(lambda: (run_dir / "hidden").exists())
+    hidden = int((run_dir / "hidden").read_text())
+    os.kill(disk.supervisor().pid, signal.SIGKILL)
+    disk.wait_until_free()
+    assert disk.states() == ["passed", "failed"]
+    assert disk.state().exit_code == 1
+    assert disk.cause().what == "the supervisor was killed (signal 9 (SIGKILL)) while stage second was running"
+    assert disk.cause().next_step == f"rlbox run --resume {run_dir.name}"
+    assert disk.marked() == []
+    wait_for(lambda: gone(hidden))
+
+
+def test_killed_warden_changes_nothing(disk: Disk) -> None:
+    run_dir = going(disk, "sleep 1; echo two > {run}/made-second")
+    os.kill(disk.supervisor().warden, signal.SIGKILL)
+    holder = disk_holder(disk.data)
+    assert holder
+    assert (holder.run, holder.user) == (run_dir.name, "tester")
+    disk.wait_until_free()
+    assert disk.state().state == "passed"
+
+
+def test_both_killed(disk: Disk) -> None:
+    """The next verb ends what is left, also what hides its mark, and nothing else; then it says the truth."""
+    run_dir = going(disk, HIDES)
+    wait_for(lambda: (run_dir / "processes.json").exists() and (run_dir / "hidden").exists())
+    hidden = int((run_dir / "hidden").read_text())
+    wait_for(lambda: hidden in [pid for pid, _ in json.loads((run_dir / "processes.json").read_text())["processes"]])
+    facts = disk.supervisor()
+    for pid in (facts.warden, facts.pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: disk_holder(disk.data) is None)
+    assert disk.states() == ["passed", "running"]
+    assert disk.reconcile().unsettled == {}
+    assert disk.states() == ["passed", "failed"]
+    assert "gone without a word" in disk.cause().what
+    assert disk.marked() == []
+    wait_for(lambda: gone(hidden))
+
+
+def test_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None:
+    run_dir = going(disk)
+    plan = load_plan(run_dir)
+
+    def stop(user: str) -> None:
+        stop_run(disk.data, run_dir, plan, user=user, by="rlbox stop")
+
+    stops = [threading.Thread(target=stop, args=(user,)) for user in ("alice", "alice")]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        thread.join()
+    assert disk.states() == ["passed", "interrupted"]
+    assert disk.cause().what == "interrupted by rlbox stop (alice)"
+    before = (run_dir / RUN_FILE).read_bytes()
+    stop("bob")
+    assert disk.reconcile().holder is None
+    assert (run_dir / RUN_FILE).read_bytes() == before
+
+
+def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
+    run_dir = going(disk)
+    os.kill(disk.supervisor().pid, signal.SIGSTOP)
+    stop_run(disk.data, run_dir, load_plan(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
+    disk.wait_until_free()
+    assert disk.state().state == "interrupted"
+    assert disk.state().exit_code == 130
+    assert disk.cause().what.startswith("interrupted by rlbox stop (alice); then the supervisor was killed")
+    assert disk.marked() == []
+
+
+def test_a_run_directory_that_is_removed(disk: Disk) -> None:
+    run_dir = going(disk)
+    shutil.rmtree(run_dir)
+    disk.wait_until_free()
+    assert disk.states() == ["passed", "failed"]
+    assert disk.cause().what.startswith("the run directory was removed while the run went on")
+    assert disk.state().exit_code == NodeError.exit_code
+    assert disk.marked() == []
+
+
+def test_one_run_holds_the_disk(disk: Disk) -> None:
+    run_dir = going(disk)
+    with pytest.raises(LockHeld) as refused:
+        take_disk(disk.data, Holder(), 0.1, stage_of=lambda run: "second")
+    who = f"started by tester (uid {os.getuid()}) on here, since"
+    assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
+    assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
+    stop_run(disk.data, run_dir, load_plan(run_dir), user="alice", by="rlbox stop")
+    take_disk(disk.data, Holder()).leave()  # what the file says is stale and blocks nobody
+
+
+def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
+    (disk.data / LOCK_FILE).write_bytes(b"\xff{")
+    lock = take_disk(disk.data, Holder(user="alice"))
+    assert (disk.data / LOCK_FILE).stat().st_mode & 0o777 == 0o666
+    os.pwrite(lock.handle, b"\xff", 0)
+    holder = disk_holder(disk.data)
+    assert holder
+    assert holder.what == "no word about it"
+    lock.leave()
+    assert disk_holder(disk.data) is None
+
+
+def dead(disk: Disk, **facts: object) -> Path:
+    """Make the directory of a run that was killed in its second stage, with changed facts about its supervisor."""
+    run_dir = going(disk)
+    supervisor = disk.supervisor()
+    for pid in (supervisor.warden, supervisor.pid):
+        os.kill(pid, signal.SIGKILL)
+    disk.wait_until_free()
+    known = json.loads((run_dir / SUPERVISOR_FILE).read_text())
+    (run_dir / SUPERVISOR_FILE).write_text(json.dumps(known | facts))
+    return run_dir
+
+
+def test_a_machine_that_was_restarted(disk: Disk) -> None:
+    dead(disk, boot_id="an earlier one")
+    disk.reconcile()
+    assert disk.cause().what == "the machine was restarted while stage second was running"
+    assert (disk.state().state, disk.state().exit_code) == ("failed", 1)
+
+
+def test_a_torn_state_is_told_from_the_events(disk: Disk) -> None:
+    run_dir = dead(disk, init=1)
+    text = (run_dir / RUN_FILE).read_bytes()
+    (run_dir / RUN_FILE).write_bytes(text[: len(text) // 2])
+    (run_dir / f".{RUN_FILE}.123").write_bytes(text[:10])
+    with open(run_dir / "events.jsonl", "ab") as events:
+        events.write(b'{"t": "2026-01-01T00:00:00+00:00", "stage": "sec')
+    disk.reconcile()
+    assert disk.states() == ["passed", "failed"]
+    assert disk.cause().what == "the container that rlbox runs in was restarted while stage second was running"
+    assert not list(run_dir.glob(f".{RUN_FILE}.*"))
+    assert json.loads((run_dir / "events.jsonl").read_text().splitlines()[-1])["settled"] is True
+
+
+def test_a_run_that_never_started_stays_and_starts_later(disk: Disk) -> None:
+    plan = disk.make(("first", MAKES))
+    assert disk.reconcile().unsettled == {}
+    assert last_state(disk.run_dirs[-1], plan) is None
+    disk.begin(plan)
+    disk.wait_until_free()
+    assert disk.state().state == "passed"
+
+
+def test_an_attempt_moves_what_the_one_before_left(disk: Disk) -> None:
+    run_dir = dead(disk)
+    disk.reconcile()
+    plan = load_plan(run_dir)
+    second = plan.stages[1].__class__(
+        **{**vars(plan.stages[1]), "argv": ("sh", "-c", f"echo two > {run_dir}/made-second")}
+    )
+    again = plan.__class__(**{**vars(plan), "attempt": 2, "stages": (plan.stages[0], second)})
+    write_plan(run_dir, again)
+    os.mkdir(run_dir / "stages/2-second/attempt-1")  # a kill in the middle of moving
+    disk.begin(again)
+    wait_for(lambda: disk.state().attempt == 2)
+    disk.wait_until_free()
+    state = disk.state()
+    assert [(stage.state, stage.attempt) for stage in state.stages] == [("passed", 1), ("passed", 2)]
+    assert (run_dir / "stages/2-second/attempt-1/stage.log").read_text() == "there\n"
+    assert json.loads((run_dir / "run.attempt-1.json").read_text())["state"] == "failed"
+    assert begin_attempt(run_dir, plan, 1).stages[0].state == "waiting"  # a plan of attempt 1 begins anew
+
+
+def test_ends_between_stages_and_after_the_last(disk: Disk) -> None:
+    run_dir = dead(disk)
+    data = json.loads((run_dir / RUN_FILE).read_text())
+    data["stages"][1]["state"] = "waiting"
+    (run_dir / RUN_FILE).write_text(json.dumps(data))
+    disk.reconcile()
+    assert disk.states() == ["passed", "not started"]
+    assert disk.cause().what.endswith("before stage second began")
+    data["stages"][1]["state"] = "passed"
+    (run_dir / RUN_FILE).write_text(json.dumps(data))
+    disk.reconcile()
+    assert (disk.state().state, disk.state().plot.state) == ("passed", "failed")
+
+
+def test_a_clock_that_is_set_back_makes_no_stage_shorter_than_it_was(disk: Disk) -> None:
+    disk.begin(disk.make(("first", f"sleep 0.3; {MAKES}")))
+    disk.wait_until_free()
+    assert 0.3 < disk.state().stages[0].seconds < 60
+    assert time.monotonic() > 0

@@ -1,0 +1,102 @@
+"""Credentials that nobody declared are masked by their place, however a log is cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.plan.credentials import CredentialStream, mask_credentials
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("postgres://me:pa@ss@db:5432/x", "postgres://me:***@db:5432/x"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("git clone https://ghp_abc@github.com/x/y", "git clone https://***@github.com/x/y"),
+        ("HTTPS_PROXY=http://u:p@proxy:3128", "HTTPS_PROXY=http://u:***@proxy:3128"),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        ("authorization: Basic dXNlcjpwYXNz\nnext", "authorization: Basic ***\nnext"),
+        ('{"Authorization": "Bearer abc", "x": 1}', '{"Authorization": "Bearer ***", "x": 1}'),
+        ('{\\"Authorization\\": \\"token abc\\"}', '{\\"Authorization\\": \\"token ***\\"}'),
+        ("('authorization', b'Bearer abc')", "('authorization', b'Bearer ***')"),
+        ("Authorization: AWS4 0123456789abcdefXYZ", "Authorization: ***"),
+        ("-H 'Proxy-Authorization: Basic abc' -v", "-H 'Proxy-Authorization: Basic ***' -v"),
+        (
+            "HTTP_AUTHORIZATION AUTHORIZATION=Bearer 0123456789abcdefXYZ.q",
+            "HTTP_AUTHORIZATION AUTHORIZATION=Bearer ***",
+        ),
+    ],
+)
+def test_masked(text: str, masked: str) -> None:
+    assert mask_credentials(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://127.0.0.1:8000/v1/models",
+        "Loading https://huggingface.co/org/model@main",
+        "git clone ssh://git@github.com/org/repository",
+        "mail me@example.org about http://host",
+        "the bearer of bad news",
+        "authorization failed",
+        "tcp://10.0.0.1:29500 rank@3",
+    ],
+)
+def test_left_alone(text: str) -> None:
+    assert mask_credentials(text) == text
+
+
+PIECES = st.sampled_from(
+    [
+        "http://u:secret@host/x",
+        "https://secret@host",
+        "Authorization: Bearer secret",
+        '"authorization": "secret"',
+        "AUTHORIZATION=token secret",
+        "http",
+        "://",
+        ":",
+        "@",
+        " ",
+        "\n",
+        "\r",
+        "a",
+        "author",
+        "Bearer",
+        "\\",
+        '"',
+        "\u00e9",
+    ]
+)
+
+
+CUTS = st.lists(st.integers(0, 160), max_size=12)
+
+
+def streamed(text: str, cuts: list[int]) -> str:
+    data = text.encode()
+    stream, found, place = CredentialStream(), b"", 0
+    for cut in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
+        found += stream.feed(data[place:cut])
+        place = cut
+    return (found + stream.close()).decode()
+
+
+@given(st.lists(PIECES, max_size=14).map(" ".join), CUTS)
+def test_cut_anywhere(text: str, cuts: list[int]) -> None:
+    assert streamed(text, cuts) == mask_credentials(text)
+
+
+@given(st.lists(PIECES, max_size=14).map("".join), CUTS)
+def test_nothing_is_shown_that_was_hidden_uncut(text: str, cuts: list[int]) -> None:
+    assert streamed(text, cuts).count("secret") <= mask_credentials(text).count("secret")
+
+
+def test_an_ended_line_is_never_held_back_and_an_open_one_not_for_long() -> None:
+    stream = CredentialStream()
+    assert stream.feed(b"see http://\n") == b"see http://\n"
+    assert stream.feed(b"at http://user") == b"at "
+    assert stream.feed(b"x" * 4096)

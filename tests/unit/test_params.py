@@ -1,0 +1,267 @@
+"""Parameters: types, units, choices, profiles over profiles, `--set`, and what a resumed run changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import Folder
+
+from rlbox.errors import SpecError
+from rlbox.plan.overrides import override_entry
+from rlbox.plan.params import Values, default_params, param_lines, parse_settings, plan_values, units_of
+from rlbox.plan.resume import plan_resume
+from rlbox.plan.run import Paths, RunPlan, plan_run
+from rlbox.spec.job import Job
+from rlbox.spec.load import load_job
+from rlbox.spec.param_sets import lay
+
+JOB = """
+title = "full and resume of seed 000"
+target = "local"
+secrets = ["WANDB_API_KEY"]
+[params]
+rollouts = { default = 2, help = "rollouts", at_least = 1 }
+mem_frac = { default = "45%", unit = "fraction", help = "share of GPU memory", at_most = "95%" }
+concurrency = { default = 96, help = "requests at once" }
+dynamic = { default = false, help = "dynamic sampling", true = "1", false = "0" }
+timeout = { default = "10min", unit = "seconds", help = "patience", at_least = "1s", at_most = "2h" }
+cache = { default = "80GB", unit = "MiB", help = "cache" }
+backend = { default = "flash", choices = ["flash", "eager"], help = "attention" }
+data = { required = true, type = "str", help = "training data" }
+offload = { default = false, true = "--offload", false = "", help = "offload" }
+save = { default = "{run}/ckpt", help = "where checkpoints go" }
+load_optimizer = { default = true, true = "", false = "--no-load-optim", help = "restore the optimizer" }
+[profiles.base]
+data = "/data/x"
+[profiles.smoke]
+include = "base"
+rollouts = 2
+[profiles.full]
+include = "base"
+rollouts = 50
+mem_frac = 0.7
+concurrency = 128
+dynamic = true
+[profiles.debug]
+include = ["full", "smoke"]
+timeout = "1h"
+[resume]
+says = "weights and progress only: optimizer state lost"
+params = { load_optimizer = false }
+[env]
+DYNAMIC = "{param.dynamic}"
+[[stages]]
+name = "prepare"
+title = "p"
+command = ["prepare", "{param.data}"]
+[[stages]]
+name = "train"
+title = "t"
+command = ["train", "{param.load_optimizer}", "{param.offload}", "--mem={param.mem_frac}", "--timeout",
+    "{param.timeout}", "{param.cache}", "{param.save}", "{param.data}"]
+resume = ["--load", "{run}/ckpt", "--attempt={attempt}"]
+env = { TRY = "{attempt}" }
+[[stages]]
+name = "eval"
+title = "e"
+command = ["eval", "{param.load_optimizer}"]
+"""
+PATHS = Paths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
+
+
+@pytest.fixture
+def job(folder: Folder) -> Job:
+    folder.job("seed", JOB)
+    return load_job(folder.project, "seed")
+
+
+def planned(job: Job, values: Values) -> RunPlan:
+    return plan_run(job, values, PATHS, run_id="j-1", place="docker", target="local", secrets=("WANDB_API_KEY",))
+
+
+def test_the_layers_and_where_values_came_from(job: Job) -> None:
+    values = plan_values(job, ("full", "smoke"), {"timeout": "90min", "offload": "yes"})
+    assert values == Values(
+        profile="full+smoke",
+        params={
+            "rollouts": 2,
+            "mem_frac": 0.7,
+            "concurrency": 128,
+            "dynamic": True,
+            "timeout": 5400,
+            "cache": 76293.9453125,
+            "backend": "flash",
+            "data": "/data/x",
+            "offload": True,
+            "save": "{run}/ckpt",
+            "load_optimizer": True,
+        },
+    )
+    assert {name: origin for name, origin in values.origins.items() if origin != "default"} == {
+        "rollouts": "profile smoke",
+        "mem_frac": "profile full",
+        "concurrency": "profile full",
+        "dynamic": "profile full",
+        "timeout": "--set",
+        "data": "profile base",
+        "offload": "--set",
+    }
+
+
+def test_full_and_smoke_differ_in_what_the_seed_says(job: Job) -> None:
+    smoke, full = (plan_values(job, name, {}).params for name in ("smoke", "full"))
+    assert {name: (smoke[name], full[name]) for name in smoke if smoke[name] != full[name]} == {
+        "rollouts": (2, 50),
+        "mem_frac": (0.45, 0.7),
+        "concurrency": (96, 128),
+        "dynamic": (False, True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["smoke"], {"data": "base", "rollouts": "smoke"}),
+        (["smoke", "full"], {"data": "base", "rollouts": "full"}),
+        (["full", "smoke"], {"data": "base", "rollouts": "smoke"}),
+        (["debug"], {"data": "base", "rollouts": "smoke"}),
+        (["base", "base"], {"data": "base"}),
+        ([], {}),
+    ],
+)
+def test_the_one_rule_of_profiles(job: Job, names: list[str], order: dict[str, str]) -> None:
+    found = {name: origin for name, (_, origin) in lay(job.profiles, names).items()}
+    assert {name: origin for name, origin in found.items() if name in ("data", "rollouts")} == order
+
+
+def test_words_of_the_command(job: Job) -> None:
+    train = planned(job, plan_values(job, "full", {"timeout": "2h", "offload": "1"})).stages[1]
+    cache = "76293.9453125"
+    assert train.argv == ("train", "--offload", "--mem=0.7", "--timeout", "7200", cache, "/d/runs/j-1/ckpt", "/data/x")
+    assert train.env == {"TRY": "1"}
+
+
+def test_what_was_typed_stands_for_itself(job: Job) -> None:
+    train = planned(job, plan_values(job, (), {"data": "{run}/x", "save": "{data}"})).stages[1]
+    assert train.argv[-2:] == ("{data}", "{run}/x")
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({}, ["--set data=: parameter data has no value: training data"]),
+        ({"data": "/path/to/x"}, ["--set data=/path/to/x: '/path/to' is a placeholder of a guide: "
+                                  "write the value that belongs there: training data"]),
+        (
+            {"data": "x", "timeout": "3h", "mem_frac": "99%"},
+            [
+                "job seed: 2 problems",
+                "  parameter mem_frac is 0.99, out of its range -inf to 95%: share of GPU memory",
+                "  parameter timeout is 10800 seconds, out of its range 1s to 2h: patience",
+            ],
+        ),
+        (
+            {"data": "x", "timeout": "90", "backend": "flsh", "dynamic": "maybe", "rolouts": "3", "concurrency": "x"},
+            [
+                "job seed: 5 problems",
+                "  --set dynamic=maybe: must be true or false: dynamic sampling",
+                "  --set rolouts: not a parameter of job seed (did you mean 'rollouts'?)",
+                "  --set concurrency=x: must be a whole number: requests at once",
+                "  --set timeout=90: must carry its unit: 30s, 10min, 2h, 1h30min (got 90): patience",
+                "  --set backend=flsh: must be one of flash, eager (did you mean 'flash'?): attention",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_everything_that_is_wrong_at_once(job: Job, settings: dict[str, str], lines: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan_values(job, (), settings)
+    assert caught.value.what.splitlines() == lines
+
+
+def test_profiles_that_are_not_there(job: Job) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan_values(job, ("smok", "full", "ful"), {})
+    assert str(caught.value) == (
+        "job seed has no profile 'smok' and 'ful'\n  next:  choose one of: base, debug, full, smoke"
+    )
+
+
+def test_parameters_for_people(job: Job) -> None:
+    values = plan_values(job, "smoke", {"dynamic": "on"})
+    lines = param_lines(values.params, values.origins, units_of(job))
+    assert {"dynamic = true  (--set)", "timeout = 600 seconds", "data = /data/x  (profile base)"} < set(lines)
+
+
+def test_settings_of_a_command_line() -> None:
+    assert parse_settings(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
+    with pytest.raises(SpecError, match="--set rounds: no '=' in it"):
+        parse_settings(["rounds"])
+
+
+def test_a_resumed_run(job: Job) -> None:
+    """Seed 000, pit 7: weights and progress are restored, the optimizer's state is not, and the run says so (P049)."""
+    first = planned(job, plan_values(job, "full", {}))
+    again = plan_resume(job, first, {"train": 2, "eval": 1})
+    assert again.stages[0] == first.stages[0]
+    assert again.stages[1].argv == (
+        *("train", "--no-load-optim", "--mem=0.7", "--timeout", "600", "76293.9453125", "/d/runs/j-1/ckpt", "/data/x"),
+        *("--load", "/d/runs/j-1/ckpt", "--attempt=2"),
+    )
+    assert (again.stages[1].env, again.stages[1].attempt) == ({"TRY": "2"}, 2)
+    assert again.stages[2] == first.stages[2]
+    assert (again.params["load_optimizer"], again.origins["load_optimizer"]) == (False, "resume")
+    said = "weights and progress only: optimizer state lost (load_optimizer = false)"
+    assert again.notes == (f"train, attempt 2: {said}",)
+    assert (again.secrets, again.run_id, again.paths) == (first.secrets, "j-1", PATHS)
+
+
+def test_resumed_twice_and_told_otherwise(job: Job) -> None:
+    first = planned(job, plan_values(job, "full", {"timeout": "1h"}))
+    second = plan_resume(job, first, {"train": 2, "eval": 1})
+    third = plan_resume(job, second, {"train": 3, "eval": 1}, {"load_optimizer": "true", "timeout": "2h"})
+    assert third.stages[1].argv[:4] == ("train", "--mem=0.7", "--timeout", "7200")
+    assert third.stages[1].argv[-1] == "--attempt=3"
+    assert len(third.notes) == 2
+    entry = override_entry(
+        Values(profile=third.profile, params=third.params, origins=third.origins),
+        {"timeout": "2h"},
+        before=second.params,
+        notes=third.notes[1:],
+        resume=True,
+    )
+    assert entry["changed"] == {
+        "timeout": {"before": 3600, "now": 7200, "origin": "--set"},
+        "load_optimizer": {"before": False, "now": True, "origin": "--set"},
+    }
+
+
+@pytest.mark.parametrize("settings", [{"lr": "1"}, {"timeout": "soon"}])
+def test_a_resume_with_wrong_settings(job: Job, settings: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="--set"):
+        plan_resume(job, planned(job, plan_values(job, "full", {})), {"train": 2}, settings)
+
+
+def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -> None:
+    first = planned(job, plan_values(job, "full", {}))
+    folder.job("seed", JOB.replace('name = "eval"', 'name = "judge"'))
+    with pytest.raises(SpecError, match=r"job seed no longer has the stages of run j-1: prepare, train, eval"):
+        plan_resume(load_job(folder.project, "seed"), first, {"train": 2})
+
+
+def test_what_is_recorded_of_a_new_run(job: Job) -> None:
+    values = plan_values(job, "smoke", {"dynamic": "on"})
+    entry = override_entry(values, {"dynamic": "on"}, before=default_params(job), first_stage="train", force=True)
+    assert entry == {
+        "resume": False,
+        "profile": "smoke",
+        "set": {"dynamic": "on"},
+        "from": "train",
+        "force": True,
+        "changed": {
+            "dynamic": {"before": False, "now": True, "origin": "--set"},
+            "data": {"before": None, "now": "/data/x", "origin": "profile base"},
+        },
+        "notes": [],
+    }
