@@ -22,7 +22,7 @@ test: .venv/rlbox.stamp
 test-slow: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-registry.sh
-	$(PY) -m pytest -m slow tests/engine tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .

@@ -66,7 +66,8 @@ def memory(place: Place, rounds: int) -> Sample:
 def _log(place: Place) -> Path:
     path = place.folder / "stage.log"
     dice = random.Random(26)
-    rows = "\n".join(dice.choice(LINES).format(p=dice.randrange(9999), n=n) for n in range(60000)) + "\n"
+    kinds = dice.choices(LINES, (40, 20, 20, 18, 2), k=60000)
+    rows = "\n".join(kind.format(p=dice.randrange(9999), n=n) for n, kind in enumerate(kinds)) + "\n"
     with open(path, "wb") as file:
         while file.tell() < SIZE:
             file.write(rows.encode())

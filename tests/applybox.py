@@ -31,9 +31,7 @@ packages = [{packages}]
 name = "words"
 url = "https://words.example/words.txt"
 into = "/opt/words/words.txt"
-[[patches]]
-file = "alpha.patch"
-into = "/opt/venv/lib/python{python}/site-packages"
+{patches}
 [env]
 SMALL_WORDS = "it's $HOME, {more}"
 [run.ulimits]
@@ -42,6 +40,10 @@ nofile = "1024:4096"
 host = "~/disk"
 create = true
 need_gib = 0.01
+"""
+PATCHES = """[[patches]]
+file = "alpha.patch"
+into = "/opt/venv/lib/python{python}/site-packages"
 """
 PATCH = """--- a/alpha/__init__.py
 +++ b/alpha/__init__.py
@@ -63,14 +65,21 @@ def put(store: Store, data: bytes) -> str:
 
 
 def give(
-    folder: Path, store: Store, versions: Mapping[str, str], *, python: str = PYTHON, more: str = "as it is"
+    folder: Path,
+    store: Store,
+    versions: Mapping[str, str],
+    *,
+    python: str = PYTHON,
+    more: str = "as it is",
+    patched: bool = True,
 ) -> Lock:
     """Write the target `small` with a lock that fits it, and put its files into the store."""
     place = folder / "images/small"
     (place / "patches").mkdir(parents=True, exist_ok=True)
     (place / "patches/alpha.patch").write_text(PATCH)
     names = ", ".join(f'"{name}=={version}"' for name, version in versions.items())
-    (place / "target.toml").write_text(SPEC.format(python=python, packages=names, more=more))
+    patches = PATCHES.format(python=python) if patched else ""
+    (place / "target.toml").write_text(SPEC.format(python=python, packages=names, more=more, patches=patches))
     target = load_fixed_target(Project(folder=folder), "small").target
     packages = []
     for name, version in versions.items():
@@ -87,7 +96,7 @@ def give(
         http=(
             HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
         ),
-        patches=(lock_patch("alpha.patch", PATCH),),
+        patches=(lock_patch("alpha.patch", PATCH),) if patched else (),
     )
     (place / "lock.json").write_text(lock.text())
     return lock

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable, Iterable
 
 from rlbox.act.gpu import probe_gpus
+from rlbox.act.process_table import read_proc
 from rlbox.plan.activity import Activity, ProcessActivity, sum_activity
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _NETWORK = "/proc/net/dev"
-_MOST_BYTES = 1 << 16
 
 
 def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True) -> Activity:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
-    Measured: 20 processes without GPUs 0.5 ms.
+    Measured: 20 processes without GPUs 1 ms of CPU time on a busy machine.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
 
 def probe_process_activity(pid: int) -> ProcessActivity | None:
     """Return the counters of one process, all its threads together; None when it is gone."""
-    head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
+    head, _, tail = read_proc(f"/proc/{pid}/stat").rpartition(b")")
     fields = tail.split()
     if len(fields) < 22 or (fields[0] in b"ZXx" and fields[17] == b"1"):
         return None
-    lines = _read(f"/proc/{pid}/io").split()
+    lines = read_proc(f"/proc/{pid}/io").split()
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
     return ProcessActivity(
         pid=pid,
@@ -64,7 +64,7 @@ def probe_process_activity(pid: int) -> ProcessActivity | None:
 def _probe_network() -> tuple[int, int, int]:
     """Return received and sent bytes of all interfaces but loopback, then loopback's."""
     received = sent = local = 0
-    for line in _read(_NETWORK).splitlines()[2:]:
+    for line in read_proc(_NETWORK).splitlines()[2:]:
         name, _, counters = line.partition(b":")
         fields = counters.split()
         if len(fields) < 9:
@@ -75,16 +75,3 @@ def _probe_network() -> tuple[int, int, int]:
             received += int(fields[0])
             sent += int(fields[8])
     return received, sent, local
-
-
-def _read(path: str) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(handle, _MOST_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(handle)

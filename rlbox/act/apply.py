@@ -127,7 +127,8 @@ def _begin(wanted: Wanted) -> Record:
     layout = wanted.layout
     old = read_record(layout)
     begun = Record(target=wanted.target, lock=wanted.lock, state="laying")
-    folders = (*(old.folders if old else ()), *new_folders(Path(layout.record)), *new_folders(Path(layout.at(VENV))))
+    paths = (layout.record, layout.at(VENV), *([layout.venv] if layout.venv else []))
+    folders = [*(old.folders if old else ()), *(folder for path in paths for folder in new_folders(Path(path)))]
     record = replace(
         old or begun,
         target=wanted.target,
@@ -234,7 +235,6 @@ def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
 def _forget(layout: Layout, record: Record) -> None:
     """Remove what rlbox has for itself, and the folders that it made."""
     own = Path(layout.own)
-    for name in ("share/patches.json",):
-        Path(own, name).unlink(missing_ok=True)
+    Path(own, "share/patches.json").unlink(missing_ok=True)
     Path(layout.record).unlink(missing_ok=True)
-    remove_folders([*record.folders, f"{own}/{BACKUPS}", *([str(Path(record.venv).parent)] if record.venv else [])])
+    remove_folders([*record.folders, f"{own}/{BACKUPS}"])

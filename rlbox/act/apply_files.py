@@ -13,9 +13,10 @@ from pathlib import Path
 from rlbox.act.apply_facts import probe_path, write_record
 from rlbox.act.folders import write_atomic
 from rlbox.errors import NodeError
-from rlbox.plan.apply import LaidRecord, PartRecord, PathFact, Record, Step, laid_fact, same, unmerged_text
+from rlbox.plan.apply import LaidRecord, PartRecord, PathFact, Record, Step, laid_fact, same
 from rlbox.plan.apply_layout import Layout
 from rlbox.plan.apply_wanted import Laid
+from rlbox.plan.merged_lines import unmerged_text
 
 BACKUPS = "backup"
 _BEFORE = ".before-rlbox"

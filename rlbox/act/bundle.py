@@ -41,6 +41,14 @@ class Row:
     left_out: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What an archive holds, `manifest.json` last, and what it does not."""
+
+    files: tuple[Row, ...]
+    left: tuple[Left, ...]
+
+
 def list_files(run_dir: Path) -> list[RunFile]:
     """Return the files below a run directory, links not followed; of a directory with very many, the first 20 000."""
     found: list[RunFile] = []
@@ -78,8 +86,8 @@ def check_place(run_dir: Path, out: Path) -> None:
 
 def write_bundle(
     run_dir: Path, selection: Selection, texts: Mapping[str, str], out: Path, masks: Masks, on_bytes: OnBytes
-) -> tuple[Row, ...]:
-    """Write the archive `out` and return its files, `manifest.json` last.
+) -> Bundle:
+    """Write the archive `out` and return what is in it.
 
     The same files give the same bytes. `texts` are further files (name to text) that come first.
 
@@ -106,7 +114,7 @@ def write_bundle(
             "left_out": [vars(left) for left in (*selection.left, *writer.unread)],
         }
         rows.append(writer.add_text(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"))
-    return tuple(rows)
+    return Bundle(files=tuple(rows), left=(*selection.left, *writer.unread))
 
 
 class _Writer:

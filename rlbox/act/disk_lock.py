@@ -122,13 +122,16 @@ def held_by(holder: Holder, path: Path, stage: str = "") -> LockHeld:
 
 
 def _open(path: Path) -> int:
-    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        handle = os.open(path, os.O_RDWR | flags, _MODE)
-    except PermissionError:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        raise NodeError(f"the data disk cannot be locked: {error.strerror}", where=str(path)) from error
+    handle, problem = -1, OSError()
+    # in a sticky folder a file of another user may be opened, but not with O_CREAT (fs.protected_regular)
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDWR, os.O_RDONLY):
+        try:
+            handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+            break
+        except OSError as error:
+            problem = error
+    if handle < 0:
+        raise NodeError(f"the data disk cannot be locked: {problem.strerror}", where=str(path)) from problem
     with contextlib.suppress(OSError):
         os.fchmod(handle, _MODE)
     return handle

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.act.bench import Bench
 from rlbox.act.gpu import probe_gpus
-from rlbox.act.nccl import NCCL_FOLDER, collect_nccl
+from rlbox.act.nccl import NCCL_FOLDER, NcclFacts, collect_nccl
 from rlbox.act.run_state import utc_now
 from rlbox.act.stacks import STACKS_FOLDER, add_stacks
 from rlbox.act.waits import probe_waits
@@ -59,8 +59,12 @@ def collect_hang(
     waits = order_waits(probe_waits(pids))
     until_s = time.monotonic() + _STACKS_S
     hide = bench.journal.masks.text
-    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, hide, until_s=until_s))
-    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix)
+
+    def going() -> bool:
+        return not bench.interrupt.name
+
+    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, hide, until_s=until_s, going=going))
+    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else NcclFacts()
     facts = {
         "schema": 1,
         "stage": stage.name,

@@ -112,6 +112,8 @@ class HangWatch:
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""
+        self._recorded_s = -_CALM_S
+        self._record()
         try:
             waits = collect_hang(
                 self._bench,

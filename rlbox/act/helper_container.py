@@ -23,7 +23,7 @@ from docker.types import Mount
 
 from rlbox.act.engine_api import engine_unreachable
 from rlbox.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
-from rlbox.errors import EngineError
+from rlbox.errors import EngineError, NodeError
 from rlbox.spec.project import PACKAGE, Project
 
 HELPER_LABEL = "rlbox.helper"
@@ -63,6 +63,8 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
 
     Raises
     ------
+    NodeError
+        The data disk is not there.
     EngineError
         The engine refused it, or the connection was lost: what it started goes on.
     """
@@ -82,9 +84,13 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
             volumes=[f"{tunnel.socket}:{ENGINE_SOCKET}", *([f"{helper.data}:{helper.data}"] if helper.create else [])],
             mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
         )
-        container.put_archive("/", _archive(tunnel, project, helper))
+        container.put_archive("/", archive_for(tunnel, project, helper))
     except (APIError, ImageNotFound) as error:
-        raise EngineError(f"the engine refused the container: {error.explanation or error}") from error
+        words = str(error.explanation or error)
+        if "bind source path does not exist" in words:
+            step = "make it over there, or name another with --data DIR"
+            raise NodeError("the data disk is missing", where=helper.data, next_step=step) from error
+        raise EngineError(f"the engine refused the container: {words}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
     code = _attach(tunnel, str(container.id), helper)
@@ -121,8 +127,8 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def _archive(tunnel: Tunnel, project: Project, helper: Helper) -> bytes:
-    """Return what is laid into the container, owned by the user there."""
+def archive_for(tunnel: Tunnel, project: Project, helper: Helper) -> bytes:
+    """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid, info.gid, info.uname, info.gname = tunnel.uid, tunnel.gid, "", ""

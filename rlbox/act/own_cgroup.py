@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_PREFIX = "rlbox-"
+_PREFIX = "rlbox-run-"
 _PROCS = "cgroup.procs"
 _V1 = ("freezer", "pids")
 """Hierarchies of version 1 whose groups change nothing for what is in them."""

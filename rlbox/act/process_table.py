@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +40,17 @@ class Process:
 
 def probe_processes() -> dict[int, Process]:
     """Return all processes that are visible from here, by id."""
-    found = (probe_process(int(entry.name)) for entry in os.scandir(_PROC) if entry.name.isdigit())
+    found = (probe_process(int(name)) for name in os.listdir(_PROC) if name.isdigit())
     return {process.pid: process for process in found if process}
 
 
 def probe_process(pid: int) -> Process | None:
     """Return one process, or None when there is none."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return None
+    text = read_proc(f"/proc/{pid}/stat").decode("utf-8", "replace")
     head, _, tail = text.rpartition(")")  # the name itself may hold blanks and brackets
     fields = tail.split()
+    if not fields:
+        return None
     return Process(
         pid=pid,
         parent=int(fields[1]),
@@ -63,16 +63,33 @@ def probe_process(pid: int) -> Process | None:
     )
 
 
+def read_proc(path: str) -> bytes:
+    """Return a small file of /proc, with half the work of other ways to read; empty when it cannot be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, _MOST_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+
+
 def carries(pid: int, marks: Mapping[str, str]) -> bool:
     """Whether a process of this user was started with every one of `marks` in its environment."""
-    folder = _PROC / str(pid)
     try:
-        if folder.stat().st_uid != os.getuid():
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
-        environment = (folder / "environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            environment = file.read()
     except OSError:
         return False
-    return all(f"{name}={value}".encode() in environment for name, value in marks.items())
+    if not all(value.encode() in environment for value in marks.values()):  # most carry none
+        return False
+    words = environment.split(b"\0")
+    return all(f"{name}={value}".encode() in words for name, value in marks.items())
 
 
 def probe_command_line(pid: int) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.act.container_note import ContainerNote, forget_note, list_notes
-from rlbox.act.disk_lock import SETTLE_S, Holder, disk_holder, take_disk
+from rlbox.act.disk_lock import Holder, disk_holder, take_disk
 from rlbox.act.journal import EVENTS_FILE
 from rlbox.act.machine import probe_machine_life
 from rlbox.act.remains import end_remains
@@ -23,14 +26,20 @@ from rlbox.act.run_folder import PLAN_FILE, RUNS, forget_unfinished, list_runs, 
 from rlbox.act.run_state import RUN_FILE
 from rlbox.act.settle import settle_run
 from rlbox.act.supervisor_file import load_supervisor, same_life
-from rlbox.errors import LockHeld, RlboxError
-from rlbox.plan.lost import LastWord, container_end
+from rlbox.errors import LockHeld, NodeError, RlboxError
+from rlbox.plan.lost import End, LastWord, container_end
 from rlbox.plan.run import RunPlan
 
 if TYPE_CHECKING:
     from rlbox.act.docker_engine import DockerEngine
 
 ENDED = ("passed", "failed", "interrupted")
+_OTHERS_S = 30.0
+"""How long to wait for another command line that is settling runs."""
+
+_FRESH_S = 60.0
+"""The supervisor writes down every few seconds what its run uses."""
+
 _LIVING = ("running", "paused", "restarting")
 Connect = Callable[[str], "DockerEngine"]
 
@@ -66,14 +75,19 @@ def reconcile(data: Path, me: Holder, connect: Connect = connect_engine) -> Reco
     """
     if not _open_ends(data):
         return Reconciled(holder=disk_holder(data))
-    try:
-        lock = take_disk(data, me, SETTLE_S)
-    except LockHeld:
-        return Reconciled(holder=disk_holder(data))
-    try:
-        return reconcile_locked(data, connect)
-    finally:
-        lock.leave()
+    until = time.monotonic() + _OTHERS_S
+    while True:
+        try:
+            lock = take_disk(data, me)
+        except LockHeld:
+            holder = disk_holder(data)
+            if holder and (holder.run or time.monotonic() > until):
+                return Reconciled(holder=holder)
+            continue
+        try:
+            return reconcile_locked(data, connect)
+        finally:
+            lock.leave()
 
 
 def reconcile_locked(data: Path, connect: Connect = connect_engine) -> Reconciled:
@@ -113,7 +127,8 @@ def _settle_one(data: Path, run_dir: Path, note: ContainerNote | None, connect: 
     status = engine.status(note.name) if engine and note else None
     if status in _LIVING:
         return False
-    last = _container_word(engine, note, status) if engine and note else None
+    started = (note is not None and note.started) or load_supervisor(run_dir) is not None
+    last = _container_word(engine, note.name, status, started) if engine and note else None
     if (run_dir / PLAN_FILE).is_file():
         with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
             _write_end(run_dir, load_plan(run_dir), last)
@@ -126,6 +141,9 @@ def _settle_one(data: Path, run_dir: Path, note: ContainerNote | None, connect: 
 def _write_end(run_dir: Path, plan: RunPlan, last: LastWord | None) -> None:
     """End what is left of a run, and write its end down; one that never began stays as it is."""
     facts, life = load_supervisor(run_dir), probe_machine_life()
+    elsewhere = plan.host not in ("", life.host)
+    if elsewhere and _grows(run_dir):
+        raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
     if plan.place == "here":
         end_remains(run_dir, plan.run_id)
     wrote = any((run_dir / name).exists() for name in (RUN_FILE, EVENTS_FILE))
@@ -134,15 +152,27 @@ def _write_end(run_dir: Path, plan: RunPlan, last: LastWord | None) -> None:
         return
     seen = last is not None and last.end in ("memory", "ended")
     if facts and not same_life(facts, life) and not seen:
-        last = LastWord(end="restarted" if facts.boot_id == life.boot_id else "rebooted")
+        ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
+        last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
     settle_run(run_dir, plan, last or LastWord(end="gone"))
 
 
-def _container_word(engine: DockerEngine, note: ContainerNote, status: str | None) -> LastWord | None:
+def _grows(run_dir: Path) -> bool:
+    """Whether anything was written into a run directory of late, by the clock of its file system.
+
+    Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
+    """
+    with tempfile.TemporaryFile(dir=run_dir) as probe:
+        now = os.fstat(probe.fileno()).st_mtime
+    paths = [*run_dir.glob("*.json*"), *run_dir.glob("stages/*/*.log")]
+    return any(now - path.stat().st_mtime < _FRESH_S for path in paths)
+
+
+def _container_word(engine: DockerEngine, name: str, status: str | None, started: bool) -> LastWord | None:
     """Return what the engine knows of the end of a run's container; None when it had never started."""
     if status is None:
-        return LastWord(end="removed", container=note.name) if note.started else None
+        return LastWord(end="removed", container=name) if started else None
     if status == "created":
         return None
-    ended = engine.ended(note.name)
-    return container_end(note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
+    ended = engine.ended(name)
+    return container_end(name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)

@@ -36,7 +36,12 @@ class _Dump:
 
 
 def add_stacks(
-    waits: Sequence[ProcessWait], folder: Path, hide: Callable[[str], str], *, until_s: float
+    waits: Sequence[ProcessWait],
+    folder: Path,
+    hide: Callable[[str], str],
+    *,
+    until_s: float,
+    going: Callable[[], bool] = lambda: True,
 ) -> tuple[ProcessWait, ...]:
     """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `folder`.
 
@@ -46,10 +51,12 @@ def add_stacks(
         Masks secrets in what is written.
     until_s
         Monotonic time at which whatever was not looked at yet is left out.
+    going
+        Nothing more is looked at once this is false: the user wants to stop.
     """
     chosen = waits[:_MOST]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s), chosen))
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
     found = []
     for wait, dump in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, dump.threads)
@@ -58,7 +65,7 @@ def add_stacks(
     return (*found, *waits[_MOST:])
 
 
-def _dump(pid: int, until_s: float) -> _Dump:
+def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> _Dump:
     if not _is_python(pid):
         return _Dump(trouble="no Python process")
     program = _program()
@@ -67,7 +74,7 @@ def _dump(pid: int, until_s: float) -> _Dump:
     trouble = ""
     for words in (("--json",), ("--json", "--nonblocking")):
         left_s = min(_DUMP_S, until_s - time.monotonic())
-        if left_s <= 0:
+        if left_s <= 0 or not going():
             return _Dump(trouble=trouble or "left out: the time for looking was over")
         try:
             outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))

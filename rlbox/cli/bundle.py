@@ -58,10 +58,10 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(run_dir), selection)
     with bytes_view(f"bundling {run_dir.name}", total, live=app.interactive) as on_bytes:
-        rows = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
+        made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
-    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in rows]}
-    app.result({**told, "left_out": [vars(left) for left in selection.left]}, str(out))
+    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
+    app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
     app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
 
 

@@ -20,6 +20,7 @@ from rlbox.cli.follow import check_ports
 from rlbox.cli.launch import Wanted
 from rlbox.cli.place_here import Place, prepare_place
 from rlbox.cli.start import start_new
+from rlbox.plan.masks import SECRETS_VARIABLE
 from rlbox.plan.params import Values
 from rlbox.plan.run import Paths, RunPlan, plan_run
 from rlbox.spec.job import Job
@@ -77,7 +78,7 @@ class HereStart:
         with open(self.run_dir / LOG_FILE, "ab") as log:
             self._warden = subprocess.Popen(
                 [*self._place.words, *argv],
-                env=dict(self._place.env),
+                env=self._env(),
                 stdin=subprocess.PIPE if self._secrets else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -87,6 +88,12 @@ class HereStart:
         if self._warden.stdin:
             with contextlib.suppress(BrokenPipeError), self._warden.stdin as pipe:  # a warden that died tells why
                 send_secrets(pipe.write, self._secrets)
+
+    def _env(self) -> dict[str, str]:
+        """Return the place's environment, and the names of the secrets to come: no hook takes them for missing."""
+        known = self._place.env.get(SECRETS_VARIABLE, "")
+        names = ",".join([*([known] if known else []), *self._secrets])
+        return {**self._place.env, **({SECRETS_VARIABLE: names} if names else {})}
 
     def alive(self) -> bool:
         """Whether the warden is still there."""

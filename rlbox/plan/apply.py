@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rlbox.plan.apply_layout import VENV, Layout
 from rlbox.plan.apply_wanted import Laid, Left, Wanted
+from rlbox.plan.merged_lines import merged_text
 
 UNPACKED = 4.0
 """Bytes of an environment for each byte of its wheels, with the cache that they are unpacked in.
@@ -17,7 +17,6 @@ UNPACKED = 4.0
 Measured with `local`: 0.79 GB of wheels are 2.6 GB of files.
 """
 _ROOM = 1 << 30
-_NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 
 Kind = Literal["absent", "file", "link", "folder", "other"]
 StepKind = Literal["packages", "environment", "part", "patches", "file", "link", "remove"]
@@ -192,7 +191,9 @@ def laid_fact(laid: Laid) -> PathFact:
     """Return what is at the path of a file or link once it is laid."""
     if laid.to:
         return PathFact(kind="link", to=laid.to)
-    return PathFact(kind="file", sha256=hashlib.sha256(laid.text.encode()).hexdigest(), mode=laid.mode)
+    return PathFact(
+        kind="file", sha256=hashlib.sha256(laid.text.encode("utf-8", "surrogateescape")).hexdigest(), mode=laid.mode
+    )
 
 
 def patch_sum(wanted: Wanted) -> str:
@@ -203,53 +204,6 @@ def patch_sum(wanted: Wanted) -> str:
 def same(one: PathFact, other: PathFact) -> bool:
     """Whether two paths hold the same: kind, bytes and mode, or kind and target."""
     return (one.kind, one.sha256, one.mode, one.to) == (other.kind, other.sha256, other.mode, other.to)
-
-
-def merged_text(theirs: str, ours: str) -> str:
-    """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
-
-    Merging twice is merging once.
-    """
-    wanted = dict(_assignments(ours))
-    lines, done = [], set()
-    for line in theirs.splitlines():
-        match = _NAME.fullmatch(line)
-        name = match[1] if match else ""
-        if match and name in wanted:
-            if name not in done:
-                lines.append(f'{name}="{_joined(wanted[name], match[2])}"')
-            done.add(name)
-        else:
-            lines.append(line)
-    lines += [f'{name}="{value}"' for name, value in wanted.items() if name not in done]
-    return "\n".join([*lines, ""])
-
-
-def unmerged_text(now: str, ours: str, before: str) -> str:
-    """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
-    wanted = {name for name, _ in _assignments(ours)}
-    old = {match[1]: line for line in before.splitlines() if (match := _NAME.fullmatch(line))}
-    lines = []
-    for line in now.splitlines():
-        match = _NAME.fullmatch(line)
-        if not match or match[1] not in wanted:
-            lines.append(line)
-        elif match[1] in old:
-            lines.append(old.pop(match[1]))
-    return "\n".join([*lines, ""]) if lines else ""
-
-
-def _assignments(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        if match := _NAME.fullmatch(line):
-            yield match[1], match[2].strip().strip("\"'")
-
-
-def _joined(ours: str, theirs: str) -> str:
-    """Return two PATHs as one, each folder once."""
-    theirs = theirs.strip().strip("\"'")
-    folders = [*ours.split(":"), *(theirs.split(":") if "/" in theirs else [])]
-    return ":".join(dict.fromkeys(folder for folder in folders if folder and "$" not in folder))
 
 
 def resolved(laid: Laid, fact: PathFact) -> Laid:

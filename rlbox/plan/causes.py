@@ -238,7 +238,7 @@ def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
         kind="silence",
         what=what,
         where=stage_log(stage),
-        next_step=phase.remedy or f"if that was no hang, raise {limit}",
+        next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
         phase=phase.name,
         waits=waits,
         report=report_path(stage),

@@ -18,6 +18,7 @@ _PIECE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|(?P<ba
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$", "`": "`", "\n": ""}
 _COMMENT = re.compile(r"[ \t]#")
+_SECOND = re.compile(r"[ \t][A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,8 @@ def _read(text: str, place: int) -> tuple[str, str, int]:
     value = _COMMENT.split(text[begin : len(text) if end < 0 else end], maxsplit=1)[0].strip(" \t")
     if "'" in value or '"' in value:
         raise _BadLine(f"a quote inside the value of {name}: put quotes around the whole value")
+    if _SECOND.search(value):
+        raise _BadLine("two assignments on one line: part them, or quote the value")
     return name, value, len(text) if end < 0 else end + 1
 
 

@@ -110,7 +110,7 @@ class GatePlan:
 
 
 class Fill(Protocol):
-    """What replaces placeholders: `rlbox.plan.run.Filler`."""
+    """What replaces placeholders: `rlbox.plan.filler.Filler`."""
 
     def text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
         """Return `text` filled in."""

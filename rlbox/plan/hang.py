@@ -33,6 +33,7 @@ gigabytes is caught up with faster than it can be searched.
 """
 _MOST_LINES = 8
 _MEMORY_BUSY = 10
+_NETWORK_CPU = 0.01
 _RECURS = 3
 
 
@@ -201,4 +202,6 @@ def tail_of(block: bytes, most: int) -> bytes:
 def _sign(rates: Rates, sign: str, floor: float) -> bool:
     if sign == "gpu":  # one that only waits in a collective draws little power and reads no memory
         return rates.gpu > 0 and (rates.gpu_power >= floor or rates.gpu_memory >= _MEMORY_BUSY)
+    if sign == "network" and rates.cpu < _NETWORK_CPU:  # it is somebody else's
+        return False
     return float(getattr(rates, sign)) >= floor

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-_WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
-"""What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
+from rlbox.plan.terminal import clean_bytes, shows
+from rlbox.plan.terminal import clean_text as clean_text
 
 LINE_LIMIT = 64 * 1024
 """Bytes of one line that are looked at; the rest of a longer one is dropped, so that memory stays flat."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
-_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
-_COLOUR_BYTES = 19
-_COLOURS = 32
+_FEED = ord("\n")
+_SAMPLE = 1 << 14
+_MANY = 8
+"""Carriage returns in the first 16 KiB of a block that make it worth a pass of its own to take the idle ones out."""
+
 _RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
-_RAY_REPEAT = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+_RAY_REPEAT = re.compile(r"\[repeated (\d+)x across cluster\]")
 _RAY_NEXT = re.compile(r"(?<=\S)(?=\([A-Za-z_][\w.:-]* pid=\d+[^()]*\) )")
 _RANK = re.compile(r"^\s*(?:\[(?:rank|default) ?\d+\]:?|\[\d+,\d+\]<std(?:err|out)>:?|\d{1,4}: )\s?")
 _BAR = re.compile(r"^.{0,200}?\d{1,3}%\|[^|]*\|[^\[]*\[[^\]]*\]\s*(?=\S)")
@@ -61,7 +61,7 @@ class Texts(Sequence[str]):
     @property
     def past_joined(self) -> bytes:
         """The states of `past` joined by line feeds, as UTF-8."""
-        return _clean(b"\n".join(state for _, state in self.past))
+        return clean_bytes(b"\n".join(state for _, state in self.past))
 
     @property
     def last(self) -> str:
@@ -123,8 +123,8 @@ class LineCutter:
     @property
     def unfinished(self) -> str:
         """The line that has not ended yet, as it is shown now."""
-        shown = bytes(self._current) if _shows(bytes(self._current)) else self._shown
-        return _clean(shown).decode("utf-8", "replace")
+        shown = bytes(self._current) if shows(bytes(self._current)) else self._shown
+        return clean_bytes(shown).decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> Texts:
         """Take the next bytes of the log; return the lines that ended in them, the last one being line `number`."""
@@ -164,7 +164,7 @@ class LineCutter:
 
     def _cut(self, body: bytes) -> bytes:
         """Return whole lines as they are shown; only those that were rewritten or are too long are looked at singly."""
-        if b"\r" in body:  # at the ends of a line it changes nothing
+        if body.count(b"\r", 0, _SAMPLE) > _MANY:  # at the ends of lines, mostly, where they change nothing
             body = body.replace(b"\r\n", b"\n").removesuffix(b"\r").replace(b"\n\r", b"\n").removeprefix(b"\r")
         first = self.number
         if _has_long_line(body):
@@ -172,16 +172,22 @@ class LineCutter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        return _clean(body)
+        return clean_bytes(body)
 
     def _settle(self, body: bytes) -> Iterator[bytes]:
         """Yield the parts of lines, rewritten ones in their last state."""
-        at, number = 0, self.number
+        at = counted = 0
+        number = self.number
         while (found := body.find(b"\r", at)) >= 0:
+            if not found or body[found - 1] == _FEED or body[found + 1 : found + 2] in (b"\n", b""):
+                yield body[at:found]  # at the end of a line it changes nothing
+                at = found + 1
+                continue
             begin = body.rfind(b"\n", at, found) + 1 or at
             end = body.find(b"\n", found)
             end = len(body) if end < 0 else end
-            number += body.count(b"\n", at, begin)
+            number += body.count(b"\n", counted, begin)
+            counted = begin
             yield body[at:begin]
             yield self._last_state(body[begin:end], number)
             at = end
@@ -211,7 +217,7 @@ class LineCutter:
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
-        if _shows(state):
+        if shows(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
             self._shown, self._visible = state, True
@@ -223,7 +229,7 @@ class LineCutter:
         seen, self._shown, self._visible = self._shown, b"", False
         self._current.clear()
         self.number += 1
-        return _clean(seen)
+        return clean_bytes(seen)
 
     def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
         if not self._past:
@@ -242,28 +248,10 @@ def _has_long_line(body: bytes) -> bool:
     return False
 
 
-def _clean(data: bytes) -> bytes:
-    """Return bytes without terminal codes, and as valid UTF-8."""
-    if b"\x1b" in data:
-        data = _without_codes(data)
-    if data.isascii():
-        return data
-    try:
-        data.translate(None, _WORDS).decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode("utf-8")
-    return data
-
-
-def clean_text(text: str) -> str:
-    """Return `text` without terminal colour and cursor codes."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
 def bare_text(text: str) -> str:
     """Return a line without what Ray puts around a worker's: `(TaskRunner pid=12) ` and `[repeated 3x …]`."""
-    if "[repeated " in text:
-        text = _RAY_REPEAT.sub("", text)
+    if "[repeated " in text and (found := _RAY_REPEAT.search(text)):
+        text = text[: found.start()].rstrip()
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
@@ -289,23 +277,3 @@ def views(text: str) -> list[str]:
     if "%|" in text:
         found += [_BAR.sub("", way) for way in found]
     return list(dict.fromkeys(found))
-
-
-def _without_codes(data: bytes) -> bytes:
-    """Return bytes without terminal codes: colours first, of which a log has few, so that each is taken out at once."""
-    at = 0
-    for _ in range(_COLOURS):
-        found = _COLOUR.search(data, at)
-        if not found:
-            break
-        data, at = data.replace(found.group(), b""), max(0, found.start() - _COLOUR_BYTES)
-    else:
-        while (left := _COLOUR.sub(b"", data)) != data:
-            data = left
-    return _ANSI_BYTES.sub(b"", data) if b"\x1b" in data else data
-
-
-def _shows(state: bytes) -> bool:
-    if not state or state.isspace():
-        return False
-    return b"\x1b" not in state or bool(_without_codes(state).strip())

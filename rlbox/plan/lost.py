@@ -7,7 +7,7 @@ from typing import Literal
 
 from rlbox.plan.causes import Cause, ended
 
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone"]
+End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
 _ENGINE_LOST = 255
 _KILLED = 137
 
@@ -17,13 +17,14 @@ class LastWord:
     """What is known of a supervisor's end.
 
     `exit_code` is its own (negative for a signal) or its container's; `note` is the end of what it wrote to standard
-    error; `container` is the name of its container, empty in place.
+    error; `container` is the name of its container, empty in place; `host` is where it was, when that is not here.
     """
 
     end: End
     exit_code: int = 0
     container: str = ""
     note: str = ""
+    host: str = ""
 
 
 def container_end(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> LastWord:
@@ -67,6 +68,8 @@ def lost_cause(last: LastWord, when: str, run_id: str) -> Cause:
             what = f"the container that rlbox runs in was restarted {when}"
         case "engine":
             what = f"the engine lost container {last.container} (exit code 255: it was restarted or killed) {when}"
+        case "elsewhere":
+            what = f"the supervisor at host {last.host} is gone {when}: nothing of the run has grown since"
         case "gone":
             what = f"the supervisor is gone without a word (killed, with all that watched over it) {when}"
     return Cause(kind="lost", what=what, next_step=next_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -59,29 +60,18 @@ def phases_of(
     own
         The job's own, which are taken as they are; one of them replaces the shipped one of its name.
     silence_s
-        The stage's limit for silence. When the job states it, no shipped phase may be silent for longer.
+        The stage's limit for silence. When the job states it, it is that of every shipped phase too.
     """
     names = {phase.name for phase in own}
     kept = [phase for phase in shipped if phase.name not in names]
     if stated:
-        kept = [_capped(phase, silence_s) for phase in kept]
+        kept = [dataclasses.replace(phase, silence_s=silence_s) for phase in kept]
     return (*own, *kept)
 
 
 def unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
     """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
     return PhasePlan(name=name, silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")})
-
-
-def _capped(phase: PhasePlan, silence_s: float) -> PhasePlan:
-    return PhasePlan(
-        name=phase.name,
-        begins=phase.begins,
-        ends=phase.ends,
-        silence_s=min(phase.silence_s, silence_s),
-        progress=phase.progress,
-        remedy=phase.remedy,
-    )
 
 
 class PhaseFinder:

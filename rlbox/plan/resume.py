@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from rlbox.errors import SpecError
+from rlbox.plan.filler import Filler
 from rlbox.plan.params import Values, change_values, units_of
-from rlbox.plan.run import Filler, RunPlan, plan_stage
+from rlbox.plan.run import RunPlan, plan_stage
 from rlbox.spec.job import Job
 from rlbox.spec.param import show_scalar
 

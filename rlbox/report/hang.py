@@ -112,7 +112,7 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     ]
     if not rows:
         return ""
-    note = "A GPU that shows 100 % at a third of its power waits for other ranks: it does not compute."
+    note = "A GPU that shows 100 % at the power of an idle one waits for other ranks: it does not compute."
     return "\n".join(["## GPUs", "", "| GPU | busy | power | memory |", "|---|---:|---:|---:|", *rows, "", note])
 
 

@@ -28,6 +28,9 @@ STYLES = {
 _LABEL_WIDTH = 9
 _NAME_WIDTH = 24
 _WAITS_SHOWN = 3
+_GPUS_SHOWN = 2
+"""GPUs that are told one by one; a node's eight would not fit a line."""
+
 _AT_END = ("forbid", "benign", "silence", "total")
 """Kinds of rules that nothing is waited for: they hold when the stage ended without breaking them."""
 
@@ -167,8 +170,12 @@ def _use(sample: Sample) -> str:
 
 
 def _gpus(sample: Sample) -> str:
-    shown = [f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in sample.gpus]
-    return " · ".join(shown)
+    gpus = sample.gpus
+    if len(gpus) > _GPUS_SHOWN:
+        loads = sorted(gpu.utilization for gpu in gpus)
+        power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {size_text(memory)} in all"
+    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in gpus)
 
 
 def _disk(facts: RunFacts, sample: Sample) -> str:

@@ -152,9 +152,23 @@ def stage_problems(stage: Stage) -> list[str]:
         if line.within_s is not None and line.within_s > stage.limits.total_s:
             limit = f"limits.total_s is {stage.limits.total_s:g}"
             problems.append(f"{where}.require[{index}].within_s: the stage is stopped before, {limit}")
+    problems += [f"stages.{stage.name}.command[{index}]: {told}" for index, told in _hidden_exits(stage.command)]
     if stage.ray and gate.exit_codes != (0,):
         problems.append(f"{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out")
     return problems
+
+
+def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield the words of a command, a shell's script, that end well whatever happened in them."""
+    if command[0].rsplit("/", 1)[-1] not in ("sh", "bash", "dash", "zsh"):
+        return
+    for index, word in enumerate(command[1:], start=1):
+        if re.search(r"\|&?\s*tee\b", word) and "pipefail" not in word and "PIPESTATUS" not in word:
+            yield index, "ends with the exit code of tee; leave tee out (the log is kept), or use set -o pipefail"
+        if re.search(r"(?:\|\||;|\n)\s*(?:true|:)\s*;?\s*$", word):
+            yield index, "ends well whatever happened before; leave the last `true` out"
+        if re.search(r"[^&]&\s*$", word):
+            yield index, "leaves its work in the background and ends at once; leave the last & out"
 
 
 def _twice(what: str, rules: Iterable[RequireRule | ForbidRule | BenignRule]) -> Iterator[str]:

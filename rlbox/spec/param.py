@@ -51,13 +51,14 @@ class Param(Frozen):
 
     @property
     def kind(self) -> ParamType:
-        """Its type: declared, or that of its unit, or that of its default."""
+        """Its type: declared, or that of its unit, its default or its first choice."""
         if self.type:
             return self.type
         if self.unit:
             return WANTED[self.unit][0]
         names: dict[type, ParamType] = {bool: "bool", int: "int", float: "float"}
-        return names.get(type(self.default), "str")
+        known = next((value for value in (self.default, *self.choices) if value is not None), "")
+        return names.get(type(known), "str")
 
     @property
     def shown_unit(self) -> str:
@@ -74,6 +75,8 @@ def settle(param: Param, value: Scalar) -> Scalar:
         It has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a guide.
     """
     settled = _typed(param, value)
+    if param.required and settled == "":
+        raise ValueError("must not be empty")
     if param.choices and settled not in _choices(param):
         shown = [show_scalar(choice) for choice in param.choices]
         raise ValueError(f"must be one of {', '.join(shown)}{suggest(show_scalar(value), shown)}")
@@ -187,9 +190,19 @@ def param_problems(name: str, param: Param) -> list[str]:
         except ValueError as error:
             problems.append(f"{where}.{key}: {error}" + ("" if "(got " in str(error) else f" (got {value!r})"))
             continue
+        if key == "at_most" and _above(param, settled):
+            problems.append(f"{where}.at_most: lies below at_least (got {value!r})")
         if key == "default" and (problem := _safe_range(param, settled)):
             problems.append(f"{where}.default: parameter {name} is {problem}")
     return problems
+
+
+def _above(param: Param, most: Scalar) -> bool:
+    try:
+        least = None if param.at_least is None else _typed(param, param.at_least)
+    except ValueError:  # told of by its own key
+        return False
+    return least is not None and not isinstance(least, str) and not isinstance(most, str) and least > most
 
 
 def _safe_range(param: Param, settled: Scalar) -> str:

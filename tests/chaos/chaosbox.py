@@ -27,7 +27,7 @@ PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")
 """Part of the names of the faults to play."""
 STAGES = ("first", "second")
-WORK = "for i in 1 2 3 4 5 6; do echo step $i; sleep 0.1; done; echo done > {run}/proof-STAGE"
+WORK = "for i in 1 2 3 4; do echo step $i; sleep 0.1; done; echo done > {run}/proof-STAGE"
 JOB = """
 title = "two short stages"
 target = "TARGET"
@@ -39,7 +39,7 @@ title = "leaves a proof"
 command = ["sh", "-c", "{WORK.replace("STAGE", name)}"]
 limits = {{ total_s = 60, silence_s = 30 }}
 [stages.gate]
-require = [{{ pattern = 'step 6' }}]
+require = [{{ pattern = 'step 4' }}]
 files = [{{ path = "{{run}}/proof-{name}" }}]
 """
     for name in STAGES

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
 SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
-ROUNDS = int(os.environ.get("RLBOX_CHAOS_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("RLBOX_CHAOS_ROUNDS", "3"))
 FIRST = int(os.environ.get("RLBOX_CHAOS_FIRST", "1"))
 PLACES = os.environ.get("RLBOX_CHAOS_PLACES", "here").split(",")
 AS_IT_IS = """
@@ -54,6 +55,8 @@ from rlbox.cli import main
 place.is_current = lambda *words: True
 sys.exit(main(sys.argv[1:]))
 """
+SAMPLE = 6
+KILLED = (-signal.SIGKILL, -signal.SIGHUP)
 EARLY = 0.25
 """Part of the rounds whose fault comes before the run is made."""
 RAY_IMAGE = "rlbox/local:latest"
@@ -139,10 +142,11 @@ def test_whatever_dies_the_record_is_true(places: dict[str, Place], tmp_path: Pa
             chance = random.Random(f"{SEED}-{number}")
             fault, place = pick(chance, places)
             early, moment = chance.random() < EARLY, chance.random()
-            if place.name not in usual:
+            if place.name not in usual and ROUNDS > SAMPLE:
                 usual[place.name] = play(0, place, "nothing", 0.0, False, tmp_path)[2]
             begun = time.monotonic()
-            after_s = moment * (usual[place.name].start_s if early else usual[place.name].run_s)
+            known = usual.get(place.name, Usual(start_s=1.0, run_s=2.0))
+            after_s = moment * (known.start_s if early else known.run_s)
             state, hit, _ = play(number, place, fault, after_s, early, tmp_path)
             seen[f"{place.name}: {fault}: {state}"] += 1
             when = f"{moment:.2f} of {'start' if early else 'run'}"
@@ -196,10 +200,14 @@ def play(number: int, place: Place, fault: str, after_s: float, early: bool, tmp
 
 
 def wait_until_over(round: Round, log: Path) -> None:
-    """Wait for the command line to end, and for the run: nobody holds the disk, no container of it runs."""
-    until = time.monotonic() + PATIENCE_S
-    while not round.over() or still_there(round):
+    """Wait for the command line to end, and for the run: nobody holds the disk, no container of it runs.
+
+    What was asked of the engine by a command line that is dead may be carried out a moment later.
+    """
+    until, quiet = time.monotonic() + PATIENCE_S, 0
+    while quiet < (40 if round.terminal.process.returncode in KILLED else 1):
         assert time.monotonic() < until, f"round {round.number} never ended: {left_of(round)}\n{log.read_text()}"
+        quiet = 0 if not round.over() or still_there(round) else quiet + 1
         time.sleep(0.05)
 
 
@@ -217,6 +225,7 @@ def check(round: Round, hit: bool, log: Path) -> str:
     row = row_of(round)
     told = f"round {round.number}, {round.place.name}, {round.fault}: {row}\n{log.read_text()}"
     assert left_of(round) == [], told
+    assert "rlbox: bug" not in told, told
     run_dir = round.run_dir()
     _, _, pattern, states = FAULTS[round.fault]
     if run_dir is None or not row:
@@ -248,6 +257,6 @@ def check_exit(round: Round, run: dict[str, object], told: str) -> None:
     """The command line that lived to see the end says the same as the record."""
     code = round.terminal.process.returncode
     if round.fault in ("Ctrl-C", "SIGTERM") and run["state"] == "passed":
-        assert code in (0, 130), told  # it came when the run was over
+        assert code in (0, 130, -signal.SIGTERM), told  # it came when the run was over
     elif code >= 0:
         assert code == run["exit_code"], told

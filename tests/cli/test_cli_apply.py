@@ -16,12 +16,17 @@ from typing import Any
 
 import pytest
 from applybox import give, tree
-from fakes import Folder, Rlbox
+from fakes import CHECKOUT, Folder, Rlbox
 from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
+from rlbox.act.apply import lay_back
+from rlbox.act.apply_facts import STAMP
 from rlbox.act.folders import cache_folder
 from rlbox.act.store import Store
+from rlbox.cli.app import App
+from rlbox.cli.place_here import ApplyWish, carry_out, look, prepare
+from rlbox.plan.apply_layout import Layout
 
 pytestmark = pytest.mark.allow("processes")
 FIRST = {"alpha": "1.0", "beta": "2.0"}
@@ -263,3 +268,52 @@ def test_a_mirror_of_a_profile_gives_the_wheels_and_no_other_bytes(
         assert said.code == 1
         assert "hash" in said.err.lower()
         assert rlbox(*words(prefix, "--check")).code == 1
+
+
+JOB = """
+title = "what a stage in place sees"
+target = "small"
+[[stages]]
+name = "only"
+title = "its own interpreter, and what the image has as ENV"
+command = ["{python}", "-c", "import alpha, os; print(alpha.patched, *map(os.getenv, ('SMALL_WORDS', 'RLBOX_PLACE')))"]
+[stages.gate]
+require = [{ pattern = "^True it's \\\\$HOME, as it is /.*/places/small/opt/rlbox$" }]
+"""
+
+
+def test_a_run_in_place_brings_the_place_to_the_lock_and_runs_inside(
+    prefix: Path, folder: Folder, store: Store
+) -> None:
+    folder.job("look", JOB)
+    disk = prefix.parent / "disk"
+    argv = [sys.executable, "-m", "rlbox", "run", "look", "--place", "here", "--data", str(disk)]
+    shadow = {"PYTHONPATH": f"/nowhere:{CHECKOUT}", "VIRTUAL_ENV": "/nowhere", "SMALL_WORDS": "the caller's"}
+    env = {**os.environ, **shadow}
+    argv += ["--project", str(folder.path)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cache_folder("places/small/opt/rlbox/share/applied.json").is_file()
+
+
+@pytest.mark.slow
+def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: Folder, store: Store) -> None:
+    """As on a machine whose system disk is too small for it."""
+    give(folder.path, store, FIRST, patched=False)
+    disk = prefix.parent / "disk"
+    venv = disk / "rlbox/opt/venv"
+    app = App(project=folder.project, verbosity=-1)
+    layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
+    prepared = prepare(app, app.image_plan("small"), layout)
+    for expected in (True, False):
+        plan = look(prepared, "no")
+        assert bool(plan.steps) == expected
+        carry_out(app, prepared, plan, ApplyWish(offline=True))
+    assert (prefix / "opt/venv").readlink() == venv
+    assert (venv / "bin/python").exists()
+    assert inside(prefix, "python -c 'import alpha; print(alpha.__version__)'") == "1.0\n"
+    (venv / STAMP).unlink()  # as a kill leaves it
+    carry_out(app, prepared, look(prepared, "no"), ApplyWish(offline=True))
+    assert look(prepared, "no").steps == ()
+    assert lay_back(layout, lambda path: None) == ()
+    assert not (disk / "rlbox").exists()

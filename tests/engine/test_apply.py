@@ -35,12 +35,12 @@ rm -rf /opt/rlbox /opt/venv /etc/conda /etc/profile.d/*rlbox* /etc/apt/apt.conf.
 cp /srv/odd /etc/environment
 printf '#!/bin/sh\\necho of the user\\n' >/usr/local/bin/python
 chmod 755 /usr/local/bin/python
-useradd --create-home --uid 12345 tenant
+useradd --create-home --home-dir /srv/tenant --uid 12345 tenant
 mkdir -p /data && chmod 1777 /data
 """
 OUTSIDE = """
 set --
-for path in /proc /sys /tmp /srv /var/cache /root/.cache /data; do set -- "$@" -path "$path" -o; done
+for path in /proc /sys /tmp /srv /var/cache /root /data; do set -- "$@" -path "$path" -o; done
 find / -xdev \\( "$@" -false \\) -prune -o ! -type d -printf '%p %y %m %s %l\n'
 find /etc /usr/local /opt -type f -exec sha256sum {} + | sed 's/\\([^ ]*\\)  \\(.*\\)/\\2:sum \\1/'
 """
@@ -62,7 +62,7 @@ class Machine:
 
     def apply(self, *words: str, user: str = "root", check: bool = True) -> Result:
         """Run `rlbox apply small`."""
-        home = "/root" if user == "root" else "/home/tenant"
+        home = "/root" if user == "root" else "/srv/tenant"
         argv = ("/srv/rl/bin/python", "-m", "rlbox", "apply", "small", "--offline", "--data", "/data", *words)
         env = ("RLBOX_STORE=/srv/store", "RLBOX_PROJECT=/srv/project", f"HOME={home}")
         return self.run(*argv, user=user, env=env, check=check)
@@ -150,11 +150,11 @@ def test_what_the_platform_writes_meanwhile_stays(machine: Machine) -> None:
 def test_a_user_without_rights_gets_what_lies_below_the_environment(machine: Machine) -> None:
     before = machine.files()
     said = machine.apply("--json", user="tenant")
-    assert said.data["prefix"] == "/home/tenant/.cache/rlbox/places/small"
+    assert said.data["prefix"] == "/srv/tenant/.cache/rlbox/places/small"
     assert {row["what"] for row in said.data["left"]} >= {"/etc/environment", "/etc/profile.d/10-rlbox-path.sh"}
     assert machine.apply("--json", user="tenant").data["state"] == "unchanged"
     after = machine.files()
-    assert {path for path in after if not path.startswith("/home/tenant/.cache")} == set(before)
+    assert {path for path in after if not path.startswith("/srv/tenant/.cache")} == set(before)
     refused = machine.apply("--prefix", "/opt/mine", user="tenant", check=False)
     assert (refused.code, "cannot be written" in refused.err) == (5, True)
     refused = machine.apply("--prefix", "", user="tenant", check=False)

@@ -160,6 +160,7 @@ def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_pat
         assert {lab.paths[artifact.sha256] for artifact in locked} <= lab.asked()
 
 
+@pytest.mark.slow
 def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     """A template of the project's own puts something else into each build."""
     for name in ("project", "data"):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -95,7 +96,9 @@ class Disk:
         bench.write_plan()
         plan = load_plan(run_dir)
         paths = dataclasses.replace(plan.paths, data=str(self.data))
-        plan = dataclasses.replace(plan, paths=paths, user="tester", uid=os.getuid(), host="here", **changes)
+        plan = dataclasses.replace(
+            plan, paths=paths, user="tester", uid=os.getuid(), host=socket.gethostname(), **changes
+        )
         write_plan(run_dir, plan)
         self.run_dirs.append(run_dir)
         return plan

@@ -64,8 +64,8 @@ def test_a_service_that_never_shows_it_works(bench: Bench) -> None:
     bench.stage("one", python("pass"), services=(server("vllm", port, start_s=1.0, line="never said"),))
     assert bench.run() == 7
     asked = f"GET http://127.0.0.1:{port}/ and a line like /never said/"
-    missing = f"service vllm was not ready after 1 s: {asked}: no line like /never said/ yet"
-    assert (bench.cause().kind, bench.cause().what) == ("ready", missing)
+    assert bench.cause().kind == "ready"
+    assert bench.cause().what.startswith(f"service vllm was not ready after 1 s: {asked}: ")
 
 
 def test_a_service_that_answers_no_more_is_found(bench: Bench) -> None:

@@ -60,9 +60,9 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_below_a_prefix_nothing_leads_out(name: str) -> None:
-    wanted, _, _ = planned(name, Layout(prefix="/home/me/p", data="/disk"))
-    assert all(row.path.startswith("/home/me/p/") for row in (*wanted.laid, *wanted.parts))
-    texts = {row.path: (row.text + row.to).replace("/home/me/p/opt/", "") for row in wanted.laid}
+    wanted, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
+    assert all(row.path.startswith("/srv/me/p/") for row in (*wanted.laid, *wanted.parts))
+    texts = {row.path: (row.text + row.to).replace("/srv/me/p/opt/", "") for row in wanted.laid}
     for path, text in texts.items():
         if path.endswith(("apply_patches.py", "unified_diff.py", "lock.json")):
             continue

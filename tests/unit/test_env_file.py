@@ -52,6 +52,10 @@ def test_values(text: str, values: dict[str, str]) -> None:
         (b'A="planted\\"\nB=2', ["line 1: the quote that begins the value of A is never closed"]),
         (b"A='planted' too", ["line 1: something follows the closing quote of A: put quotes around the whole value"]),
         (b"A=plan'ted", ["line 1: a quote inside the value of A: put quotes around the whole value"]),
+        (
+            b"export A=planted B=2",
+            ["line 1: two assignments on one line: part them, or quote the value"],
+        ),
         (b"A=planted\n\nA=other", ["line 3: A has another value on line 1 already"]),
         (b"A='x\ny'\nB=1\nnope", ["line 4: no '=' in it: write NAME=value"]),
         (b"A=a\0b", ["line 1: the value of A holds a NUL character, which no environment can"]),

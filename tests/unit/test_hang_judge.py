@@ -102,12 +102,12 @@ def test_a_burst_now_and_then_is_no_life() -> None:
     stage = Stage(silence_s=120.0)
     stage.says("something")
     for _ in range(20):
-        if stage.lives(1, Rates(seconds=1.0, read=900_000)) or stage.lives(14):
+        if stage.lives(1, Rates(seconds=1.0, read=200_000)) or stage.lives(14):
             break
     assert stage.judge.judge(stage.now_s)
 
 
-def test_a_stated_limit_caps_the_shipped_phases_and_not_the_jobs_own() -> None:
+def test_a_stated_limit_is_that_of_the_shipped_phases_and_not_of_the_jobs_own() -> None:
     own = PhasePlan(name="warehouse", begins=("asking the warehouse",), silence_s=900.0)
     stage = Stage(silence_s=30.0, stated=True, own=(own,))
     stage.says("asking the warehouse")
@@ -239,3 +239,10 @@ def test_a_log_that_ends_too_early_is_not() -> None:
     stall = replay(path.read_bytes() + b"\n2027-01-01 00:00:00 much later\n")
     assert stall
     assert stall.rule == "silence"
+
+
+def test_the_network_of_others_is_no_life() -> None:
+    stage = Stage()
+    stage.says("Fetching 14 files:   0%|          | 0/14 [00:00<?, ?it/s]")
+    assert stage.lives(1800, Rates(seconds=1.0, network=5 * MIB, cpu=0.05)) is None
+    assert stage.lives(910, Rates(seconds=1.0, network=5 * MIB)) is not None

@@ -35,6 +35,10 @@ WHEN = "while stage train was running"
             LastWord(end="removed", container="c"),
             "container c was removed, not by rlbox, while stage train was running",
         ),
+        (
+            LastWord(end="elsewhere", host="a"),
+            "the supervisor at host a is gone while stage train was running: nothing of the run has grown since",
+        ),
         (LastWord(end="rebooted"), "the machine was restarted while stage train was running"),
         (LastWord(end="restarted"), "the container that rlbox runs in was restarted while stage train was running"),
         (

@@ -151,6 +151,7 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
     ("settings", "lines"),
     [
         ({}, ["--set data=: parameter data has no value: training data"]),
+        ({"data": ""}, ["--set data=: must not be empty: training data"]),
         ({"data": "/path/to/x"}, ["--set data=/path/to/x: '/path/to' is a placeholder of a guide: "
                                   "write the value that belongs there: training data"]),
         (

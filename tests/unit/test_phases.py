@@ -37,8 +37,8 @@ LINES = [
         "data",
     ),
     ("(TaskRunner pid=9323) Training Progress:   0%|          | 0/300 [00:00<?, ?it/s]", "update"),
-    ("(TaskRunner pid=9) Load from checkpoint folder: /root/checkpoints/global_step_100", "load"),
-    ("(WorkerDict pid=9) [rank-0]: Loading from /root/c/actor/model_world_size_1_rank_0.pt", "load"),
+    ("(TaskRunner pid=9) Load from checkpoint folder: /data/checkpoints/global_step_100", "load"),
+    ("(WorkerDict pid=9) [rank-0]: Loading from /data/c/actor/model_world_size_1_rank_0.pt", "load"),
     ("(TaskRunner pid=9) local_global_step_folder: checkpoints/x/global_step_20", "checkpoint"),
     ("(TaskRunner pid=9) test_gen_batch meta info: {'eos_token_id': 151645}", "rollout"),
     # vLLM, SGLang, Hugging Face
@@ -80,7 +80,7 @@ def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
         " 'update_weights_bucket_megabytes': 512,",
         "step:101 - global_seqlen/min:12 - actor/loss:0.1",
         "loss falls: weights of step 3 in the server",
-        "resume_from_path': '/root/autodl-tmp/checkpoints/global_step_150',",
+        "resume_from_path': '/data/autodl-tmp/checkpoints/global_step_150',",
         "",
     ],
 )

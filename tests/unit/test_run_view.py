@@ -104,6 +104,16 @@ def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     assert "log      stage: step 7 loss 0.25 red" in text
 
 
+def test_many_gpus_are_told_together(run_dir: Path) -> None:
+    facts = RunWatch(run_dir).look(STATE)
+    assert facts.sample
+    [gpu] = facts.sample.gpus
+    gpus = tuple(dataclasses.replace(gpu, index=n, utilization=90 + n) for n in range(8))
+    facts = dataclasses.replace(facts, sample=dataclasses.replace(facts.sample, gpus=gpus))
+    lines = [line.plain for line in run_frame(facts, NOW, width=79, height=23)]
+    assert "gpu      8: 90 to 97 % · 2496 W · 320.00 GB in all" in lines
+
+
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (39, 9), (19, 5), (1, 1), (300, 80)])
 def test_it_fits_any_terminal(run_dir: Path, width: int, height: int) -> None:
     many = run(*(stage(f"before-{n}", "passed", started_at=BEGAN) for n in range(30)), TRAINING, *map(stage, "abcdef"))

@@ -15,6 +15,8 @@ from urllib.parse import quote
 import pytest
 from enginebox import Box, containers, docker
 
+pytestmark = pytest.mark.slow  # the fast half, in place: tests/supervisor/test_run_secrets.py
+
 TOKEN = "wk+9/planted=Q7zR'x"
 PASSWORD = "planted pass/w\u00f6rd-31"
 UNDECLARED = "planted-undeclared-55"
@@ -121,7 +123,6 @@ def test_secrets_are_nowhere(planted: Box) -> None:
     assert leaks((name, text.encode()) for name, text in said.items()) == []
 
 
-@pytest.mark.slow
 def test_secrets_are_in_no_layer_bundle_or_report(planted: Box, tmp_path: Path) -> None:
     """The image is built anew with the secrets in `.env` and the environment; all that a failed run leaves is kept."""
     target = planted.project / "images/tiny/target.toml"
@@ -165,7 +166,6 @@ def layers(tag: str, archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{member.name}: {entry.name}", inner.read() if inner else b""
 
 
-@pytest.mark.slow
 def test_a_supervisor_that_gets_no_secrets_ends_with_the_cause(planted: Box) -> None:
     """The container is started again by hand, when nobody sends them: it says so and ends, and waits for no stage."""
     assert planted("run", "careless").code == 1
@@ -237,7 +237,6 @@ print("found in", *found) if found else print("found nowhere")
 """
 
 
-@pytest.mark.slow
 def test_ray_workers_have_them_and_ray_shows_them_nowhere(local: Box) -> None:
     (local.project / "jobs/asks").mkdir(parents=True)
     (local.project / "jobs/asks/ask.py").write_text(ASK)

@@ -1,0 +1,60 @@
+"""Lines of rlbox's in a file of NAME=value lines that a platform fills too, as /etc/environment is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+def merged_text(theirs: str, ours: str) -> str:
+    """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
+
+    Merging twice is merging once.
+    """
+    wanted = dict(_assignments(ours))
+    lines, done = [], set()
+    for line in _lines(theirs):
+        match = _NAME.fullmatch(line)
+        name = match[1] if match else ""
+        if match and name in wanted:
+            if name not in done:
+                lines.append(f'{name}="{_joined(wanted[name], match[2])}"')
+            done.add(name)
+        else:
+            lines.append(line)
+    lines += [f'{name}="{value}"' for name, value in wanted.items() if name not in done]
+    return "\n".join([*lines, ""])
+
+
+def unmerged_text(now: str, ours: str, before: str) -> str:
+    """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
+    wanted = {name for name, _ in _assignments(ours)}
+    old = {match[1]: line for line in _lines(before) if (match := _NAME.fullmatch(line))}
+    lines = []
+    for line in _lines(now):
+        match = _NAME.fullmatch(line)
+        if not match or match[1] not in wanted:
+            lines.append(line)
+        elif match[1] in old:
+            lines.append(old.pop(match[1]))
+    return "\n".join([*lines, ""]) if lines else ""
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines as they are: what else ends a line for Python is part of it for pam_env and a shell."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if match := _NAME.fullmatch(line):
+            yield match[1], match[2].strip().strip("\"'")
+
+
+def _joined(ours: str, theirs: str) -> str:
+    """Return two PATHs as one, each folder once."""
+    theirs = theirs.strip().strip("\"'")
+    folders = [*ours.split(":"), *(theirs.split(":") if "/" in theirs else [])]
+    return ":".join(dict.fromkeys(folder for folder in folders if folder and "$" not in folder))

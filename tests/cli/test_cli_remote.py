@@ -1,0 +1,99 @@
+"""A verb about runs whose engine is reached over SSH; the way there and back is a slow engine test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlbox.act.engine_api import engine_is_here, engine_place
+from rlbox.act.helper_container import Helper, archive_for
+from rlbox.act.ssh_tunnel import Tunnel, open_tunnel
+from rlbox.cli import main
+from rlbox.cli.remote import without
+from rlbox.errors import EngineError
+from rlbox.spec.project import Project
+
+pytestmark = pytest.mark.allow("processes", "sockets")
+TUNNEL = Tunnel(address="unix:///x", socket="/run/docker.sock", uid=7, gid=8, socket_gid=9, home="/srv/far")
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program `ssh` that a test writes; it stands first on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@far:2222")
+    open_tunnel.cache_clear()
+    return folder / "ssh"
+
+
+def write(program: Path, text: str) -> None:
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
+    write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n"; cat >/dev/null')
+    found = open_tunnel("ssh://me@far:2222")
+    assert (found.uid, found.gid, found.socket_gid, found.home) == (1000, 1001, 998, "/srv/me")
+    words = (ssh.parent / "words").read_text().split()
+    assert {"BatchMode=yes", "ControlMaster=no", "me@far", "2222"} <= set(words)
+    assert words[words.index("-L") + 1].endswith(":/var/run/docker.sock")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("echo 'me@far: Permission denied (publickey).' >&2; exit 255", "me@far: Permission denied (publickey)."),
+        ("printf '1\\n1\\n'; echo 'stat: no such file' >&2; exit 1", "stat: no such file"),
+        ("exit 1", "ssh ended without a word"),
+    ],
+)
+def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(ssh, text)
+    assert main(["runs"]) == EngineError.exit_code
+    assert (
+        f"error: the engine cannot be reached over ssh: {what}\n  where: ssh://me@far:2222" in capsys.readouterr().err
+    )
+
+
+def test_no_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(ssh.parent))
+    with pytest.raises(EngineError, match="there is no ssh on PATH"):
+        open_tunnel("ssh://me@far:2222")
+
+
+def test_an_engine_elsewhere_without_ssh_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://far:2375")
+    assert (engine_place(), engine_is_here()) == ("tcp://far:2375", False)
+    assert main(["runs"]) == EngineError.exit_code
+    assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
+
+
+def test_options_that_name_files_here_stay_here() -> None:
+    words = ("run", "smoke", "--data", "x", "--set", "a=1", "--env-file=.env", "--project", "p", "-q")
+    assert without(words, ("--data", "--env-file", "--project")) == ("run", "smoke", "--set", "a=1", "-q")
+
+
+def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
+    import io
+    import json
+    import tarfile
+
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.toml").write_text("x")
+    helper = Helper(image="i", data="/d", create=True, words=("runs",), env={"A": "planted"}, terminal=False)
+    with tarfile.open(fileobj=io.BytesIO(archive_for(TUNNEL, Project(folder=tmp_path), helper))) as tar:
+        members = {info.name: info for info in tar}
+        start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
+    assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}
+    assert members["rlbox-remote/start.json"].mode == 0o600
+    assert {"rlbox-remote/lib/rlbox/cli/__init__.py", "rlbox-remote/lib/jobs/smoke.toml"} <= set(members)
+    assert "rlbox-remote/project/jobs/mine.toml" in members
+    assert start["words"] == ["runs"]
+    assert start["env"]["A"] == "planted"
+    assert not any("__pycache__" in name for name in members)
