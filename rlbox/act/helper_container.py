@@ -9,12 +9,14 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
+from types import FrameType
 
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
@@ -93,7 +95,7 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
         raise EngineError(f"the engine refused the container: {words}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
-    code = _attach(tunnel, str(container.id), helper)
+    code = _attach(tunnel, container, helper.terminal)
     try:
         container.reload()
         if container.status in ("exited", "dead"):
@@ -108,16 +110,23 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
     return code
 
 
-def _attach(tunnel: Tunnel, name: str, helper: Helper) -> int:
-    """Start the container through the docker client, which knows terminals, signals and window sizes."""
-    words = ["docker", "start", "--attach", *(["--interactive"] if helper.terminal else []), name]
-    try:
-        client = subprocess.Popen(words, env={**os.environ, "DOCKER_HOST": tunnel.address})
+def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
+    """Start the container through the docker client, which knows terminals; pass Ctrl-C and SIGTERM on to it."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(DockerException, OSError):
+            container.kill(signal=signal.Signals(number).name)
+
+    words = ["docker", "start", "--attach", *(["--interactive"] if terminal else []), str(container.id)]
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
+        env = {**os.environ, "DOCKER_HOST": tunnel.address}
+        return subprocess.Popen(words, env=env, start_new_session=not terminal).wait()
     except FileNotFoundError as error:
         raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):  # the client passes it on
-            return client.wait()
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
 def _forget_ended(client: docker.DockerClient) -> None:

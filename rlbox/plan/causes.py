@@ -127,8 +127,7 @@ def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
     """A service did not answer as told within its start limit."""
     return Cause(
         kind="ready",
-        what=f"service {service.name} was not ready after {service.start_s:g} s: "
-        f"{asked(service.ready)}: {answer}",
+        what=f"service {service.name} was not ready after {service.start_s:g} s: {asked(service.ready)}: {answer}",
         where=log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )

@@ -115,6 +115,7 @@ def _start_rows(bake: Bake) -> Iterator[BakedRow]:
         yield BakedRow(kind="run", name="shared memory", value=f"at least {bake.run.shm_gib:g} GiB")
     if bake.run.pids:
         yield BakedRow(kind="run", name="processes", value=f"at least {bake.run.pids}")
+    yield from (BakedRow(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
         yield BakedRow(kind="run", name=f"ulimit {name}", value=limit)
     yield from (BakedRow(kind="run", name="capability", value=name) for name in bake.run.cap_add)

@@ -35,7 +35,13 @@ GUIDES = (
     "docs/store.md",
 )
 pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
-NEED_RUNS = ("attach", "bundle", "logs", "load", "report")  # there is no run, no archive yet: they must say so, in their own words
+NEED_RUNS = (
+    "attach",
+    "bundle",
+    "logs",
+    "load",
+    "report",
+)  # there is no run, no archive yet: they must say so, in their own words
 NEED_IMAGE = "rlbox show rlbox/local:latest"  # and no image
 CHANGING = ("build", "fetch", "render", "run", "shell", "lock", "push", "save")
 

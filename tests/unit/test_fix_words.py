@@ -59,6 +59,7 @@ BAKED: list[tuple[dict[str, Any], tuple[str, str, str, str]]] = [
     ({"ray": {"head": ["--x"]}}, ("ray", "head", "--x", "")),
     ({"ray": {"worker": ["--x"]}}, ("ray", "worker", "--x", "")),
     ({"ray": {"before": "true"}}, ("ray", "before it starts", "", "true")),
+    ({"aliases": [["A_KEY", "B_KEY", "C_KEY"]]}, ("secret", "A_KEY", "B_KEY C_KEY", "")),
     ({"refuse": [{"if": "true", "says": "no", "next": "do"}]}, ("refuse", "true", "no; do", "")),
 ]
 
