@@ -63,7 +63,8 @@ class Bench:
         if not self.journal.there():
             raise StageStopped(removed_folder(str(self.run_dir)))
         if self.journal.problem:
-            raise StageStopped(self.journal.problem)
+            there = self.journal.there(now=True)
+            raise StageStopped(self.journal.problem if there else removed_folder(str(self.run_dir)))
 
     def stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
@@ -84,7 +85,9 @@ class Bench:
         return missing_program(stage, part, program, error.strerror or str(error))
 
     def explain(self, cause: Cause, kills_before: int) -> Cause:
-        """Name an exhausted memory limit or a full disk when that is what the stage ran into."""
+        """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
+        if cause.kind != "interrupted" and not self.journal.there(now=True):
+            return removed_folder(str(self.run_dir))
         memory = probe_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return out_of_memory(cause, memory.limit_bytes)

@@ -146,15 +146,17 @@ class DockerEngine:
         """Return whether the container still runs; one that is gone does not."""
         return self.status(name) in ("running", "created", "restarting", "paused")
 
-    def ended(self, name: str) -> Ended:
-        """Return how an ended container ended."""
+    def ended(self, name: str) -> Ended | None:
+        """Return how an ended container ended; None when it is gone, or is just being removed."""
         with self._asked():
             try:
                 container = self._client.containers.get(name)
                 state = container.attrs["State"]
                 output = container.logs(tail=20).decode("utf-8", "replace")
             except NotFound:
-                return Ended(exit_code=-1, out_of_memory=False, output="the container was removed by somebody else")
+                return None
+            if state.get("Status") in ("removing", "dead"):
+                return None
             code = int(state["ExitCode"])
             return Ended(exit_code=code, out_of_memory=bool(state["OOMKilled"]) and code != 0, output=output)
 

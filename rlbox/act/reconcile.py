@@ -175,4 +175,6 @@ def _container_word(engine: DockerEngine, name: str, status: str | None, started
     if status == "created":
         return None
     ended = engine.ended(name)
+    if ended is None:
+        return LastWord(end="removed", container=name)
     return container_end(name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)

@@ -257,6 +257,6 @@ def check_exit(round: Round, run: dict[str, object], told: str) -> None:
     """The command line that lived to see the end says the same as the record."""
     code = round.terminal.process.returncode
     if round.fault in ("Ctrl-C", "SIGTERM") and run["state"] == "passed":
-        assert code in (0, 130, -signal.SIGTERM), told  # it came when the run was over
+        assert code in (0, 130, -signal.SIGTERM, -signal.SIGINT), told  # it came when the run was over
     elif code >= 0:
         assert code == run["exit_code"], told
