@@ -25,8 +25,10 @@ _LONGEST_LOOK_S = 2.0
 
 _CALM_S, _QUIET_S = 10.0, 1.0
 _BAR_S = 0.2
-_HURRY_S, _HURRY_BYTES = 0.02, 1 << 14
-"""Of blocks that come this fast, one after the other, only the end is looked at."""
+_BATCH_S = 0.2
+"""How long lines may wait when there were some a moment ago: a log that never rests is heard five times a second."""
+_MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
+"""When this much waits, only the end of each further block is kept."""
 _MEMBERS_S = 5.0
 _RECORD_S = 1.0
 _QUOTED = 200
@@ -63,6 +65,8 @@ class HangWatch:
         self._looked_s: float | None = None
         self._size = -1
         self._bar_s = self._recorded_s = self._members_s = self._took_s = -_CALM_S
+        self._blocks: list[bytes] = []
+        self._waiting = 0
         self._before: Activity | None = None
         self._pids: tuple[int, ...] = ()
         self._entered: PhaseLine | None = None
@@ -79,16 +83,17 @@ class HangWatch:
         if log != STAGE_LOG:
             return
         if texts:
-            hurried, self._took_s = self._now_s - self._took_s < _HURRY_S, self._now_s
-            block = tail_of(texts.joined, _HURRY_BYTES) if hurried else texts.joined
-            self._enter(self._judge.take(block, self._now_s))
             self._size = -1
+            self._blocks.append(tail_of(texts.joined, _END_BYTES) if self._waiting > _MUCH_BYTES else texts.joined)
+            self._waiting += len(self._blocks[-1])
+            self._listen()
         if texts.past and (line := self._judge.grew(texts.past[-1][1].decode("utf-8", "replace"), self._now_s)):
             self._enter([line])
 
     def look(self, logs: Logs) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
+        self._listen()
         self._look_at_bar(logs)
         self._look_at_processes()
         self._record()
@@ -99,12 +104,21 @@ class HangWatch:
 
     def explain(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
+        self._listen(wait_s=0)
         phase, silent_s = self._judge.phase, self._judge.silent_s(self._now_s)
         if service:
             phase = PhasePlan(name=service, silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
         return dataclasses.replace(cause, phase=phase.name, waits=self._collect(stall), report=report_path(self._stage))
+
+    def _listen(self, wait_s: float = _BATCH_S) -> None:
+        """Hand the lines that came to the judge, unless some were handed over less than `wait_s` ago."""
+        if not self._blocks or self._now_s - self._took_s < wait_s:
+            return
+        block, self._blocks, self._waiting = b"\n".join(self._blocks), [], 0
+        self._took_s = self._now_s
+        self._enter(self._judge.take(block, self._now_s))
 
     def _hung(self, stall: Stall) -> Cause:
         self._tell("hang", stall)

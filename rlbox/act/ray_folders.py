@@ -21,17 +21,19 @@ class RayFolders:
 
     def __init__(self, plan: RunPlan) -> None:
         folders = {Path(stage.ray.temp_dir) for stage in plan.stages if stage.ray}
-        self._before = {folder: _sessions(folder) for folder in folders}
+        self._new = {folder for folder in folders if not os.path.lexists(folder)}
+        self._before = {folder: _sessions(folder) for folder in folders - self._new}
 
     def clean(self) -> None:
-        """Remove the sessions that are new, and the folders that are empty then."""
+        """Remove the folders that are new, and the sessions that are new in those that were there."""
+        for folder in self._new:
+            if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
         for folder, before in self._before.items():
             new = _sessions(folder) - before
             for name in new:
                 shutil.rmtree(folder / name, ignore_errors=True)
             _drop(folder / _LATEST, new)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
 
 def _sessions(folder: Path) -> set[str]:

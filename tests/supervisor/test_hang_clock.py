@@ -124,7 +124,7 @@ def test_the_wall_clock_is_not_asked(machine: Machine, monkeypatch: pytest.Monke
 
 def test_phases_are_recorded_once_a_second_at_most(machine: Machine) -> None:
     for n in range(200):
-        machine.says("[ROLLOUT] x" if n % 2 else "[SYNC] y")
+        machine.says("[ROLLOUT] x" if n // 5 % 2 else "[SYNC] y")
         machine.lives(0.1, each_s=0.1)
     events = (machine.journal.run_dir / "events.jsonl").read_text().splitlines()
     assert 10 <= len([line for line in events if '"phase"' in line]) <= 21

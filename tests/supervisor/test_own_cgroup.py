@@ -127,6 +127,7 @@ def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) 
     folder.rmdir()
     heads = RayFolders(plan)
     (folder / "session_new").mkdir(parents=True)
+    (folder / "prom_metrics_service_discovery.json").write_text("[]")
     heads.clean()
     assert not folder.exists()
 
