@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from rlbox.cli.app import App
+from rlbox.cli.data_disk import disk_of, disk_options
 from rlbox.cli.options import shared
 
 
 @click.command("diff")
 @click.argument("before", metavar="RUN")
 @click.argument("after", metavar="OTHER")
-@click.option("--target", default="local", metavar="NAME", help="Target whose data disk to look at.")
-@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@disk_options
 @shared
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Say how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
@@ -24,12 +24,11 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
-    from rlbox.act.disk import data_folder
     from rlbox.act.run_folder import find_run
     from rlbox.act.run_record import load_run_record
     from rlbox.report.run_diff import diff_json, diff_runs, diff_text, different
 
-    disk = data_folder(app.image_plan(target).container, data)
+    disk = disk_of(app, target, data)
     folders = find_run(disk, before), find_run(disk, after)
     names = folders[0].name, folders[1].name
     found = diff_runs(load_run_record(folders[0]), load_run_record(folders[1]))
