@@ -25,8 +25,8 @@ _LONGEST_LOOK_S = 2.0
 
 _CALM_S, _QUIET_S = 10.0, 1.0
 _BAR_S = 0.2
-_BATCH_S = 0.2
-"""How long lines may wait when there were some a moment ago: a log that never rests is heard five times a second."""
+_BATCH_S = 0.4
+"""How long lines may wait when there were some a moment ago: a log that never rests is heard twice a second."""
 _MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
 """When this much waits, only the end of each further block is kept."""
 _MEMBERS_S = 5.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from rlbox.act.folders import write_atomic
 from rlbox.act.interrupt import Interrupt
 from rlbox.act.machine import probe_machine_life
-from rlbox.act.process_table import Process, probe_processes
+from rlbox.act.process_table import Process, probe_process
 from rlbox.act.processes import RunProcesses
 from rlbox.act.supervisor_file import PROCESSES_FILE
 
@@ -54,7 +54,7 @@ class ProcessRecord:
 
     def _write(self) -> None:
         pids = set().union(*self._parts().values())
-        keys = sorted(process.key for pid, process in probe_processes().items() if pid in pids)
+        keys = sorted(process.key for pid in pids if (process := probe_process(pid)))
         if keys == self._written:
             return
         life = probe_machine_life()

@@ -104,6 +104,7 @@ def machine(tiny_project: Path, carried: Path, request: pytest.FixtureRequest) -
         docker("rm", "--force", name)
 
 
+@pytest.mark.slow
 def test_three_times_on_a_rented_machine_and_back(machine: Machine) -> None:
     before = machine.files()
     first = machine.apply("--json")

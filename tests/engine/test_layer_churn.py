@@ -19,6 +19,8 @@ from wheelbox import Index, make_wheel
 from rlbox.act.store import Store, store_folder
 from rlbox.spec.lock import load_lock
 
+pytestmark = pytest.mark.slow
+
 NAME = "layers"
 OCI = "application/vnd.oci.image.manifest.v1+json"
 FIXES, OWN, LOCK = "rlbox.fixes", "rlbox.files", "the lock"

@@ -182,6 +182,7 @@ def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     docker("rmi", "--force", "rlbox/based:latest")
 
 
+@pytest.mark.slow
 def test_a_base_image_gets_its_locked_apt_packages(based: Box) -> None:
     result = based("lock", "based")
     assert result.code == 0, result.err
