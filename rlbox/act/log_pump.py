@@ -30,7 +30,7 @@ _AHEAD_BYTES = 32 << 20
 _OUTSIDER_BYTES = 64 << 20
 """What is still taken at the end from a process that is not of the run, holds a pipe and never stops to write."""
 
-_LOOK_S = 0.036
+_LOOK_S = 0.04
 _CHECK_S = 1.0
 _SHARE = 40
 """The thread rests this many times as long as the process has worked since it last rested (and `_LOOK_S` at most)."""
