@@ -19,11 +19,9 @@ from rlbox.act.waits import probe_waits
 from rlbox.plan.activity import Rates
 from rlbox.plan.hang import Stall
 from rlbox.plan.run import StagePlan
+from rlbox.plan.run_files import EVIDENCE_FOLDER, HANG_FILE
 from rlbox.plan.waits import ProcessWait, order_waits, wait_sentence
 
-EVIDENCE_FOLDER = "evidence"
-HANG_FILE = "hang.json"
-HANG_PAGE = "HANG.md"
 _STACKS_S = 25.0
 
 

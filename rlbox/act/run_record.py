@@ -12,6 +12,7 @@ from rlbox.act.run_folder import load_plan
 from rlbox.act.run_state import RUN_FILE, RunState, load_run_state
 from rlbox.errors import SpecError
 from rlbox.plan.run import RunPlan
+from rlbox.plan.run_files import METRICS_FILE
 from rlbox.spec.load import load_toml
 from rlbox.spec.lock import Lock, load_lock
 
@@ -68,7 +69,7 @@ def _load_lock(path: Path) -> Lock | None:
 def _last_metrics(run_dir: Path) -> dict[str, float]:
     """Return the last number of each name; of a very long file the end is read."""
     found: dict[str, float] = {}
-    for path in sorted(run_dir.glob("**/metrics.jsonl")):
+    for path in sorted(run_dir.glob(f"**/{METRICS_FILE}")):
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))

@@ -28,10 +28,10 @@ from rlbox.errors import NodeError
 from rlbox.plan.causes import Cause, absent_fix, ended, exit_code, supervisor_bug
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan, StagePlan
+from rlbox.plan.run_files import METRICS_FILE
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"
-METRICS_FILE = "metrics.jsonl"
 PLOT_LOG = "plot.log"
 _PLOT_S = 120.0
 

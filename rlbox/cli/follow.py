@@ -28,6 +28,7 @@ from rlbox.fixes.manifest import signature_list
 from rlbox.plan.causes import Cause, taken_port
 from rlbox.plan.masks import Masks
 from rlbox.plan.run import RunPlan
+from rlbox.plan.run_files import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.report.known_causes import SIGNATURES_FILE
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.spec.fix import Fix
@@ -153,7 +154,7 @@ def finish(app: App, data: Path, run_dir: Path, plan: RunPlan, me: Holder) -> in
 
 def _reports(run_dir: Path, state: RunState) -> list[Path]:
     """Return the pages that explain the stages that failed."""
-    pages = (run_dir / stage.directory / "evidence" / "REPORT.md" for stage in state.stages if stage.cause)
+    pages = (run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE for stage in state.stages if stage.cause)
     return [page for page in pages if page.is_file()]
 
 

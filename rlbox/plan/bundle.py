@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from rlbox.plan.run_files import EVIDENCE_FOLDER
+
 LOG_TAIL_BYTES = 20 * 1000 * 1000
 """What is kept of a longer log: its end; the part around its first fatal line is kept in a file of its own."""
 
@@ -92,7 +94,7 @@ def _refusal(file: RunFile) -> str:
         return "may hold secrets"
     if path.name.startswith("."):
         return "a file of rlbox's own, or hidden"
-    if path.suffix not in _TEXTS and "evidence" not in path.parts:
+    if path.suffix not in _TEXTS and EVIDENCE_FOLDER not in path.parts:
         return "no text of a known kind: perhaps a model, a checkpoint or data"
     if file.bytes > _FILE_BYTES and not is_log(file.name):
         return "larger than 8 MB"

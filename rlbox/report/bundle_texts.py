@@ -10,10 +10,10 @@ from rlbox.act.excerpt import read_fatal_line, read_last_lines, scan_log
 from rlbox.act.gather import Part, gather
 from rlbox.act.run_state import RunState, StageState, run_cause
 from rlbox.plan.bundle import Selection
+from rlbox.plan.run_files import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.report.fatals import LogFatal, excerpt_text
 
 SUMMARY = "SUMMARY.md"
-FATALS = "first_fatal.txt"
 LAST_LINES = 500
 """Lines of each log of the last stage that a helper asks for first (seed 003, "when asking for help")."""
 
@@ -26,7 +26,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [text for path in sorted(run_dir.rglob(f"evidence/{FATALS}")) if (text := _text(path))]
+    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := _text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = gather(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
@@ -56,7 +56,7 @@ def _last_stage(state: RunState | None) -> str:
 
 def _error(run_dir: Path, log: str, state: RunState | None) -> str:
     """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
-    if (run_dir / log).parent.joinpath("evidence", FATALS).is_file():
+    if (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
         return ""
     stage = next((s for s in state.stages if log.startswith(f"{s.directory}/")), None) if state else None
     if stage and stage.state == "passed":

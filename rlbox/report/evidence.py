@@ -13,6 +13,7 @@ from rlbox.act.excerpt import FatalLine
 from rlbox.act.gather import gather
 from rlbox.act.supervisor import StageFailure
 from rlbox.plan.causes import Cause, CauseKind, full_disk
+from rlbox.plan.run_files import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.report.evidence_contents import WHAT, facts_of, parts_of
 from rlbox.report.failure_page import report_page
 from rlbox.report.failure_report import make_report
@@ -20,7 +21,6 @@ from rlbox.report.fatals import LogFatal, culprit, excerpt_text, read_fatals
 from rlbox.report.hang import write_hang_page
 from rlbox.report.known_causes import find_known_cause
 
-EVIDENCE_FOLDER = "evidence"
 GATHER_S = 10.0
 """How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""
 
@@ -92,9 +92,9 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
     report = make_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
-        "REPORT.md": report_page(report),
+        REPORT_PAGE: report_page(report),
         "REPORT.json": report.as_json(),
-        "first_fatal.txt": "\n".join(excerpt_text(fatal) for fatal in found),
+        FATAL_FILE: "\n".join(excerpt_text(fatal) for fatal in found),
         "facts.json": json.dumps(facts_of(failure, explained.cause, gathered), indent=1, ensure_ascii=False) + "\n",
         **gathered.texts,
     }

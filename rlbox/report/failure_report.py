@@ -18,6 +18,7 @@ from rlbox.act.snapshot import Snapshot
 from rlbox.act.supervisor import StageFailure
 from rlbox.plan.causes import Cause
 from rlbox.plan.masks import Masks
+from rlbox.plan.run_files import EVIDENCE_FOLDER
 from rlbox.report.evidence_contents import WHAT
 from rlbox.report.fatals import LogFatal, utc_text
 from rlbox.report.known_causes import read_signatures
@@ -124,7 +125,7 @@ def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal],
 def load_report(stage_folder: Path) -> Report | None:
     """Return the report in the `evidence/` of a stage's directory; None when there is none, or it is torn."""
     try:
-        return _adapter().validate_json((stage_folder / "evidence" / REPORT_JSON).read_bytes())
+        return _adapter().validate_json((stage_folder / EVIDENCE_FOLDER / REPORT_JSON).read_bytes())
     except (OSError, ValueError, ValidationError):
         return None
 

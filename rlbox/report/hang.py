@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.act.hang_evidence import HANG_FILE, HANG_PAGE
 from rlbox.act.stacks import STACKS_FOLDER
+from rlbox.plan.run_files import HANG_FILE, HANG_PAGE
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.act.run_state import StageState
+from rlbox.plan.run_files import METRICS_FILE
 from rlbox.plan.throughput import Reading, metric_rank, read_record
 from rlbox.report.log_metrics import read_log
-from rlbox.report.run_watch import METRICS_FILE, json_rows
+from rlbox.report.run_watch import json_rows
 from rlbox.report.series import Points, Series, thin_points, trend_points
 
 XKind = Literal["step", "time", "count"]

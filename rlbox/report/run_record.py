@@ -16,13 +16,11 @@ from rlbox.errors import SpecError
 from rlbox.plan.masks import Masks
 from rlbox.plan.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.plan.run import load_run_plan
+from rlbox.plan.run_files import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE
 from rlbox.report.metric_series import Metric, read_metrics
 from rlbox.report.run_watch import json_rows
 from rlbox.report.series import merge_samples
 
-EVIDENCE_FOLDER = "evidence"
-FATAL_FILE = "first_fatal.txt"
-HANG_FILE = "HANG.md"
 _SAMPLES = 600
 _TEXT_BYTES = 256 * 1024
 _MOST_EVENTS = 20_000
@@ -171,7 +169,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
                 stage=stage.name,
                 folder=str(found.relative_to(files.run_dir)),
                 excerpt=files.text(found / FATAL_FILE),
-                hang=files.text(found / HANG_FILE),
+                hang=files.text(found / HANG_PAGE),
                 facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
                 files=tuple(sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file())),
             )

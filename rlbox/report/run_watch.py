@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from rlbox.act.run_state import RunState, StageState
 from rlbox.plan.lines import clean_text
 from rlbox.plan.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
+from rlbox.plan.run_files import METRICS_FILE
 from rlbox.plan.throughput import Reading, find_candidates, latest, read_progress, read_record
 from rlbox.report.durations import moment
 
-METRICS_FILE = "metrics.jsonl"
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
 

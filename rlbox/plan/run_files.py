@@ -1,0 +1,11 @@
+"""Names of what a run directory holds, where more than one module speaks of it."""
+
+from __future__ import annotations
+
+METRICS_FILE = "metrics.jsonl"
+EVIDENCE_FOLDER = "evidence"
+"""Below the directory of a stage; what follows lies in it."""
+
+REPORT_PAGE = "REPORT.md"
+FATAL_FILE = "first_fatal.txt"
+HANG_FILE, HANG_PAGE = "hang.json", "HANG.md"
