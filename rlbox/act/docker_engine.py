@@ -19,6 +19,8 @@ from rlbox.plan.container import ContainerPlan, engine_options
 from rlbox.values import Secret
 
 _CONFLICT = 409
+_ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
+_GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,6 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
     if "error setting rlimit" in words:
         return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
-    if "could not select device driver" in words:
-        return EngineError(f"the engine has no GPU runtime: {words}", next_step="install nvidia-container-toolkit")
+    if any(text in words for text in _ABOUT_GPUS):
+        return EngineError(f"the engine does not give the GPUs to the container: {words}", next_step=_GPU_STEP)
     return EngineError(f"the engine refused the container: {words}", where=plan.image)

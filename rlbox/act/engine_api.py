@@ -116,6 +116,21 @@ def _version_at(address: str) -> tuple[int, ...]:
     return tuple(int(part) for part in numbers if part.isdigit())
 
 
+def engine_info() -> dict[str, Any]:
+    """Return what the engine says of itself and its machine (`/info`); `EngineError` when none answers."""
+    address = engine_address()
+    if not address.startswith("unix://"):
+        from rlbox.act.docker_engine import DockerEngine
+
+        return DockerEngine.connect().info()
+    _, body = _get(address.removeprefix("unix://"), "/info")
+    try:
+        told: dict[str, Any] = json.loads(body)
+    except ValueError as error:
+        raise EngineError(f"this is no Docker engine: it answered {body[:200]!r}", where=address) from error
+    return told
+
+
 def _get(path: str, url: str) -> tuple[int, bytes]:
     """Return status and body of a GET over a Unix socket."""
     answer = _ask(path, url)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlbox.plan.ca import CA_BUNDLE, CA_NAMES
+from rlbox.plan.gpu_access import NO_GPUS, GpuAccess
 from rlbox.plan.image import ContainerDefaults
 from rlbox.values import Mount
 
@@ -30,6 +31,7 @@ class ContainerPlan:
     user: str
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
+    gpus: GpuAccess = NO_GPUS
 
 
 def plan_container(
@@ -43,6 +45,7 @@ def plan_container(
     data: str,
     caller: str,
     ca_bundle: str = "",
+    gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
 
@@ -57,11 +60,12 @@ def plan_container(
         image=image,
         name=name,
         argv=argv,
-        env={**(dict.fromkeys(CA_NAMES, CA_BUNDLE) if ca_bundle else {}), **env},
+        env={**(dict.fromkeys(CA_NAMES, CA_BUNDLE) if ca_bundle else {}), **gpus.env, **env},
         labels=dict(labels),
         mounts=(
             Mount(source=data, target=limits.mount),
             *((Mount(source=ca_bundle, target=CA_BUNDLE, read_only=True),) if ca_bundle else ()),
+            *gpus.mounts,
         ),
         network=limits.network,
         shm_gib=limits.shm_gib,
@@ -71,13 +75,14 @@ def plan_container(
         user=caller if limits.user == "caller" and caller != "0:0" else "",
         ulimits=limits.ulimits,
         cap_add=limits.cap_add,
+        gpus=gpus,
     )
 
 
 def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
-    words += [*limit_words(plan), *([f"--user={plan.user}"] if plan.user else [])]
+    words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
     words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
     words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
@@ -95,6 +100,12 @@ def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     words += [f"--pids-limit={limits.pids}"] if limits.pids else []
     words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
     return words + [f"--cap-add={name}" for name in limits.cap_add]
+
+
+def _gpu_words(gpus: GpuAccess) -> list[str]:
+    if gpus.way == "gpus":  # a list is one field of CSV
+        return [f"--gpus={gpus.names[0]}" if gpus.by_count else f'--gpus="device={",".join(gpus.names)}"']
+    return [f"--device={name}" for name in (*gpus.names, *gpus.nodes)]
 
 
 def engine_options(plan: ContainerPlan) -> dict[str, object]:
@@ -117,7 +128,23 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "cap_add": list(plan.cap_add),
         "init": True,
         "detach": True,
+        **_gpu_options(plan.gpus),
     }
+
+
+def _gpu_options(gpus: GpuAccess) -> dict[str, object]:
+    """Return docker-py's arguments for the GPUs; requests in the words of the engine's API, since 1.40."""
+    match gpus.way:
+        case "cdi":
+            return {"device_requests": [{"Driver": "cdi", "DeviceIDs": list(gpus.names)}]}
+        case "gpus":
+            number = {"Count": -1 if gpus.names[0] == "all" else int(gpus.names[0])} if gpus.by_count else {}
+            ids = {} if gpus.by_count else {"DeviceIDs": list(gpus.names)}
+            return {"device_requests": [{"Driver": "", "Capabilities": [["gpu"]], **number, **ids}]}
+        case "devices":
+            return {"devices": [f"{node}:{node}:rwm" for node in gpus.nodes]}
+        case _:
+            return {}
 
 
 def _ulimit(name: str, limit: str) -> dict[str, object]:

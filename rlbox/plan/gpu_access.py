@@ -1,0 +1,208 @@
+"""Which GPUs a container gets, and by which of the engine's ways: CDI, `--gpus`, or plain devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.values import Mount
+
+ALL = -1
+KIND = "nvidia.com/gpu"
+GPUS_VARIABLE = "RLBOX_GPUS"
+# The toolkit's word for a container that its runtime leaves alone, although the image asks for GPUs.
+# Source: nvidia-container-toolkit, internal/config/image: "void" as a value of NVIDIA_VISIBLE_DEVICES.
+VISIBLE, LEFT_ALONE = "NVIDIA_VISIBLE_DEVICES", "void"
+
+Way = Literal["none", "cdi", "gpus", "devices"]
+_ID = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]+:[0-9]+")
+_SAYS = "say a number of GPUs (2), a list (0,1), one by its index or UUID (device=0), all, or none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuWish:
+    """The GPUs that are asked for: by `ids` (index, `GPU-…` or `MIG-…`), else the first `count` (-1: all, 0: none)."""
+
+    count: int = 0
+    ids: tuple[str, ...] = ()
+
+    @property
+    def none(self) -> bool:
+        """Whether no GPU is wanted."""
+        return not self.count and not self.ids
+
+    @property
+    def number(self) -> int:
+        """How many GPUs are wanted; 0 for none, and for all of them, however many they are."""
+        return len(self.ids) or max(self.count, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuOffer:
+    """What engine and machine offer.
+
+    `cdi` holds the names that CDI specifications give to devices (`nvidia.com/gpu=0`); it is empty, with `cdi_on`,
+    where they cannot be read. `stale` is a file that a specification names and that is gone. `nodes` are
+    `/dev/nvidia0` and so on, `control` the nodes that every container with a GPU needs, `driver` the driver's files as
+    they are mounted.
+    """
+
+    where: str = ""
+    here: bool = True
+    runtime: bool = False
+    cdi_on: bool = False
+    cdi: tuple[str, ...] = ()
+    cdi_files: tuple[str, ...] = ()
+    stale: str = ""
+    nodes: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+    driver: tuple[Mount, ...] = ()
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways that are open, the best first.
+
+        CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
+        running container (NVIDIA/nvidia-container-toolkit#48), and a wrong index is an error before the start.
+        """
+        cdi = self.cdi_on and not self.stale and (bool(self.cdi) or not (self.here or self.runtime))
+        devices = self.here and bool(self.nodes and self.driver)
+        found: list[tuple[Way, bool]] = [("cdi", cdi), ("gpus", self.runtime), ("devices", devices)]
+        return tuple(way for way, there in found if there)
+
+    @property
+    def count(self) -> int:
+        """How many GPUs the machine has; 0: not known."""
+        indices = {name.partition("=")[2] for name in self.cdi}
+        return sum(name.isdigit() for name in indices) or len(self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuAccess:
+    """How a container gets its GPUs.
+
+    `names` are CDI devices (`cdi`), or what `--gpus` is given: ids, or one word, a number or `all` (`by_count`).
+    `nodes` and `mounts` are those of plain devices. `env` is set in the container.
+    """
+
+    way: Way = "none"
+    names: tuple[str, ...] = ()
+    by_count: bool = False
+    nodes: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self) -> str:
+        """Return it in words, as `0, 1 through CDI`."""
+        names = ", ".join(name.rpartition("=")[2].removeprefix("/dev/nvidia") for name in self.names or self.nodes)
+        through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus", "devices": "plain devices"}[self.way]
+        return f"{names} through {through}" if through else "none"
+
+
+NO_GPUS = GpuAccess()
+
+
+def parse_gpus(text: str, usual: int) -> GpuWish:
+    """Return what `--gpus` asks for; empty: `usual`, what the target uses (-1: all).
+
+    Raises
+    ------
+    SpecError
+        It is none of the forms. `0` is refused, since it might mean the first GPU or no GPU.
+    """
+    text = text.strip()
+    if text in ("", "none", "all"):
+        return GpuWish(count={"": usual, "none": 0, "all": ALL}[text])
+    ids = tuple(part.strip() for part in text.removeprefix("device=").split(",") if part.strip())
+    wrong = [part for part in ids if not _ID.fullmatch(part)]
+    if text.isdigit() and int(text):
+        return GpuWish(count=int(text))
+    if not ids or wrong or text == "0" or len(set(ids)) < len(ids):
+        raise SpecError(f"--gpus {text!r} does not say which GPUs", next_step=_SAYS)
+    return GpuWish(ids=ids)
+
+
+def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> GpuAccess:
+    """Return how a container gets the GPUs of `wish`.
+
+    Parameters
+    ----------
+    explicit
+        The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+
+    Raises
+    ------
+    EngineError
+        The engine offers no way.
+    NodeError
+        The machine has fewer GPUs, or not those.
+    """
+    told = {GPUS_VARIABLE: str(wish.number or ("none" if wish.none else "all"))} if explicit else {}
+    if wish.none:
+        return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
+    if not offer.ways:
+        raise EngineError("the engine cannot give a GPU to a container", where=_why(offer), next_step=remedy(offer))
+    ids = _ids(wish, offer)
+    match offer.ways[0]:
+        case "cdi":
+            names = tuple(f"{KIND}={name}" for name in ids or _everything(offer))
+            return GpuAccess(way="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
+        case "gpus":
+            word = str(wish.count) if wish.count > 0 else "all"
+            return GpuAccess(way="gpus", names=ids if wish.ids else (word,), by_count=not wish.ids, env=told)
+        case _:
+            chosen = tuple(f"/dev/nvidia{name}" for name in ids) or offer.nodes
+            env = {VISIBLE: LEFT_ALONE, **told}
+            return GpuAccess(way="devices", nodes=(*chosen, *offer.control), mounts=offer.driver, env=env)
+
+
+def assumed_access(wish: GpuWish) -> GpuAccess:
+    """Return how a container would get its GPUs where CDI is offered: for a dry run, which asks no engine."""
+    count = wish.count if wish.count > 0 else 0
+    names = wish.ids or tuple(map(str, range(count))) or ("all",)
+    return NO_GPUS if wish.none else GpuAccess(way="cdi", names=tuple(f"{KIND}={name}" for name in names))
+
+
+def remedy(offer: GpuOffer) -> str:
+    """Return what makes an engine offer GPUs."""
+    if offer.stale:
+        return f"sudo nvidia-ctk cdi generate --output={(offer.cdi_files or ('/etc/cdi/nvidia.yaml',))[0]}"
+    if offer.cdi_files and not offer.cdi_on:
+        return 'set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it'
+    install = "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine"
+    return f"{install}; without GPUs: --gpus none"
+
+
+def _why(offer: GpuOffer) -> str:
+    if offer.stale:
+        return f"{offer.where}: its CDI specification names {offer.stale}, which is gone (was the driver updated?)"
+    cdi = "no CDI device" if offer.cdi_on else "CDI is off"
+    return f"{offer.where}: no runtime nvidia, {cdi}, {'a' if offer.nodes else 'no'} /dev/nvidia0"
+
+
+def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
+    """Return the ids of the wished GPUs; empty: all there are."""
+    known = {name.partition("=")[2] for name in offer.cdi} | {node.removeprefix("/dev/nvidia") for node in offer.nodes}
+    missing = [name for name in wish.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
+    if missing:
+        have = ", ".join(sorted(known - {"all"})) or "all"
+        raise NodeError(f"this machine has no GPU {missing[0]}", where=offer.where, next_step=f"it has: {have}")
+    if wish.ids or wish.count == ALL:
+        return wish.ids
+    if offer.count and wish.count > offer.count:
+        step = f"--gpus {offer.count}, or lower hardware.gpus of the target"
+        raise NodeError(
+            f"{wish.count} GPUs are wanted, this machine has {offer.count}", where=offer.where, next_step=step
+        )
+    if offer.ways[0] == "cdi" and offer.cdi and not offer.count:  # as on WSL, whose only device is `all`
+        return ()
+    numbers = sorted(int(name) for name in known if name.isdigit()) or range(wish.count)
+    return tuple(str(number) for number in list(numbers)[: wish.count])
+
+
+def _everything(offer: GpuOffer) -> tuple[str, ...]:
+    names = [name.partition("=")[2] for name in offer.cdi]
+    return tuple(sorted(name for name in names if name.isdigit())) if names and "all" not in names else ("all",)

@@ -1,0 +1,304 @@
+"""Which GPUs are asked for, which ways an engine offers, and what a container is given."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import LIMITS
+
+from rlbox.act.gpu_access import devices, host_paths, probe_offer
+from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.plan.container import client_words, engine_options, plan_container
+from rlbox.plan.doctor_facts import Demands, with_gpus
+from rlbox.plan.doctor_host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.plan.gpu_access import ALL, GpuAccess, GpuOffer, GpuWish, assumed_access, choose_access, parse_gpus
+from rlbox.values import Mount
+
+# As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.
+SPEC = """---
+cdiVersion: 0.5.0
+containerEdits:
+  deviceNodes:
+  - path: /dev/nvidia-uvm
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    - update-ldcache
+    hookName: createContainer
+    path: /usr/bin/nvidia-cdi-hook
+  mounts:
+  - containerPath: /usr/bin/nvidia-smi
+    hostPath: {file}
+    options:
+    - ro
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+  name: "1"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: all
+kind: nvidia.com/gpu
+"""
+NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
+CDI = GpuOffer(where="unix:///e", cdi_on=True, cdi=NAMES)
+RUNTIME = GpuOffer(where="unix:///e", runtime=True)
+PLAIN = GpuOffer(
+    where="unix:///e",
+    nodes=("/dev/nvidia0", "/dev/nvidia1"),
+    control=("/dev/nvidiactl", "/dev/nvidia-uvm"),
+    driver=(Mount(source="/usr/lib64/libcuda.so.580.1", target="/usr/lib/libcuda.so.1", read_only=True),),
+)
+LESS = "--gpus 2, or lower hardware.gpus of the target"
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wish"),
+    [
+        ("", GpuWish(count=4)),
+        ("none", GpuWish()),
+        ("all", GpuWish(count=ALL)),
+        ("2", GpuWish(count=2)),
+        ("0,1", GpuWish(ids=("0", "1"))),
+        (" 0, 3 ", GpuWish(ids=("0", "3"))),
+        ("0,", GpuWish(ids=("0",))),
+        ("device=0", GpuWish(ids=("0",))),
+        ("GPU-12ab,MIG-34cd", GpuWish(ids=("GPU-12ab", "MIG-34cd"))),
+    ],
+)
+def test_what_is_asked_for(text: str, wish: GpuWish) -> None:
+    assert parse_gpus(text, 4) == wish
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "0,0", ",", "device=", "0;1", "0,x"])
+def test_what_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="does not say which GPUs") as caught:
+        parse_gpus(text, 0)
+    assert "device=0" in caught.value.next_step
+
+
+def test_a_specification_is_read() -> None:
+    told = SPEC.format(file="/usr/bin/nvidia-smi")
+    edits = {"mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi"}]}
+    rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
+    for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
+        assert devices(text) == list(NAMES)
+        assert host_paths(text) == ["/usr/bin/nvidia-smi"]
+        assert devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
+    assert devices("{torn") == devices("") == []
+
+
+def offer(info: dict[str, Any], *, here: bool = True) -> GpuOffer:
+    return probe_offer(info, "unix:///e", here=here)
+
+
+def test_an_engine_without_any_way() -> None:
+    found = offer({"Runtimes": {"runc": {}}, "CDISpecDirs": []})
+    assert (found.ways, found.count) == ((), 0)
+    assert offer({}).ways == ()
+
+
+def test_an_engine_with_the_toolkit_runtime() -> None:
+    assert offer({"Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}).ways == ("gpus",)
+
+
+def test_an_engine_with_cdi(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path))
+    found = offer({"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]})
+    assert (found.ways, found.cdi, found.count) == (("cdi", "gpus"), NAMES, 2)
+
+
+def test_cdi_of_an_old_driver_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path / "libcuda.so.570.1"))
+    info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
+    assert offer(info).ways == ("gpus",)
+    with pytest.raises(EngineError) as caught:
+        choose_access(GpuWish(count=1), offer(info | {"Runtimes": {}}))
+    assert "libcuda.so.570.1, which is gone (was the driver updated?)" in caught.value.where
+    assert caught.value.next_step == f"sudo nvidia-ctk cdi generate --output={tmp_path}/nvidia.yaml"
+
+
+def test_cdi_folders_without_a_specification(tmp_path: Path) -> None:
+    """Docker 28.3 and newer name the folders whether or not anything is in them."""
+    assert offer({"CDISpecDirs": [str(tmp_path)]}).ways == ()
+
+
+def test_devices_that_the_engine_tells_itself() -> None:
+    rows = [{"Source": "cdi", "ID": name} for name in (*NAMES, "vendor.com/nic=a")]
+    found = offer({"CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": rows}, here=False)
+    assert (found.ways, found.cdi) == (("cdi",), NAMES)
+
+
+def test_an_engine_elsewhere_whose_files_nobody_sees() -> None:
+    assert offer({"CDISpecDirs": ["/etc/cdi"]}, here=False).ways == ("cdi",)
+    assert offer({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}, here=False).ways == ("gpus",)
+
+
+@pytest.mark.parametrize(
+    ("wish", "given", "access"),
+    [
+        (GpuWish(count=1), CDI, GpuAccess(way="cdi", names=NAMES[:1], env=VOID)),
+        (GpuWish(count=2), CDI, GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
+        (GpuWish(ids=("1",)), CDI, GpuAccess(way="cdi", names=NAMES[1:2], env=VOID)),
+        (GpuWish(count=ALL), CDI, GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
+        (GpuWish(count=ALL), replace(CDI, cdi=NAMES[:2]), GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
+        (GpuWish(count=1), replace(CDI, cdi=NAMES[2:]), GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
+        (GpuWish(count=2), RUNTIME, GpuAccess(way="gpus", names=("2",), by_count=True)),
+        (GpuWish(count=ALL), RUNTIME, GpuAccess(way="gpus", names=("all",), by_count=True)),
+        (GpuWish(ids=("0", "1")), RUNTIME, GpuAccess(way="gpus", names=("0", "1"))),
+        (
+            GpuWish(count=1),
+            PLAIN,
+            GpuAccess(way="devices", nodes=("/dev/nvidia0", *PLAIN.control), mounts=PLAIN.driver, env=VOID),
+        ),
+        (GpuWish(), GpuOffer(), GpuAccess(env=VOID)),
+    ],
+)
+def test_what_a_container_gets(wish: GpuWish, given: GpuOffer, access: GpuAccess) -> None:
+    assert choose_access(wish, given) == access
+
+
+def test_doctor_counts_by_what_the_user_said() -> None:
+    assert choose_access(GpuWish(count=2), RUNTIME, explicit=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_access(GpuWish(), GpuOffer(), explicit=True).env == VOID | {"RLBOX_GPUS": "none"}
+    target = Demands(gpu="NVIDIA H200", gpus=8)
+    assert (with_gpus(target, "2").gpus, with_gpus(target, "").gpus, with_gpus(target, "all").gpus) == (2, 8, 8)
+    assert not with_gpus(target, "none").wants_gpu
+
+
+@pytest.mark.parametrize(
+    ("wish", "given", "says", "step"),
+    [
+        (
+            GpuWish(count=4),
+            CDI,
+            "4 GPUs are wanted, this machine has 2",
+            LESS,
+        ),
+        (
+            GpuWish(count=4),
+            PLAIN,
+            "4 GPUs are wanted, this machine has 2",
+            LESS,
+        ),
+        (GpuWish(ids=("0", "7")), CDI, "this machine has no GPU 7", "it has: 0, 1"),
+    ],
+)
+def test_a_machine_without_those_gpus(wish: GpuWish, given: GpuOffer, says: str, step: str) -> None:
+    with pytest.raises(NodeError) as caught:
+        choose_access(wish, given)
+    assert (caught.value.what, caught.value.next_step) == (says, step)
+
+
+def test_an_engine_that_offers_nothing() -> None:
+    with pytest.raises(EngineError) as caught:
+        choose_access(GpuWish(count=1), GpuOffer(where="unix:///e"))
+    assert str(caught.value) == (
+        "the engine cannot give a GPU to a container\n"
+        "  where: unix:///e: no runtime nvidia, CDI is off, no /dev/nvidia0\n"
+        "  next:  install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine; "
+        "without GPUs: --gpus none"
+    )
+    with pytest.raises(EngineError) as caught:
+        choose_access(GpuWish(count=1), GpuOffer(cdi_files=("/etc/cdi/nvidia.yaml",)))
+    assert "daemon.json" in caught.value.next_step
+
+
+def words(access: GpuAccess) -> list[str]:
+    plan = container(access)
+    return [
+        word for word in client_words(plan, interactive=False, terminal=False) if re.search("(?i)nvidia|gpus", word)
+    ]
+
+
+def container(access: GpuAccess) -> Any:
+    return plan_container("i", LIMITS, name="n", argv=(), env={}, labels={}, data="/d", caller="0:0", gpus=access)
+
+
+def test_words_and_options_of_each_way() -> None:
+    cdi = choose_access(GpuWish(count=2), CDI)
+    assert words(cdi) == [
+        "--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1", "--env=NVIDIA_VISIBLE_DEVICES=void",
+    ]  # fmt: skip
+    assert engine_options(container(cdi))["device_requests"] == [{"Driver": "cdi", "DeviceIDs": list(NAMES[:2])}]
+    assert words(choose_access(GpuWish(count=2), RUNTIME)) == ["--gpus=2"]
+    assert words(choose_access(GpuWish(ids=("0", "1")), RUNTIME)) == ['--gpus="device=0,1"']
+    requests = [engine_options(container(choose_access(wish, RUNTIME)))["device_requests"] for wish in WISHES]
+    assert requests == [[{"Driver": "", "Capabilities": [["gpu"]], **rest}] for rest in ASKED]
+    plain = choose_access(GpuWish(ids=("1",)), PLAIN)
+    assert words(plain) == [
+        "--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm",
+        "--env=NVIDIA_VISIBLE_DEVICES=void",
+    ]  # fmt: skip
+    assert engine_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
+    assert container(plain).mounts[-1] == PLAIN.driver[0]
+    assert words(GpuAccess()) == []
+
+
+WISHES = (GpuWish(count=2), GpuWish(count=ALL), GpuWish(ids=("0", "1")))
+ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": ["0", "1"]})
+
+
+def test_what_is_said() -> None:
+    assert choose_access(GpuWish(count=2), CDI).told() == "0, 1 through CDI"
+    assert choose_access(GpuWish(count=2), RUNTIME).told() == "2 through the engine's --gpus"
+    assert assumed_access(GpuWish(count=2)).names == NAMES[:2]
+    assert (assumed_access(GpuWish(count=ALL)).names, assumed_access(GpuWish()).way) == (NAMES[2:], "none")
+
+
+@pytest.mark.parametrize(
+    ("packages", "cuda"),
+    [
+        ({"torch": "2.11.0+cu130"}, "13.0"),
+        ({"torch": "2.13.0+cpu", "nvidia-cuda-runtime-cu12": "12.8.90"}, ""),
+        ({"torch": "2.9.0", "nvidia-cuda-runtime-cu12": "12.8.90"}, "12.8"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, "13.0"),
+        ({}, ""),
+    ],
+)
+def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
+    assert stack_cuda(packages) == cuda
+
+
+DATACENTER = Demands(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
+CONSUMER = Demands(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
+OLD = DriverFacts(present=True, cuda=(12, 4), devices=1)
+
+
+@pytest.mark.parametrize(
+    ("needs", "demands", "remedy"),
+    [
+        (ImageNeeds(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
+        (ImageNeeds(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (ImageNeeds(torch_cuda="13.0", compat=True), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (ImageNeeds(torch_cuda="13.0"), DATACENTER, "with its compatibility library (this card can use it)"),
+        (ImageNeeds(torch_cuda="13.0", compat=True), DATACENTER, None),
+        (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535", compat=True), DATACENTER, None),
+        (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535"), CONSUMER, "update the host's driver"),
+    ],
+)
+def test_forward_compatibility(needs: ImageNeeds, demands: Demands, remedy: str | None) -> None:
+    found = list(judge_driver(OLD, needs, demands))
+    assert [row.id for row in found] == (["cuda-driver-old"] if remedy else [])
+    assert remedy is None or remedy in found[0].remedy
+
+
+def test_another_gpu_than_the_target_is_for() -> None:
+    found = list(judge_cards((Card(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
+    assert list(judge_cards((Card(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(judge_cards((Card(name="any", arch="sm_90"),), Demands())) == []
