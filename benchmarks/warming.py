@@ -1,0 +1,53 @@
+"""Goals 28 and 29: model files into the page cache, against `cat`; only these files are driven out of it, no others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarks.pairs import Sample, compare, interleave, time_process
+from benchmarks.place import Place
+
+FILES, BYTES = 4, 512 << 20
+_BLOCK = 16 << 20
+_WARM = '"warm": true'  # of 0.999 of the bytes at least, as the kernel says after the reading
+
+
+def cold(place: Place, rounds: int) -> Sample:
+    """`rlbox warm` of files that are not in memory, with its start-up and the proof, against `cat` of the same."""
+    paths = place.kept.get(_shards)
+
+    def drive_out() -> None:
+        for path in paths:
+            handle = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+    ours = place.rlbox("warm", "--json", *paths, before=drive_out, says=_WARM)
+    return compare(ours, place.case(_cat(paths), before=drive_out), rounds)
+
+
+def warm(place: Place, rounds: int) -> Sample:
+    """`rlbox warm` of files that are in memory, without its start-up, against `cat` of the same."""
+    paths = place.kept.get(_shards)
+    cat = place.case(_cat(paths))
+    time_process(cat)
+    ours, start_up = place.rlbox("warm", "--json", *paths, says=_WARM), place.rlbox("warm", "--help")
+    seconds = interleave([lambda case=case: time_process(case) for case in (ours, start_up, cat)], rounds)  # type: ignore[misc]
+    net = tuple(max(whole - bare, 0.0) for whole, bare in zip(seconds[0], seconds[1], strict=True))
+    return Sample(ours=net, anchor=seconds[2])
+
+
+def _cat(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", 'cat "$@" >/dev/null', "cat", *paths)
+
+
+def _shards(place: Place) -> tuple[str, ...]:
+    """Write files of random bytes to the disk, and return their paths."""
+    paths = [Path(place.folder, f"model-{number}.safetensors") for number in range(FILES)]
+    for path in paths:
+        with open(path, "wb") as file:
+            for _ in range(BYTES // _BLOCK):
+                file.write(os.urandom(_BLOCK))
+            os.fsync(file.fileno())
+    return tuple(map(str, paths))

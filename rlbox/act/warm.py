@@ -1,0 +1,110 @@
+"""Bring files into the page cache with large reads of four threads, and look how much of them is there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from rlbox.act.page_cache import resident_bytes
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.plan.warm import Piece, Warmed, WarmFile, plan_pieces, resident_of
+
+THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
+_BLOCK = 1 << 20
+
+
+def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
+    """Return the files at, or below, `paths`, each once; links are followed, as a Hugging Face cache is made of them.
+
+    Raises
+    ------
+    SpecError
+        A path is missing, or there is no file below it.
+    """
+    found: dict[tuple[int, int], WarmFile] = {}
+    for path in paths:
+        names = _below(path)
+        if not names:
+            raise SpecError("there is no file to warm", where=str(path), next_step="name a file, or a model's folder")
+        for name in names:
+            facts = os.stat(name)
+            found.setdefault((facts.st_dev, facts.st_ino), WarmFile(path=str(name), size=facts.st_size))
+    return tuple(found.values())
+
+
+def _below(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    rows = [Path(folder, name) for folder, _, names in os.walk(path) for name in sorted(names)]
+    return [row for row in rows if row.is_file()]
+
+
+def look_at(files: Sequence[WarmFile]) -> tuple[WarmFile, ...]:
+    """Return the files with what of them is resident; the kernel is asked in a few threads, for it counts pages."""
+    with ThreadPoolExecutor(THREADS) as workers:
+        return tuple(workers.map(_look, files))
+
+
+def _look(file: WarmFile) -> WarmFile:
+    handle = _open(file.path)
+    try:
+        return replace(file, resident=resident_bytes(handle, 0, file.size) if file.size else 0)
+    finally:
+        os.close(handle)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise WorkFailed(f"the file cannot be read: {error.strerror}", where=path) from error
+
+
+def warm_files(files: Sequence[WarmFile], on_bytes: Callable[[int], None]) -> Warmed:
+    """Read what is not resident, and return what is afterwards.
+
+    Parameters
+    ----------
+    files
+        As `look_at` returned them.
+    on_bytes
+        Told of every block that was read, from any thread.
+
+    Raises
+    ------
+    WorkFailed
+        A file cannot be read.
+    """
+    began = time.monotonic()
+    pieces = plan_pieces(files)
+    stop = threading.Event()
+    with ThreadPoolExecutor(THREADS) as workers:
+        try:
+            read = sum(workers.map(lambda piece: _read(piece, on_bytes, stop), pieces))
+        finally:
+            stop.set()  # the pieces that wait are not begun
+    after = look_at(files) if pieces else tuple(files)
+    return Warmed(files=after, before=resident_of(files), read=read, seconds=time.monotonic() - began)
+
+
+def _read(piece: Piece, on_bytes: Callable[[int], None], stop: threading.Event) -> int:
+    """Read a piece to its end, or to the file's, which may have become shorter."""
+    handle, done = _open(piece.path), 0
+    buffer = memoryview(bytearray(_BLOCK))
+    try:
+        while done < piece.length and not stop.is_set():
+            count = os.preadv(handle, [buffer[: piece.length - done]], piece.offset + done)
+            if count == 0:
+                break
+            done += count
+            on_bytes(count)
+    except OSError as error:
+        raise WorkFailed(f"the file cannot be read: {error.strerror}", where=piece.path) from error
+    finally:
+        os.close(handle)
+    return done

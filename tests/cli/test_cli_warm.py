@@ -1,0 +1,100 @@
+"""`rlbox warm`: real files, driven out of the page cache and brought back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fakes import Rlbox
+
+from rlbox.act import page_cache
+from rlbox.act.page_cache import resident_bytes
+from rlbox.act.warm import find_files, look_at
+
+SIZE = (8 << 20) + 5
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model's folder as the Hugging Face cache makes it: a snapshot of links to the files."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots/main"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number in range(2):
+        (blobs / f"b{number}").write_bytes(os.urandom(SIZE))
+        (snapshot / f"model-{number}.safetensors").symlink_to(blobs / f"b{number}")
+    (snapshot / "again.safetensors").symlink_to(blobs / "b0")
+    for path in blobs.iterdir():
+        drive_out(path)
+    return snapshot
+
+
+def drive_out(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+
+
+def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:
+    before = rlbox("warm", str(model), "--dry-run", "--json").data
+    if before["resident"] == before["size"]:
+        pytest.skip("this file system keeps its files in memory")
+    assert (before["size"], before["read"], before["warm"]) == (2 * SIZE, 0, False)
+    said = rlbox("warm", str(model), "--json")
+    assert said.code == 0
+    assert (said.data["read"], said.data["resident"], said.data["warm"]) == (2 * SIZE, 2 * SIZE, True)
+    assert said.data["resident_before"] == before["resident"]
+    again = rlbox("warm", str(model))
+    assert again.out == "2 files, 16.8 MB: 100 % in memory, nothing was read\n"
+
+
+def test_a_kernel_without_cachestat_is_asked_by_mincore(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = find_files([model])
+    Path(files[0].path).read_bytes()
+    by_cachestat = look_at(files)
+    monkeypatch.setattr(page_cache, "_cachestat", lambda handle, offset, length: None)
+    monkeypatch.setattr(page_cache, "_PIECE", 1 << 20)
+    assert look_at(files) == by_cachestat
+    assert by_cachestat[0].resident == SIZE
+
+
+def test_a_file_of_another_user_is_not_claimed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "_cachestat", lambda handle, offset, length: None)
+    monkeypatch.setattr(page_cache, "_may_ask", lambda handle: False)
+    assert [file.resident for file in look_at(find_files([model]))] == [None, None]
+
+
+def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
+    path = model / "model-0.safetensors"
+    path.read_bytes()
+    handle = os.open(path, os.O_RDONLY)
+    assert resident_bytes(handle, 8 << 20, 5) == 5
+    os.close(handle)
+
+
+def test_more_than_the_memory_is_refused_before_anything_is_read(
+    rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.act.page_cache.room_bytes", lambda: 1 << 20)
+    if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
+        pytest.skip("this file system keeps its files in memory")
+    said = rlbox("warm", str(model))
+    assert said.code == 5
+    assert said.err.startswith("rlbox: error: 16.8 MB do not stay in memory: the page cache can have 1.0 MB here\n")
+
+
+def test_what_does_not_stay_is_said(rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.act.page_cache.resident_bytes", lambda handle, offset, length: length // 2)
+    monkeypatch.setattr("rlbox.act.warm.resident_bytes", lambda handle, offset, length: length // 2)
+    said = rlbox("warm", str(model))
+    assert said.code == 1
+    assert said.out.startswith("2 files, 16.8 MB: 49.9 % in memory, 16.8 MB read in ")
+    assert "what was read did not stay in memory" in said.err
+
+
+def test_no_file(rlbox: Rlbox, tmp_path: Path) -> None:
+    said = rlbox("warm", str(tmp_path / "none"))
+    assert said.code == 2
+    assert said.err.startswith("rlbox: error: there is no file to warm\n")

@@ -1,0 +1,52 @@
+"""What warming reads, what it refuses, and what it says of the page cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.errors import NodeError
+from rlbox.plan.warm import PIECE, Piece, Warmed, WarmFile, check_room, plan_pieces
+from rlbox.report.warm_view import warmed_text
+
+GIB = 1 << 30
+
+
+def test_only_what_is_not_there_is_read_in_pieces() -> None:
+    files = (
+        WarmFile(path="/m/a", size=PIECE + 5, resident=PIECE),
+        WarmFile(path="/m/b", size=7, resident=7),
+        WarmFile(path="/m/c", size=7),
+    )
+    assert plan_pieces(files) == (
+        Piece(path="/m/a", offset=0, length=PIECE),
+        Piece(path="/m/a", offset=PIECE, length=5),
+        Piece(path="/m/c", offset=0, length=7),
+    )
+
+
+def test_files_larger_than_the_memory_are_refused() -> None:
+    file = WarmFile(path="/m/a", size=30 * GIB)
+    check_room([file], 30 * GIB)
+    with pytest.raises(NodeError) as error:
+        check_room([file], 16 * GIB)
+    assert str(error.value) == (
+        "32.2 GB do not stay in memory: the page cache can have 17.2 GB here\n"
+        "  where: /m/a\n"
+        "  next:  warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"
+    )
+
+
+def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:
+    known, unknown = WarmFile(path="/m/a", size=10, resident=10), WarmFile(path="/m/b", size=10)
+    warmed = Warmed(files=(known, unknown), read=20, seconds=2.0)
+    assert (warmed.resident, warmed.share, warmed.warm) == (None, None, None)
+    said = "2 files, 20 B: read, but the kernel does not tell how much of it is in memory, 20 B read in 2.0 s (10 B/s)"
+    assert warmed_text(warmed) == said
+
+
+def test_a_share_is_never_rounded_up_to_all() -> None:
+    warmed = Warmed(files=(WarmFile(path="/m/a", size=100_000, resident=99_999),), read=100_000, seconds=1.0)
+    assert warmed.warm
+    assert "99.9 % in memory" in warmed_text(warmed)
+    torn = Warmed(files=(WarmFile(path="/m/a", size=1000, resident=998),))
+    assert torn.warm is False
