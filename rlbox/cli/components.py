@@ -1,0 +1,39 @@
+"""`rlbox components`: do the parts of a stack work, in seconds."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.cli.app import App
+from rlbox.cli.gpu_choice import gpus_option
+from rlbox.cli.options import complete_target, shared
+
+
+@click.command()
+@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
+@click.option("--file", "files", metavar="FILE", multiple=True, help="A data file that must be there and whole.")
+@click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
+@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all parts together.")
+@gpus_option
+@shared
+def verb(
+    app: App, name: str | None, files: tuple[str, ...], python: str, data: str | None, gpus: str, timeout: float
+) -> int:
+    """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework, data files.
+
+    In an image and on an applied machine it tests what is there; with TARGET, from a host, the target's image in a
+    container. What a part needs a GPU for is not tested where there is none. A part that fails gives exit code 1.
+
+    \b
+    Examples:
+      rlbox components local
+      rlbox shell local -- rlbox components
+      rlbox components --python /usr/bin/python3
+    """
+    from rlbox.cli.stack_components import components_here, components_of
+
+    words = [*(f"--file={file}" for file in files), f"--timeout={timeout:g}"]
+    if name and not python:
+        return components_of(app, name, data, gpus, words)
+    return components_here(app, python, files, timeout)
