@@ -1,0 +1,78 @@
+"""`rlbox export`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fakes import CHECKOUT, Folder, Rlbox
+
+from rlbox.spec.load import load_fixes
+from rlbox.spec.project import Project
+
+COMPOSE = "# Rendered by `rlbox export mine --to compose` from images/mine/target.toml"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def catalogue() -> Iterator[None]:
+    """The catalogue of fixes is read once; reading it is most of the time of these tests."""
+    fixes = load_fixes(Project(folder=CHECKOUT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlbox.fixes.load.load_fixes", lambda project: fixes)
+        yield
+
+
+def test_it_prints(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    said = rlbox("export", "mine", "--to", "compose")
+    assert said.code == 0
+    assert said.out.startswith(COMPOSE)
+    assert said.err == "next: docker compose --file FILE run --rm mine COMMAND\n"
+
+
+def test_it_writes_a_file(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    printed = rlbox("export", "mine", "--to", "compose", "-q").out
+    assert rlbox("export", "mine", "--to", "compose", "-o", "c.yaml", "--dry-run").code == 0
+    assert not (folder.path / "c.yaml").exists()
+    assert rlbox("export", "mine", "--to", "compose", "-o", "c.yaml", "-q").out == "c.yaml\n"
+    assert (folder.path / "c.yaml").read_text() == printed
+
+
+def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    data = rlbox("export", "mine", "--to", "apptainer", "--image", "m.oci.tar", "--json").data
+    assert {key: data[key] for key in ("schema", "target", "form", "image", "file")} == {
+        "schema": 1,
+        "target": "mine",
+        "form": "apptainer",
+        "image": "m.oci.tar",
+        "file": "",
+    }
+    assert data["text"].startswith("Bootstrap: oci-archive\nFrom: m.oci.tar\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--to", "apptainer"), 2, "the lock of target mine is missing"),
+        (("--to", "apptainer", "--gpus", "cdi"), 2, "--gpus is for --to compose"),
+        (("--to", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
+        (("--to", "compose", "--image", "A B"), 2, "A B"),
+        (("--to", "compose", "-o", "/dev/null/x"), 5, "the export cannot be written"),
+        ((), 2, "--to"),
+    ],
+)
+def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], code: int, says: str) -> None:
+    folder.target("mine")
+    said = rlbox("export", "mine", *words)
+    assert said.code == code
+    assert says in said.err
+    assert said.out == ""
+
+
+def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image, whose rlbox has no targets."""
+    monkeypatch.setattr("rlbox.spec.project.Project.targets", lambda self: {})
+    monkeypatch.setattr("rlbox.spec.project.Project.jobs", lambda self: {})
+    assert rlbox("targets").code == 0

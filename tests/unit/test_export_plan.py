@@ -1,0 +1,167 @@
+"""What `rlbox export` and the committed compose files say, and how values reach them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from deffile import Definition, parse_definition
+from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder
+
+from rlbox.cli.app import App
+from rlbox.cli.export_target import export_text
+from rlbox.plan.compose import plan_compose
+from rlbox.plan.image import ContainerDefaults
+from rlbox.plan.render import quote_definition
+from rlbox.spec.load import load_fixes, load_target
+from rlbox.spec.project import Project
+
+SHIPPED = Project(folder=CHECKOUT)
+ODD = """
+[env]
+ODD = '''it's "$HOME" {{ name }} \\ %s # `x`'''
+[run]
+user = "root"
+cap_add = ["IPC_LOCK"]
+ulimits = { memlock = "-1", nofile = "1024:2048" }
+memory_gib = 1.5
+pids = 100
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def catalogue() -> Iterator[None]:
+    """The catalogue of fixes is read once; reading it is most of the time of these tests."""
+    fixes = load_fixes(Project(folder=CHECKOUT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlbox.fixes.load.load_fixes", lambda project: fixes)
+        yield
+
+
+def definition(folder: Folder, text: str = TARGET, **asked: str) -> Definition:
+    folder.target("mine", text)
+    folder.lock("mine")
+    return parse_definition(
+        export_text(App(project=folder.project), "mine", "apptainer", image="", gpus="none", **asked)
+    )
+
+
+def compose(project: Project, name: str, **asked: str) -> str:
+    return export_text(App(project=project), name, "compose", **{"image": "", "gpus": "runtime", **asked})
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize("text", [TARGET, ON_IMAGE, TARGET + ODD], ids=["bootstrap", "image", "odd"])
+def test_every_script_of_a_definition_is_a_shell_script(folder: Folder, text: str) -> None:
+    made = definition(folder, text)
+    for name in ("setup", "post", "environment", "runscript", "test"):
+        done = subprocess.run(["sh", "-n"], input=made.sections[name], text=True, capture_output=True, check=False)
+        assert done.returncode == 0, (name, done.stderr)
+
+
+def test_a_bootstrapped_definition_asks_no_registry(folder: Folder) -> None:
+    made = definition(folder)
+    assert made.header == {"bootstrap": "scratch"}
+    assert "rootfs.tar" in made.sections["setup"]
+    assert made.labels["rlbox.target"] == "mine"
+    assert "    layer tools\n" in made.sections["post"]
+
+
+def test_a_definition_on_an_image_starts_from_it(folder: Folder) -> None:
+    made = definition(folder, ON_IMAGE)
+    assert made.header["from"].startswith("registry.example/base@sha256:")
+    assert "rootfs.tar" not in made.sections["setup"]
+    assert "install base" in made.sections["post"]
+
+
+@pytest.mark.parametrize(
+    ("image", "agent"), [("registry.example/team/mine:v1", "docker"), ("/data/mine.oci.tar", "oci-archive")]
+)
+def test_a_definition_of_a_finished_image_builds_nothing(folder: Folder, image: str, agent: str) -> None:
+    folder.target("mine")  # and no lock: none is needed
+    text = export_text(App(project=folder.project), "mine", "apptainer", image=image, gpus="none")
+    made = parse_definition(text)
+    assert made.header == {"bootstrap": agent, "from": image}
+    assert made.sections["post"] == "    mkdir -p /data\n\n"
+    assert "setup" not in made.sections
+
+
+@pytest.mark.allow("processes")
+def test_the_environment_keeps_every_character(folder: Folder) -> None:
+    script = definition(folder, TARGET + ODD).sections["environment"] + '\nprintf %s "$ODD"'
+    done = subprocess.run(["sh", "-euc", script], env={}, capture_output=True, text=True, check=True)
+    assert done.stdout == """it's "$HOME" {{ name }} \\ %s # `x`"""
+
+
+def test_what_no_definition_can_set_is_said(folder: Folder) -> None:
+    told = definition(folder, TARGET + ODD).sections["help"]
+    for words in ("root: --fakeroot", "1.5 GiB of memory: --memory 1.5G", "--pids-limit 100", "memlock=-1", "IPC_LOCK"):
+        assert words in told
+
+
+def test_arguments_of_the_build_are_broken_up() -> None:
+    assert quote_definition("a{{ b }}") == "'a{''{ b }}'"
+
+
+def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
+    folder.target("mine", TARGET + ODD)
+    lines = [line.strip() for line in compose(folder.project, "mine").splitlines()]
+    for line in (
+        'image: "rlbox/mine:latest"',
+        "pull_policy: never",
+        "network_mode: host",
+        "shm_size: 1073741824",
+        "mem_limit: 1610612736",
+        "pids_limit: 100",
+        "memlock: {soft: -1, hard: -1}",
+        "nofile: {soft: 1024, hard: 2048}",
+        "cap_add: [IPC_LOCK]",
+        'source: "${RLBOX_DATA:-~/disk}"',
+        "bind: {create_host_path: true}",
+    ):
+        assert line in lines, line
+    assert not [line for line in lines if line.startswith(("user:", "deploy:", "cpus:"))]
+
+
+def test_compose_of_a_pushed_image_pulls_it(folder: Folder) -> None:
+    folder.target("mine")
+    text = compose(folder.project, "mine", image="registry.example/team/mine@sha256:" + "a" * 64)
+    assert 'image: "registry.example/team/mine@sha256:' in text
+    assert "pull_policy: missing" in text
+
+
+@pytest.mark.parametrize(("gpus", "words"), [("runtime", "driver: nvidia, count: 4"), ("cdi", "driver: cdi")])
+def test_compose_gives_gpus_as_the_engine_takes_them(gpus: str, words: str) -> None:
+    assert words in compose(SHIPPED, "vast-5090", gpus=gpus)
+    assert "deploy:" not in compose(SHIPPED, "vast-5090", gpus="none")
+    assert "deploy:" not in compose(SHIPPED, "local", gpus=gpus)
+
+
+def test_a_disk_without_a_place_must_be_named() -> None:
+    target = load_target(SHIPPED, "local").target
+    limits = ContainerDefaults(
+        network="host",
+        shm_gib=1,
+        memory_gib=0,
+        cpus=0,
+        pids=0,
+        user="caller",
+        mount="/d",
+        host="",
+        create=False,
+        need_gib=0,
+    )
+    text = plan_compose(target, limits, SHIPPED.template_folders(), None)
+    assert 'source: "${RLBOX_DATA:?' in text
+    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_folders(), None)
+    (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
+    assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
+
+
+def test_only_places_with_docker_have_a_committed_file() -> None:
+    found = {path.parent.name for path in CHECKOUT.glob("images/*/compose.yaml")}
+    own = {name for name in SHIPPED.targets() if not load_target(SHIPPED, name).target.hardware.platform}
+    assert found == own != set()
