@@ -1,0 +1,26 @@
+"""`rlbox vast`: instances of vast.ai for a target."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.cli.vast_create import create
+from rlbox.cli.vast_destroy import destroy
+from rlbox.cli.vast_search import search
+
+
+@click.group()
+def verb() -> None:
+    """Search offers of vast.ai that fit a target, create an instance of it, destroy it.
+
+    The API key is VAST_API_KEY, or what `vastai set api-key` stored.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
+    """
+
+
+for command in (search, create, destroy):
+    verb.add_command(command)

@@ -1,0 +1,184 @@
+"""`rlbox vast`, with the platform's own client, against a recorded account on loopback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from fakes import Rlbox
+from vastbox import KEY, Platform, recorded, serving
+
+pytest.importorskip("vastai", reason="the optional client is not installed")
+pytestmark = pytest.mark.allow("sockets", "processes")  # the client asks which system this is
+IMAGE = ("--image", "registry.example/me/vast-5090:1")
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    with serving(Platform()) as served:
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("VAST_URL", served.url)
+        monkeypatch.setattr("rlbox.act.vast._POLL_S", 0.01)
+        monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())  # what they refuse is tried elsewhere
+        yield served
+
+
+def own(platform: Platform, number: int, label: str) -> None:
+    platform.instances[number] = {**recorded("instance"), "id": number, "label": label}
+
+
+def test_the_cheapest_offer_that_fits_comes_first(rlbox: Rlbox, platform: Platform) -> None:
+    said = rlbox("vast", "search", "vast-5090", "--json")
+    assert said.code == 0, said.err
+    # 4100003 is cheaper, but half of its 96 GB of memory is another tenant's
+    assert [row["id"] for row in said.data["offers"]] == [4100002, 4100001]
+    assert said.data["offers"][0]["ram"] == 64.0
+    (query,) = platform.calls("POST")
+    assert query["gpu_name"] == {"eq": "RTX 5090"}
+    assert query["gpu_ram"] == {"gte": 31000.0}
+    assert (query["allocated_storage"], query["rentable"], query["verified"]) == (200.0, {"eq": True}, {"eq": True})
+    shown = rlbox("vast", "search", "vast-5090")
+    assert shown.out.splitlines()[1].split()[:2] == ["4100002", "1.755"]
+    assert shown.err == "next: rlbox vast create vast-5090 --offer 4100002 --image IMAGE\n"
+
+
+def test_nothing_above_the_ceiling_is_offered(rlbox: Rlbox, platform: Platform) -> None:
+    platform.offers = [row for row in platform.offers if row["id"] == 4100004]
+    platform.offers[0]["dph_total"] = 2.45  # with the platform's disk; with 400 GB it is dearer
+    said = rlbox("vast", "search", "vast-5090", "--disk", "400")
+    assert said.code == 1
+    assert "offer 4100004: $2.506 an hour, at most $2.5" in said.err
+
+
+def test_create_says_the_price_then_sends_one_request(rlbox: Rlbox, platform: Platform) -> None:
+    said = rlbox(
+        "vast", "create", "vast-5090", *IMAGE, "--options", "-p 8000:8000 -e A='x y'", "--yes", "--hours", "10"
+    )
+    assert said.code == 0, said.err
+    assert said.out == "14100002  ssh -p 31812 root@ssh4.vast.ai\n"
+    assert "$1.755 an hour while it runs: $17.55 for 10 hours, $42.12 a day" in said.err
+    assert "$0.056 an hour for the disk when it is stopped" in said.err
+    (body,) = platform.calls("PUT")
+    assert body["env"] == {"A": "x y", "-p 8000:8000": "1"}
+    assert (body["disk"], body["label"], body["cancel_unavail"]) == (200.0, "rlbox-vast-5090", True)
+    assert (body["runtype"], body["image"]) == ("ssh_direc ssh_proxy", IMAGE[1])
+    assert body["onstart"] == rlbox("onstart", "vast-5090").out
+
+
+def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run", "--json")
+    assert (said.code, said.data["created"], said.data["cost"]["hour"]) == (0, False, 1.7551)
+    assert platform.calls("PUT") == []
+    monkeypatch.delenv("VAST_API_KEY")
+    before = len(platform.asked)
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run")
+    assert said.out.splitlines()[-1] == "cost     at most $2.5 an hour, $15.00 for 6 hours (assumed: the ceiling)"
+    assert len(platform.asked) == before
+
+
+def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", open("/dev/null"))  # noqa: SIM115
+    own(platform, 20000001, "rlbox-vast-5090")
+    for words in (("create", "vast-5090", *IMAGE), ("destroy", "20000001")):
+        said = rlbox("vast", *words)
+        assert said.code == 2
+        assert "nobody can be asked here: --yes to" in said.err
+    assert platform.calls("PUT") + platform.calls("DELETE") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "no image is named that the platform could pull"),
+        ((*IMAGE, "--disk", "100"), "--disk 100 is less than the 200 GB that the target needs"),
+        ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
+        ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
+        ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),
+        ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price ceiling"),
+        (("--image", "i" * 1025), "the image's name has 1025 characters, and 1024 are taken"),
+    ],
+)
+def test_what_is_not_rented(rlbox: Rlbox, platform: Platform, words: tuple[str, ...], told: str) -> None:
+    said = rlbox("vast", "create", "vast-5090", *words, "--yes")
+    assert said.code == (1 if "offer" in words or "--offer" in words else 2)
+    assert told in said.err
+    assert "0123456789abcdef" not in said.err
+    assert platform.calls("PUT") == []
+
+
+@pytest.mark.parametrize("state", ["exited", "unknown", "offline"])
+def test_an_instance_that_never_comes_to_run(rlbox: Rlbox, platform: Platform, state: str) -> None:
+    platform.states = ["loading", state]
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes")
+    assert said.code == 1
+    assert f"instance 14100002 is {state}" in said.err
+    assert "next:  rlbox vast destroy 14100002 --yes" in said.err
+
+
+def test_an_instance_that_takes_too_long(rlbox: Rlbox, platform: Platform) -> None:
+    platform.states = []
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes", "--timeout", "0.02")
+    assert said.code == 7
+    assert "instance 14100002 did not run within 0.02 s: created" in said.err
+
+
+def test_the_offer_is_taken_meanwhile(rlbox: Rlbox, platform: Platform) -> None:
+    message = "error 410/3907: no_such_ask Instance type 4100002 is no longer available."
+    platform.refuses["PUT"] = (410, {"success": False, "error": "no_such_ask", "msg": message})
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes")
+    assert said.code == 1
+    assert f"vast.ai refused the creation (410): {message}" in said.err
+    assert len(platform.calls("PUT")) == 1
+
+
+def test_a_request_that_may_have_been_carried_out_is_not_repeated(rlbox: Rlbox, platform: Platform) -> None:
+    platform.refuses["PUT"] = (503, {"detail": "try later"})
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes")
+    assert (said.code, len(platform.calls("PUT"))) == (1, 1)
+
+
+def test_only_what_rlbox_created_is_destroyed(rlbox: Rlbox, platform: Platform) -> None:
+    own(platform, 20000001, "rlbox-vast-5090")
+    own(platform, 20000002, "somebody's")
+    own(platform, 20000003, "")
+    said = rlbox("vast", "destroy", "20000001", "20000002", "20000003", "20000004", "--yes")
+    assert said.code == 2
+    assert 'instance 20000002 (label "somebody\'s") was not created by rlbox' in said.err
+    assert "there is no instance 20000004 of this account" in said.err
+    assert "instances of rlbox: 20000001" in said.err
+    assert platform.calls("DELETE") == []
+    shown = rlbox("vast", "destroy", "20000001", "--dry-run")
+    assert shown.out == "would destroy 20000001  rlbox-vast-5090  running  $1.755 an hour\n"
+    done = rlbox("vast", "destroy", "20000001", "20000001", "--yes", "--json")
+    assert (done.code, done.data["instances"], done.data["destroyed"]) == (0, [20000001], True)
+    assert sorted(platform.instances) == [20000002, 20000003]
+
+
+def test_the_key_is_in_no_message(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    platform.refuses["POST"] = (401, {"success": False, "error": "auth_error", "msg": "Invalid user key"})
+    said = rlbox("vast", "search", "vast-5090")
+    assert said.code == 1
+    assert "vast.ai refused the search (401): Invalid user key" in said.err
+    monkeypatch.setenv("VAST_URL", "http://127.0.0.1:9")
+    said = rlbox("vast", "search", "vast-5090")
+    assert said.code == 5
+    assert "vast.ai does not answer the search" in said.err
+    assert KEY not in said.err + said.out
+    monkeypatch.delenv("VAST_API_KEY")
+    said = rlbox("vast", "search", "vast-5090")
+    assert said.code == 2
+    assert "no API key of vast.ai is set" in said.err
+
+
+def test_without_the_client(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vastai", None)
+    said = rlbox("vast", "search", "vast-5090")
+    assert said.code == 5
+    assert "pip install 'rlbox[vast]'" in said.err
+
+
+def test_another_target_is_not_for_the_platform(rlbox: Rlbox) -> None:
+    said = rlbox("vast", "search", "local", "--dry-run")
+    assert said.code == 2
+    assert "target local is not for vast.ai: hardware.platform is ''" in said.err

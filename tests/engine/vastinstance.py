@@ -1,0 +1,199 @@
+"""A container that imitates an instance of vast.ai.
+
+No Docker, another first process than the image's entrypoint, sshd and cron started without the container's environment,
+a process limit far below the number of cores times 16, Jupyter on 8080, and an /etc/environment as platforms leave it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from enginebox import CHECKOUT, docker
+from faultbox import SPEC, STACK, _tar, lab_env, tag, tomllib
+
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import ImageFile, bake_fixes
+from rlbox.plan.onstart import plan_onstart
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import DEFAULTS, load_fixes, load_toml
+from rlbox.spec.merge import merge
+from rlbox.spec.project import Project
+from rlbox.spec.target import Target
+
+NAME = "lab-cc"  # what the lock in the lab's image is of
+OVER = """
+[hardware]
+platform = "vast"
+[disk]
+mount = "/workspace"
+need_gib = 8.0
+[env]
+FROM_IMAGE = "yes"
+[[git]]
+name = "sandbox"
+url = "https://github.com/bytedance/SandboxFusion"
+ref = "469de08"
+into = "/opt/sandbox"
+"""
+GIVEN = {
+    "SPACED": "two words",
+    "QUOTED": 'say "hi" for $5',
+    "APOSTROPHE": "it's",
+    "HASHED": "a#b",
+    "HF_TOKEN": "hf_not-a-real-one",
+    "CONTAINER_ID": "4711",
+    "VAST_TCP_PORT_22": "40022",
+}
+LINES = "one\ntwo"
+# Without a line feed at the end, with a name twice, a line of Windows, something that is no assignment.
+ODD = r"""
+printf 'PATH="/usr/local/sbin:/usr/bin:/bin"\r\nexport MINE="stays"\n\n# a note\nSPACED=old\n' >/etc/environment
+printf 'SPACED=older\nnot an assignment\nLAST=1' >>/etc/environment
+"""
+SANDBOX = """
+import http.server, json, sys
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        done = self.path == "/run_code" and asked["code"] == "print(1 + 1)"
+        self.send_response(200 if done else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"status": "Success", "run_result": {"stdout": "2\\n"}} if done else {}).encode())
+    def log_message(self, *words): ...
+words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+http.server.ThreadingHTTPServer((words["--host"], int(words["--port"])), Api).serve_forever()
+"""
+BOOT = f"""
+set -e
+mkdir -p /run/sshd "$HOME/.ssh" /opt/sandbox/uvicorn
+chmod 700 "$HOME" "$HOME/.ssh"
+touch /opt/sandbox/uvicorn/__init__.py
+[ -e /key ] || {{
+    {ODD}
+    ssh-keygen -q -A
+    ssh-keygen -q -t ed25519 -N '' -f /key
+    cp /key.pub "$HOME/.ssh/authorized_keys"
+}}
+env -i /usr/sbin/sshd -p 2222
+env -i /usr/sbin/cron
+env -i /usr/bin/python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1 &
+"""
+# Everything that a start may change, but for times.
+STATE = r"""
+{ cat /etc/environment /etc/rlbox/environment.sh /etc/bash.bashrc /workspace/onstart.status; crontab -l; } |
+    sed '/RLBOX_INIT/d' | sha256sum
+ls -A /workspace /run /etc/rlbox | grep -v keep-running
+pgrep -fc 'uvicor[n] sandbox.server' || true
+"""
+SSH = "ssh -q -o StrictHostKeyChecking=no -i /key -p 2222 127.0.0.1"
+SHELLS = {
+    "ssh": f"{SSH} env",
+    "ssh login": f"{SSH} bash -lc env",
+    "tmux": (
+        f"rm -f /tmp/tmux; {SSH} 'tmux -L t new-session -d \"env >/tmp/tmux\"';"
+        " while [ ! -s /tmp/tmux ]; do sleep 0.1; done; cat /tmp/tmux"
+    ),
+    "jupyter terminal": "env -i HOME=$HOME SHELL=/bin/bash TERM=xterm bash -l -c env",
+    "interactive": "env -i HOME=$HOME bash -ic env 2>/dev/null",
+    # Debian's cron carries out @reboot when it is started; what it gives a job is the same at any other time.
+    "cron": (
+        "rm -f /tmp/cron; { crontab -l; echo '@reboot env >/tmp/cron.new; mv /tmp/cron.new /tmp/cron'; } | crontab -;"
+        " kill $(cat /run/crond.pid); sleep 0.3; rm -f /run/crond.pid /run/crond.reboot; env -i /usr/sbin/cron;"
+        " while [ ! -s /tmp/cron ]; do sleep 0.1; done; cat /tmp/cron"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VastInstance:
+    """A running imitation; `script` is the path of its on-start script."""
+
+    name: str
+    script: str = "/onstart.sh"
+
+    def sh(self, text: str, timeout_s: float = 120) -> tuple[int, str]:
+        """Carry out shell text as the platform does: with the container's environment. Returns exit code and output."""
+        words = ["docker", "exec", self.name, "sh", "-c", text]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s)
+        return done.returncode, done.stdout
+
+    def start(self) -> tuple[int, str]:
+        """Run the on-start script to its end."""
+        return self.sh(f"sh {self.script}")
+
+    def cut(self, after_s: float) -> None:
+        """Run the on-start script and kill it, with what it runs, after a while."""
+        self.sh(f"setsid sh {self.script} >/dev/null 2>&1 & sleep {after_s:.3f}; kill -9 -$! 2>/dev/null; wait")
+
+    def restart(self) -> None:
+        """Kill the container without warning and start it again, as a stop and start of the instance does."""
+        docker("restart", "--time=0", self.name)
+        self.boot()
+
+    def boot(self) -> None:
+        """Start what the platform starts."""
+        code, said = self.sh(BOOT)
+        assert code == 0, said
+
+    def state(self) -> str:
+        """What a start leaves behind, to be compared."""
+        return self.sh(STATE)[1]
+
+    def shells(self) -> dict[str, dict[str, str]]:
+        """The environment that each kind of shell has, by its kind."""
+        return {kind: _environment(self.sh(f"cd /; unset SPACED; {text}", 90)[1]) for kind, text in SHELLS.items()}
+
+
+def _environment(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def spec() -> Target:
+    """The lab's target as one of vast.ai."""
+    lab = tomllib.loads(SPEC.format(packages='["python3"]', stack=str(list(STACK["cc"])).replace("'", '"')))
+    data = {**merge(merge(load_toml(DEFAULTS), lab), tomllib.loads(OVER)), "name": NAME}
+    return check_spec(Target, data, "tests/engine/vastinstance.py")
+
+
+@contextmanager
+def vast_instance(added: str = "", *, pids: int = 400) -> Iterator[VastInstance]:
+    """An instance of the lab's image, with all that fixes bake for it, as the platform has just started it."""
+    target = spec()
+    baked = bake_fixes(load_fixes(Project(folder=CHECKOUT)), target, stack_versions(target, None))
+    inherited = lab_env("cc")
+    env = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
+    script = plan_onstart(target, [CHECKOUT / "templates"], None, added).text
+    files = [
+        *baked.files,
+        ImageFile(path="/onstart.sh", mode="0644", text=script),
+        ImageFile(path="/opt/sandbox/uvicorn/__main__.py", mode="0644", text=SANDBOX),
+        # Doctor takes ten seconds and has tests of its own.
+        ImageFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
+    ]
+    one = VastInstance(name=f"rlbox-vast-{uuid.uuid4().hex[:12]}")
+    words = [
+        "create",
+        "--init",
+        f"--name={one.name}",
+        "--label=rlbox.test=vast",
+        "--network=none",
+        f"--pids-limit={pids}",
+    ]
+    words += [f"--env={key}={value}" for key, value in env.items() if value != inherited.get(key)]
+    try:
+        docker(*words, "--entrypoint=sleep", tag("cc"), "infinity")
+        _copy(one.name, _tar(files, dict(baked.links)))
+        docker("start", one.name)
+        one.boot()
+        yield one
+    finally:
+        subprocess.run(["docker", "rm", "--force", one.name], capture_output=True)
+
+
+def _copy(name: str, archive: bytes) -> None:
+    done = subprocess.run(["docker", "cp", "-", f"{name}:/"], input=archive, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,227 @@
+"""vast.ai as values: the on-start script within its limit, docker options, offers, requests."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import subprocess
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from vastbox import recorded
+
+from rlbox.errors import SpecError
+from rlbox.fixes.bake import bake_fixes
+from rlbox.plan.onstart import LIMIT, SANDBOX_PORT, plan_onstart
+from rlbox.plan.secret_text import is_secret, secret_lines
+from rlbox.plan.vast_offers import Needs, misses, offer_needs, platform_gpu_name, rank, read_offer
+from rlbox.plan.vast_options import VastOptions, parse_options
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import load_fixes, load_target
+from rlbox.spec.project import Project
+from rlbox.spec.target import Target
+
+TEMPLATES = [CHECKOUT / "templates"]
+SHIPPED = Project(folder=CHECKOUT)
+NEEDS = Needs(
+    gpu_name="RTX 5090",
+    gpus=4,
+    gpu_ram=31,
+    cuda="12.8",
+    disk=200.0,
+    cores=16,
+    ram=64.0,
+    reliability=0.95,
+    ports=1,
+    price=2.5,
+)
+
+
+def target(**over: Any) -> Target:
+    """The shipped target with keys of its tables replaced."""
+    data = load_target(SHIPPED, "vast-5090").target.model_dump(mode="json")
+    for table, values in over.items():
+        data[table] = {**data[table], **values}
+    return check_spec(Target, data, "a test")
+
+
+def test_the_script_fits_as_it_is() -> None:
+    made = plan_onstart(target(), TEMPLATES, None)
+    assert (made.form, made.text) == ("plain", made.script)
+    assert made.characters == made.size == len(made.text) <= LIMIT == 4048
+
+
+def test_a_long_script_is_packed_and_one_too_long_refused() -> None:
+    added = "".join(f"echo 'a step of what I do, number {number % 7}'\n" for number in range(500))
+    assert len(added) > 16_384
+    made = plan_onstart(target(), TEMPLATES, None, added)
+    assert (made.form, made.size <= LIMIT) == ("gzip", True)
+    packed = made.text.partition("<<'END'")[2].partition("\n")[2].rpartition("END")[0]
+    assert gzip.decompress(base64.b64decode(packed)).decode() == made.script
+    assert "what I do, number 6" in made.script
+    noise = "".join(f"# {hash(str(number)):x}\n" for number in range(1200))
+    with pytest.raises(SpecError, match=r"^the script has \d+ bytes, \d+ packed, and the on-start field takes 4048"):
+        plan_onstart(target(), TEMPLATES, None, noise)
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.allow("processes")
+def test_the_script_is_shell(shell: str) -> None:
+    for added in ("", "echo 'it is' \"so\"\n"):
+        made = plan_onstart(target(), TEMPLATES, None, added)
+        done = subprocess.run([shell, "-n"], input=made.text, text=True, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_sandbox_has_the_port_of_its_fix() -> None:
+    fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "sandbox-service"]
+    texts = [file.text for file in bake_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
+    assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export HF_TOKEN=hf_0123456789abcdefghijklmno",
+        "curl -H 'Authorization: Bearer 0123456789abcdef' x",
+        "git clone https://me:0123456789ab@example.com/x",
+        "wandb login 0123456789abcdef0123456789abcdef01234567",
+        "WANDB_API_KEY='0123456789abcdef0123456789abcdef01234567' python train.py",
+    ],
+)
+def test_no_secret_gets_into_a_script(line: str) -> None:
+    with pytest.raises(SpecError, match=r"^line 2 of the added text looks like a secret") as caught:
+        plan_onstart(target(), TEMPLATES, None, f"echo\n{line}\n")
+    assert "0123456789ab" not in str(caught.value)
+
+
+def test_what_is_no_secret() -> None:
+    fine = ['export HF_TOKEN="$MY_TOKEN"', "git checkout 469de0845cb7d665bc68044d541aa3aa28c5b30a", "KEYS=/data/keys"]
+    assert secret_lines("\n".join(fine)) == ()
+
+
+def test_another_platform_has_no_such_field() -> None:
+    with pytest.raises(SpecError, match=r"hardware\.platform is 'autodl'"):
+        plan_onstart(target(hardware={"platform": "autodl"}), TEMPLATES, None)
+
+
+def test_both_forms_of_options() -> None:
+    options = parse_options(target(), "-e A=1 --env=B='x y' -p 8000:8000 -p70000:70000/udp -h box -n mine -eC=a=b")
+    assert options == VastOptions(
+        env={"A": "1", "B": "x y", "C": "a=b"}, ports=("8000:8000", "70000:70000/udp"), hostname="box", overlay="mine"
+    )
+    assert options.as_env() == {
+        "A": "1", "B": "x y", "C": "a=b", "-p 8000:8000": "1", "-p 70000:70000/udp": "1", "-h": "box", "-n mine": "1"
+    }  # fmt: skip
+    assert parse_options(target(), options.as_flags()) == options
+
+
+TARGET = target()
+NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,9}", fullmatch=True).filter(lambda name: not secret_lines(f"{name}=aaaaaaaa1"))
+VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=20)
+
+
+@given(
+    st.dictionaries(NAMES, VALUES, max_size=5), st.sets(st.integers(1024, 8000).map(lambda n: f"{n}:{n}"), max_size=9)
+)
+def test_options_survive_a_round_trip(env: dict[str, str], ports: set[str]) -> None:
+    options = VastOptions(env=env, ports=tuple(sorted(ports)))
+    assume(not any(is_secret(name, value) for name, value in env.items()))
+    assert parse_options(TARGET, options.as_flags()) == options
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("--shm-size 16g", "--shm-size is ignored by vast.ai: it is handed out in proportion to the share of GPUs"),
+        ("--shm-size=16g", "--shm-size is ignored by vast.ai"),
+        ("--ipc=host", "--ipc is ignored by vast.ai"),
+        ("--ulimit memlock=-1", "--ulimit is ignored by vast.ai"),
+        ("--cap-add SYS_PTRACE", "--cap-add is ignored by vast.ai: instances are unprivileged containers"),
+        ("--privileged -p 1:1", "--privileged is ignored by vast.ai"),
+        ("--gpus all", "--gpus is ignored by vast.ai: GPUs come with the offer"),
+        ("-v /a:/b", "-v is ignored by vast.ai: a volume is rented"),
+        ("--network host", "--network is ignored by vast.ai"),
+        ("--anything x", "--anything is ignored by vast.ai: it takes -e, -p and -h alone"),
+        ("stray", "stray is ignored by vast.ai"),
+        ("-p 22:22", "-p 22:22: 22 is the platform's own in ssh mode"),
+        ("-p 8000", "-p 8000: PORT:PORT is taken"),
+        ("-p 127.0.0.1:80:80", "-p 127.0.0.1:80:80: PORT:PORT is taken"),
+        ("-e A", "-e A: a value is needed, NAME=VALUE"),
+        ("-e 1A=2", "-e 1A=...: not the name of a variable"),
+        ("-e A=" + "x" * 256, "-e A=...: 257 characters, and 256 are taken"),
+        (" ".join(f"-p {n}:{n}" for n in range(9000, 9064)), "65 ports with those of ssh mode, and 64 can be had"),
+        ("-e 'A", "No closing quotation"),
+    ],
+)
+def test_options_that_the_platform_ignores_are_refused(text: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_options(target(), text)
+    assert told in str(caught.value)
+
+
+def test_every_wrong_option_is_named_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_options(target(vast={"options": "--rm -it --ulimit=nofile=1 -p 8080:8080", "mode": "jupyter"}))
+    assert [line.split()[0] for line in caught.value.what.splitlines()] == ["--rm", "-it", "--ulimit", "-p"]
+    assert caught.value.where == "images/vast-5090/target.toml: vast.options"
+
+
+def test_jupyter_and_the_platforms_own_images_have_more_ports() -> None:
+    assert parse_options(target(), "-p 8080:8080").ports == ("8080:8080",)
+    for changed, image in ((target(vast={"mode": "jupyter"}), ""), (target(), "vastai/pytorch:1")):
+        with pytest.raises(SpecError, match="8080 is the platform's own"):
+            parse_options(changed, "-p 8080:8080", image)
+
+
+def test_needs_follow_from_the_target() -> None:
+    assert offer_needs(target(vast={"max_price": 2.5})) == NEEDS
+    assert offer_needs(target(), disk=300, price=1.5, ports=2).query() == (
+        "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=12.8 disk_space>=300 cpu_cores_effective>=16"
+        " cpu_ram>=64 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
+    )
+    with pytest.raises(SpecError, match="--disk 100 is less than the 200 GB"):
+        offer_needs(target(), disk=100)
+    with pytest.raises(SpecError, match="names no GPU"):
+        offer_needs(target(hardware={"gpu": ""}))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("NVIDIA GeForce RTX 5090", "RTX 5090"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM4"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell Server Edition"),
+    ],
+)
+def test_names_of_gpus(name: str, told: str) -> None:
+    assert platform_gpu_name(name) == told
+
+
+def test_each_recorded_offer_is_judged() -> None:
+    fitting, lacks = rank((read_offer(row, 200) for row in recorded("offers")), NEEDS)
+    assert [(offer.id, round(offer.price, 3)) for offer in fitting] == [(4100002, 1.755), (4100001, 1.955)]
+    assert lacks == {
+        4100003: ("48 GB of memory in its share, 64 needed",),
+        4100004: ("$2.800 an hour, at most $2.5",),
+        4100005: ("8.2 GB a card, 31 needed",),
+        4100006: ("reliability 0.710, 0.95 needed",),
+        4100007: ("its driver takes CUDA 12.6, 12.8 needed",),
+        4100008: ("the GPU is RTX 4090, not RTX 5090", "24.6 GB a card, 31 needed"),
+        4100009: ("120 GB of disk, 200 needed",),
+        4100010: ("2 GPUs, not 4",),
+    }
+
+
+def test_an_offer_that_says_little_fits_nothing() -> None:
+    assert len(misses(read_offer({"id": 1}, 200), NEEDS)) == 9
+
+
+def test_a_price_is_that_of_the_disk_that_is_rented() -> None:
+    row = {"id": 1, "dph_total": 2.0, "storage_total_cost": 0.01, "storage_cost": 0.36}
+    assert read_offer(row, 400).price == pytest.approx(2.19)
+    assert read_offer(row, 400).storage == pytest.approx(0.2)

@@ -1,0 +1,126 @@
+"""A server on loopback that answers as vast.ai's API does, from recorded rows, and refuses what that would refuse.
+
+Source of paths, fields, messages: vastai 1.9.1 (`vastai/api`, `vastai/data`), vast-ai/docs api-reference/openapi/yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fakes import CASES
+
+KEY = "a-key-that-no-message-may-hold"
+OPERATORS = {
+    "eq": lambda have, want: have == want,
+    "gte": lambda have, want: have >= want,
+    "lte": lambda have, want: have <= want,
+}
+
+
+@dataclass
+class Platform:
+    """The account: offers, instances by id, and what was asked of it; `states` are the next ones of a new instance."""
+
+    offers: list[dict[str, Any]] = field(default_factory=lambda: recorded("offers"))
+    instances: dict[int, dict[str, Any]] = field(default_factory=dict)
+    states: list[str] = field(default_factory=lambda: ["loading", "running"])
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    refuses: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    url: str = ""
+
+    def calls(self, method: str) -> list[Any]:
+        """The bodies of the requests of a method."""
+        return [body for verb, _, body in self.asked if verb == method]
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        self.asked.append((method, path, body))
+        if method in self.refuses:
+            return self.refuses[method]
+        route = (method, re.sub(r"\d{3,}", "N", path))
+        number = int((re.findall(r"\d{3,}", path) or ["0"])[0])
+        if route == ("POST", "/api/v0/bundles/"):
+            return 200, {"offers": self._search(body)}
+        if route == ("PUT", "/api/v0/asks/N/"):
+            return self._create(number, body)
+        if route == ("GET", "/api/v1/instances/"):
+            return 200, {"instances": list(self.instances.values()), "next_token": None}
+        if route == ("GET", "/api/v0/instances/N/"):
+            return 200, {"instances": self._next(number)}
+        if route == ("DELETE", "/api/v0/instances/N/"):
+            return (200, {"success": bool(self.instances.pop(number, None))})
+        raise AssertionError(f"the platform has no such call: {route}")
+
+    def _search(self, query: dict[str, Any]) -> list[dict[str, Any]]:
+        rows = [row for row in self.offers if all(self._fits(row, *one) for one in query.items())]
+        return sorted(rows, key=lambda row: row["dph_total"])[: query["limit"]]
+
+    @staticmethod
+    def _fits(row: dict[str, Any], name: str, asked: Any) -> bool:
+        if not isinstance(asked, dict):
+            return True
+        assert name in row, f"the platform has no field {name}"
+        have = row[name]
+        return all(
+            OPERATORS[word](have, type(have)(want) if isinstance(want, str) else want) for word, want in asked.items()
+        )
+
+    def _create(self, number: int, body: dict[str, Any]) -> tuple[int, Any]:
+        offer = next((row for row in self.offers if row["id"] == number), None)
+        if offer is None:
+            message = f"error 404/3603: no_such_ask Instance type by id {number} is not available."
+            return 404, {"success": False, "error": "invalid_args", "msg": message, "ask_id": number}
+        assert len(body["onstart"]) <= 4048
+        assert body["disk"] >= 8
+        made = 10_000_000 + number
+        row = {"id": made, "label": body["label"], "image_uuid": body["image"], "actual_status": None}
+        self.instances[made] = {**recorded("instance"), **row, "onstart": body["onstart"]}
+        return 200, {"success": True, "new_contract": made}
+
+    def _next(self, number: int) -> dict[str, Any] | None:
+        if number in self.instances and self.states:
+            self.instances[number]["actual_status"] = self.states.pop(0)
+        return self.instances.get(number)
+
+
+def recorded(name: str) -> Any:
+    """A recorded answer."""
+    return json.loads((CASES / f"vast/{name}.json").read_text("utf-8"))
+
+
+@contextmanager
+def serving(platform: Platform) -> Iterator[Platform]:
+    """Serve an account on loopback as long as the block lasts."""
+
+    class Api(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            assert self.headers["Authorization"] == f"Bearer {KEY}"
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, body = platform.answer(self.command, self.path.partition("?")[0], json.loads(data or b"null"))
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+
+        def log_message(self, *words: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    platform.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield platform
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
