@@ -1,0 +1,76 @@
+"""OpenAI's chat API over transformers, for stacks without vLLM and models that are small: one request at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Model:
+    """The model of a folder, on the first GPU where there is one."""
+
+    def __init__(self, path: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.torch, self.path, self.lock = torch, path, threading.Lock()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.model = AutoModelForCausalLM.from_pretrained(path).to(self.device).eval()
+
+    def chat(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the greedy answer to a chat request."""
+        text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False, add_generation_prompt=True)
+        given = self.tokenizer(text, return_tensors="pt", add_special_tokens=False).to(self.device)
+        prompt = int(given["input_ids"].shape[1])
+        room = int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - prompt
+        longest = max(1, min(int(asked.get("max_tokens", 256)), room))
+        with self.lock, self.torch.inference_mode():
+            made = self.model.generate(**given, max_new_tokens=longest, do_sample=False)[0][prompt:]
+        count = int(made.shape[0])
+        choice = {"index": 0, "finish_reason": "length" if count >= longest else "stop"}
+        choice["message"] = {"role": "assistant", "content": self.tokenizer.decode(made, skip_special_tokens=True)}
+        usage = {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+        return {"object": "chat.completion", "model": self.path, "choices": [choice], "usage": usage}
+
+
+def handler(model: Model) -> type[BaseHTTPRequestHandler]:
+    """Return the request handler of `model`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(200, {"object": "list", "data": [{"id": model.path, "object": "model"}]})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self._send(200, model.chat(asked))
+
+        def _send(self, status: int, content: Any) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    return Handler
+
+
+def main() -> None:
+    """Load the model, then listen: a server that answers is ready."""
+    parser = argparse.ArgumentParser(prog="sft.hf_server", description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    args = parser.parse_args()
+    server = ThreadingHTTPServer(("127.0.0.1", args.port), handler(Model(args.model)))
+    print("Application startup complete", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The profiles of `grpo`, its reward and pictures, and the proof that a machine has passed the debug profile."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from grpo import data, proof
+from grpo.reward import compute_score
+from jobplan import overrides, plan_of, settings_of, stage_of
+
+MODULE = "verl.trainer.main_ppo"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def settings(profile: str) -> dict[str, str]:
+    return settings_of(overrides(stage_of(plan_of("grpo", profile), "train"), MODULE))
+
+
+def test_the_standard_profile() -> None:
+    found = settings("standard")
+    expected = {
+        "data.train_batch_size": "4",
+        "data.max_prompt_length": "10240",
+        "data.max_response_length": "512",
+        "trainer.total_epochs": "20",
+        f"{ROLLOUT}.gpu_memory_utilization": "0.3",
+        f"{ROLLOUT}.enforce_eager": "False",
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert int(found[f"{ROLLOUT}.engine_kwargs.vllm.max_model_len"]) >= 10240 + 512
+
+
+def changes(profile: str) -> dict[str, str]:
+    plain = settings("standard")
+    return {key: value for key, value in settings(profile).items() if value != plain.get(key)}
+
+
+def test_debug_and_fast_load_change_what_the_seed_documents_and_nothing_else() -> None:
+    assert changes("debug") == {
+        "data.train_files": '"/data/grpo/data/train_tiny.parquet"',
+        "data.train_batch_size": "1",
+        "actor_rollout_ref.actor.ppo_mini_batch_size": "1",  # at most the batch
+        "data.max_prompt_length": "512",
+        "data.max_response_length": "64",
+        "trainer.total_epochs": "1",
+        "trainer.logger": '["console"]',
+        "trainer.save_freq": "999",
+        "trainer.test_freq": "999",
+    }
+    assert changes("fast-load") == {
+        f"{ROLLOUT}.enforce_eager": "True",
+        f"{ROLLOUT}.load_format": "safetensors",
+        f"{ROLLOUT}.gpu_memory_utilization": "0.4",
+    }
+    env = {name: plan_of("grpo", name).env for name in ("standard", "fast-load")}
+    differ = {key for key, value in env["standard"].items() if env["fast-load"][key] != value}
+    assert differ == {"VLLM_WORKER_MULTIPROC_METHOD"}
+    assert env["fast-load"]["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert env["standard"]["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_debug_is_bounded_to_five_minutes() -> None:
+    argv = stage_of(plan_of("grpo", "debug"), "train").argv
+    assert argv[:3] == ("timeout", "--kill-after=60", "300")
+
+
+def test_the_batch_can_be_shared() -> None:
+    for profile in ("standard", "debug", "fast-load", "tiny"):
+        found = settings(profile)
+        answers = int(found["data.train_batch_size"]) * int(found[f"{ROLLOUT}.n"])
+        assert answers % int(found["trainer.n_gpus_per_node"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"), [("I count 7", 1.0), ("7 or 8", pytest.approx(1 / 6)), ("none", 0.0), ("", 0.0), ("77", 0.5)]
+)
+def test_reward(answer: str, score: float) -> None:
+    assert compute_score("rlbox/fake", answer, "7", extra_info={}, anything=1) == score
+
+
+def test_pictures_are_png_files_with_so_many_squares() -> None:
+    picture = data.picture(5, seed=1)
+    assert picture == data.picture(5, seed=1) != data.picture(5, seed=2)
+    assert struct.unpack(">II", picture[16:24]) == (112, 112)
+    at = picture.index(b"IDAT")
+    pixels = zlib.decompress(picture[at + 4 : at + 4 + struct.unpack(">I", picture[at - 4 : at])[0]])
+    assert pixels.count(0) - 112 == 5 * 14 * 14  # one filter byte a line
+    row = data.row(3, "images", "train")
+    assert row["prompt"][0]["content"].count("<image>") == len(row["images"]) == 1
+
+
+def ask(folder: Path, action: str, at: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from grpo import proof; proof.main()"
+    jobs = str(Path(__file__).parents[2] / "jobs")
+    argv = (sys.executable, "-c", code, jobs, action, "--at", at, "--folder", str(folder))
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_long_run_asks_for_a_passed_debug_run(tmp_path: Path) -> None:
+    refused = ask(tmp_path, "ask", "start")
+    assert refused.returncode == 1
+    assert "--profile debug" in refused.stderr
+    assert ask(tmp_path, "give", "start").returncode == 0
+    assert ask(tmp_path, "ask", "start").returncode == 1  # a run that only began proves nothing
+    assert ask(tmp_path, "give", "end").returncode == 0
+    assert ask(tmp_path, "ask", "start").returncode == 0
+
+
+def test_another_machine_or_stack_has_no_proof(tmp_path: Path) -> None:
+    here = {"gpus": "GPU 0: H200 (UUID: a)", "vllm": "0.12.0"}
+    files = {proof.proof_file(tmp_path, here | change) for change in ({}, {"vllm": "0.13.0"}, {"gpus": "b"})}
+    assert len(files) == 3

@@ -1,0 +1,178 @@
+"""The plan of `sft`, and its programs around the trainer: steps, room, exports, data, the expected corridor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobplan import overrides, plan_of, settings_of, stage_of
+from sft import corridor, data, train
+from test_sft_evaluation import checkpoint
+
+MODULE = "verl.trainer.sft_trainer"
+
+
+def settings(stage: str, profile: str = "", **given: str) -> dict[str, str]:
+    return settings_of(overrides(stage_of(plan_of("sft", profile, given), stage), MODULE))
+
+
+def test_training_has_the_seeds_parameters() -> None:
+    found = settings("train")
+    expected = {
+        "data.train_batch_size": "16",
+        "data.micro_batch_size_per_gpu": "2",
+        "data.max_length": "4096",
+        "optim.lr": "2e-05",
+        "optim.lr_scheduler_type": "cosine",
+        "optim.lr_warmup_steps_ratio": "0.05",
+        "optim.clip_grad": "1.0",
+        "optim.weight_decay": "0.01",
+        "engine.strategy": "fsdp2",
+        "trainer.total_epochs": "3",
+        "trainer.save_freq": "100",
+        "trainer.test_freq": "100",
+        "trainer.resume_mode": "auto",
+        "trainer.n_gpus_per_node": "4",
+        "model.path": '"Qwen/Qwen2.5-Coder-7B-Instruct"',
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert "hf_model" in found["checkpoint.save_contents"]
+
+
+def test_profiles_change_what_the_seed_says() -> None:
+    plain = settings("train")
+    changed = {
+        name: {key: value for key, value in settings("train", name).items() if value != plain[key]}
+        for name in ("rtx-6000-pro-x2", "rtx-4090-x4")
+    }
+    assert changed["rtx-4090-x4"] == {"data.micro_batch_size_per_gpu": "1", "data.max_length": "2048"}
+    assert changed["rtx-6000-pro-x2"] == {"data.micro_batch_size_per_gpu": "4", "trainer.n_gpus_per_node": "2"}
+
+
+def test_the_smoke_test_is_one_gpu_and_ten_steps() -> None:
+    found = settings("smoke")
+    assert (found["trainer.total_training_steps"], found["trainer.save_freq"]) == ("10", "5")
+    argv = stage_of(plan_of("sft"), "smoke").argv
+    assert "--nproc-per-node=1" in argv
+    assert [stage.name for stage in plan_of("sft").stages] == ["data", "smoke", "train", "evaluate", "choose"]
+
+
+def test_paths_with_a_space_are_one_word() -> None:
+    plan = plan_of("sft")
+    assert '"/data/verl/coding_model_project/phase_1_ SFT/data/sft_train.parquet"' in settings("train").values()
+    argv = stage_of(plan, "evaluate").argv
+    assert "/data/runs/one/phase_1_ SFT/outputs/phase1" in argv
+
+
+def test_steps_and_accumulation() -> None:
+    assert train.saved_steps(2020, 4, 16, 3, 0, 100) == [100, 200, 300, 378]
+    assert train.saved_steps(0, 1, 16, 1, 10, 5) == [5, 10]
+    assert [train.accumulation(16, gpus, micro) for gpus, micro in ((4, 2), (2, 4), (1, 2))] == [2, 2, 8]
+    with pytest.raises(ValueError, match="the nearest is 15"):
+        train.accumulation(16, 3, 5)
+
+
+def test_room_of_four_checkpoints() -> None:
+    assert train.room_needed(7.6, 4, 0) / 1e9 == pytest.approx(4 * 7.6 * 16)  # more than the 200 GB of P144
+    assert train.room_needed(7.6, 4, 1) / 1e9 == pytest.approx(4 * 7.6 * 4 + 2 * 7.6 * 12)
+    assert train.room_needed(0, 4, 1) == 0
+
+
+def shards(folder: Path, step: int) -> list[str]:
+    return sorted(path.name for path in (folder / f"global_step_{step}").glob("*.pt"))
+
+
+def test_only_earlier_checkpoints_with_an_export_lose_their_shards(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 20):
+        checkpoint(tmp_path, step)
+        for kind in ("model", "optim", "extra_state"):
+            (tmp_path / f"global_step_{step}/{kind}_world_size_1_rank_0.pt").write_text("x")
+    (tmp_path / "global_step_5/huggingface/config.json").unlink()
+    (tmp_path / train.TRACKER).write_text("15")  # 20 is being written
+    assert len(train.prune(tmp_path, 1)) == 2
+    assert [len(shards(tmp_path, step)) for step in (5, 10, 15, 20)] == [3, 1, 3, 3]
+    assert train.prune(tmp_path, 0) == []
+
+
+def run_train(tmp_path: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["--title", "Phase 1 SFT - Smoke Test", "--says", "1 GPU, 10 steps", "--done", "Smoke test passed!"]
+    words += ["--checkpoints", str(tmp_path / "a b"), "--steps", "10", "--save-every", "5"]
+    words += ["--metrics", str(tmp_path / "m.jsonl"), *more, "--", sys.executable, "-c", command]
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sft import train; train.main()"
+    argv = (sys.executable, "-c", code, str(Path(__file__).parents[2] / "jobs"), *words)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_export_is_proved_and_the_exit_code_kept(tmp_path: Path) -> None:
+    for step in (5, 10):
+        checkpoint(tmp_path / "a b", step)
+    good = run_train(tmp_path, "import os; assert os.environ['WANDB_MODE'] == 'offline'")
+    assert good.returncode == 0, good.stderr
+    assert "Phase 1 SFT - Smoke Test\n  1 GPU, 10 steps" in good.stdout
+    assert good.stdout.endswith("  [PASS] HF model checkpoint found\nSmoke test passed!\n")
+    assert run_train(tmp_path, "raise SystemExit(3)").returncode == 3
+    (tmp_path / "a b/global_step_10/huggingface/config.json").unlink()
+    bad = run_train(tmp_path, "")
+    assert (bad.returncode, "[FAIL]" in bad.stderr, "passed" in bad.stdout) == (1, True, False)
+
+
+def test_room_is_asked_for_before_anything_runs(tmp_path: Path) -> None:
+    ended = run_train(tmp_path, "raise SystemExit(9)", "--billions", "1e9")
+    assert ended.returncode == 1
+    assert "2 checkpoints need" in ended.stderr
+
+
+def test_the_corridor() -> None:
+    good = [(step, value) for step, value in ((100, 1.0), (200, 0.6), (300, 0.4), (378, 0.3))]
+    assert corridor.notes(good, [], []) == []
+    assert corridor.notes([(100, 2.5)], [], [])[0].startswith("[WARN] train/loss near step 100 is 2.500")
+    rising = corridor.notes(good, [(100, 1.2), (200, 0.9), (300, 1.4)], [])
+    assert [line[:6] for line in rising] == ["[INFO]"]
+    spike = corridor.notes([], [], [(step, 50.0 if step == 7 else 1.0) for step in range(10)])
+    assert "50 times the median" in spike[0]
+
+
+def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+def test_raw_rows_become_conversations() -> None:
+    both = turns(("user", "q"), ("assistant", "a"))
+    assert data.conversation({"prompt": "q", "response": "a"}) == both
+    assert data.conversation({"messages": both, "other": 1}) == both
+    with pytest.raises(data.DataError, match="no question and answer"):
+        data.conversation({"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (turns(("user", "q"), ("assistant", "a")), ""),
+        (turns(("user", "q")), "has the roles user"),
+        (turns(("user", "q"), ("assistant", " ")), "has an empty answer"),
+        ([], "is empty"),
+    ],
+)
+def test_conversations_are_looked_at(found: list[dict[str, str]], problem: str) -> None:
+    assert data.problem_of(found).startswith(problem)
+    assert bool(data.problem_of(found)) == bool(problem)
+
+
+def test_rows_are_counted_and_overlap_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: dict[str, list[Any]] = {
+        data.TRAIN: [turns(("user", str(n)), ("assistant", "a")) for n in range(3)],
+        data.VAL: [turns(("user", "9"), ("assistant", "a"))],
+    }
+    monkeypatch.setattr(data, "read_parquet", lambda path: parts[path.name])
+    assert len(data.check(tmp_path, {data.TRAIN: 3, data.VAL: 0}, "", 10)) == 3
+    (tmp_path / data.MAPPING).write_text(json.dumps({"train": [0, 1], "val": [2]}))
+    for wanted, problem in (({data.TRAIN: 3, data.VAL: 1}, "names 2 rows"), ({data.TRAIN: 4, data.VAL: 1}, "not 4")):
+        with pytest.raises(data.DataError, match=problem):
+            data.check(tmp_path, wanted, "", 10)
+    parts[data.VAL] = parts[data.TRAIN][:1]
+    with pytest.raises(data.DataError, match=r"are in sft_train\.parquet and in sft_val\.parquet"):
+        data.check(tmp_path, {data.TRAIN: 3, data.VAL: 1}, "", 10)
