@@ -1,6 +1,6 @@
 #!/bin/sh
-# Rendered by `rlbox onstart vast-5090`: what the on-start field of vast.ai holds. It runs at every start of the instance,
-# may be run again at any time (sh onstart.sh), and goes on where it was cut. No secret belongs in here: see docs/vast.md.
+# Rendered by `rlbox onstart vast-5090` for vast.ai (docs/vast.md). It runs at every start of the instance, may be
+# run again at any time (sh onstart.sh), and goes on where it was cut. No secret belongs in here.
 set -u
 umask 022
 disk=/workspace own=/opt/rlbox cli=/opt/rlbox-cli failed='' notes=''
@@ -10,7 +10,7 @@ exec 9>/run/rlbox-onstart.lock
 
 say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" | tee -a "$log"; }
 tell() { echo "$*" >"$state.new" && mv -f "$state.new" "$state"; }
-step() { # NAME COMMAND...: what it prints goes to the log
+step() { # NAME COMMAND...: prints into the log
     name=$1
     shift
     say "$name: begins"
@@ -23,7 +23,7 @@ machine() {
     df -Ph "$disk" /dev/shm
     nvidia-smi -L || echo "no GPU answers"
 }
-lock() { # the target's own image, or another one that rlbox brings to the target's lock
+lock() { # the target's own image, or one that rlbox brings to its lock
     if [ -e $own/share/lock.json ] && [ ! -e $own/share/applied.json ]; then
         grep -q '"target": "vast-5090"' $own/share/lock.json && return
         echo "this is the image of another target"
@@ -31,7 +31,7 @@ lock() { # the target's own image, or another one that rlbox brings to the targe
     fi
     if [ ! -e $cli/whole ]; then
         [ -n "${RLBOX_WHEEL:-}" ] || {
-            echo "not an image of rlbox: rent with vast-5090's own, or set RLBOX_WHEEL to the address of rlbox's wheel"
+            echo "not the target's image: take that, or set RLBOX_WHEEL to the address of rlbox's wheel"
             return 1
         }
         rm -rf $cli && python3 -m venv $cli || return
@@ -40,7 +40,7 @@ lock() { # the target's own image, or another one that rlbox brings to the targe
     $cli/bin/rlbox apply vast-5090 --data "$disk" || grep -q '"state": "laid"' $own/share/applied.json
 }
 probe() { $own/bin/sandbox-probe "http://127.0.0.1:$1"; }
-port() { # the sandbox's: the one that was given, else the first free one from 28080 on
+port() { # the sandbox's: the one given, else the first free from 28080 on
     at=$(tr '\0' '\n' </proc/1/environ | sed -n 's/^SANDBOX_PORT=//p')
     if [ -z "$at" ]; then
         at=$(sed -n 's/.*export SANDBOX_PORT=//p' /etc/rlbox/environment.sh 2>/dev/null)
@@ -53,23 +53,29 @@ port() { # the sandbox's: the one that was given, else the first free one from 2
     fi
     export SANDBOX_PORT="$at" SANDBOX_URL="http://127.0.0.1:$at"
 }
-init() { # what the image's entrypoint would have done; the environment for ssh, tmux, cron and Jupyter's shells
+init() { # what the entrypoint would have done, and the environment for every shell
     $own/bin/rlbox-init || return
     . /etc/rlbox/environment.sh
-    line='[ ! -r /etc/rlbox/environment.sh ] || . /etc/rlbox/environment.sh'
-    grep -qsxF "$line" /etc/bash.bashrc || echo "$line" >>/etc/bash.bashrc
+    rc=/etc/bash.bashrc line='[ ! -r /etc/rlbox/environment.sh ] || . /etc/rlbox/environment.sh'
+    touch $rc
+    if ! grep -qxF "$line" $rc; then
+        { echo "$line" && cat $rc; } >$rc.new && mv -f $rc.new $rc
+    fi
+    ! command -v crontab || crontab -l 2>&1 | grep -q ^PATH= || { echo "PATH=$PATH" && crontab -l; } | crontab -
 }
-sandbox() { # a process in a tmux server of its own; ready is what has run a program
+sandbox() { # in a tmux server of its own; ready is what has run a program
     tries=0
-    until probe "$SANDBOX_PORT"; do
+    until told=$(probe "$SANDBOX_PORT" 2>&1); do
         tries=$((tries + 1))
         [ $tries != 1 ] || $own/bin/keep-running sandbox $own/bin/sandbox-serve
-        [ $tries -le 90 ] && tmux -L rlbox-sandbox has-session 2>/dev/null || {
+        [ $tries -le 450 ] && tmux -L rlbox-sandbox has-session 2>/dev/null || {
+            echo "$told"
             tail -n 20 "$disk/keep-running/sandbox.log"
             return 1
         }
         sleep 2
     done
+    echo "$told"
 }
 
 flock -w 3600 9 || exit 1

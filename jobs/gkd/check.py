@@ -58,13 +58,18 @@ def data_problem(path: Path) -> str:
     return "" if importlib.util.find_spec("datasets") else "the library `datasets` is not in this environment"
 
 
-def interface_problem(name: str) -> str:
-    """Return what is wrong with the network interface that NCCL is told to use, or nothing (P120)."""
+def interface_problem(name: str, routes: str = "") -> str:
+    """Return what is wrong with the network interface that NCCL is told to use, or nothing (P120).
+
+    Proposed is the one that the default route of `routes`, the text of /proc/net/route, leaves by.
+    """
     known = [found for _, found in socket.if_nameindex()]
-    likely = [found for found in known if not found.startswith(("lo", "docker", "veth", "br-"))]
     if not name or name.lstrip("^=") in known:
         return ""
-    return f"there is no interface {name}: --set interface={(likely or known)[0]}"
+    rows = (line.split() for line in routes.splitlines())
+    out = [row[0] for row in rows if len(row) > 1 and row[1] == "00000000"]
+    likely = [found for found in known if found.startswith(("eth", "en", "ib", "bond"))]
+    return f"there is no interface {name}: --set interface={[*out, *likely, *known][0]}"
 
 
 def library_problem(library: Path, recipe: Path) -> str:
@@ -79,6 +84,11 @@ def library_problem(library: Path, recipe: Path) -> str:
     if not registry.is_file() or '("vllm", "sync")' not in registry.read_text():
         return f"{library} is no verl with synchronous rollouts: the last one is ab07052 (2025-12-04)"
     return ""
+
+
+def _routes() -> str:
+    path = Path("/proc/net/route")
+    return path.read_text() if path.is_file() else ""
 
 
 def main() -> None:
@@ -98,7 +108,7 @@ def main() -> None:
     found = {
         "gpus": split_problem(args.actor_gpus, args.rollout_gpus, teacher, visible),
         "data": data_problem(args.train_file),
-        "interface": interface_problem(args.interface),
+        "interface": interface_problem(args.interface, _routes()),
         "library": library_problem(args.library, args.recipe),
     }
     for name, problem in found.items():

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sft import plan
+
 TRAIN, VAL, MAPPING = "sft_train.parquet", "sft_val.parquet", "split_mapping.json"
 _ASKED, _TOLD = (
     ("prompt", "instruction", "question", "query"),
@@ -158,7 +160,11 @@ def main() -> None:
     parser.add_argument("--model", default="", help="its tokenizer counts the tokens")
     parser.add_argument("--max-length", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoints", type=Path, required=True, help="where the training will write")
+    plan.add_options(parser)
     args = parser.parse_args()
+    if found := plan.problem(args, args.checkpoints):
+        sys.exit(f"sft.data: error: {found}")
     try:
         if args.prepare == "tiny":
             from sft import tiny

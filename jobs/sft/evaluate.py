@@ -40,6 +40,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tier", type=int, choices=eval_config.TIERS, default=1)
     parser.add_argument("--final-tier", type=int, choices=eval_config.TIERS, default=3, help="of the last checkpoint")
     parser.add_argument("--vllm-url", default="", help="a server that is up already; nothing is started (P184)")
+    parser.add_argument("--only", default="", help="steps to judge, 100,378; empty: all")
     parser.add_argument("--engine", choices=("vllm", "hf"), default="vllm")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--tensor-parallel", type=int, default=1)
@@ -65,14 +66,18 @@ def main() -> None:
     found = [one_checkpoint(args.checkpoint)] if args.checkpoint else find_checkpoints(args.checkpoints)
     if not found:
         sys.exit(f"sft.evaluate: error: no global_step_* in {args.checkpoints}")
-    tiers = [args.tier] * len(found)
+    tiers = {checkpoint.step: args.tier for checkpoint in found}
     if args.checkpoints:
-        tiers[-1] = args.final_tier
-    sets = _load(args, max(tiers))
+        tiers[found[-1].step] = args.final_tier
+    only = [int(step) for step in args.only.split(",") if step]
+    if missing := [step for step in only if step not in tiers]:
+        sys.exit(f"sft.evaluate: error: no global_step_{missing[0]} in {args.checkpoints}")
+    found = [checkpoint for checkpoint in found if not only or checkpoint.step in only]
+    sets = _load(args, max(tiers[checkpoint.step] for checkpoint in found))
     failed = [
         f"step {checkpoint.step}: {problem}"
-        for checkpoint, tier in zip(found, tiers, strict=True)
-        if (problem := _judge_checkpoint(checkpoint, tier, sets, sandbox, args))
+        for checkpoint in found
+        if (problem := _judge_checkpoint(checkpoint, tiers[checkpoint.step], sets, sandbox, args))
     ]
     print(results.table(results.read_history(args.out)), flush=True)
     if failed:

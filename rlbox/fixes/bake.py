@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge
@@ -51,6 +52,16 @@ exec ray start "$@"
 """
 
 _TEMPLATES = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701 - no HTML
+
+
+@functools.lru_cache(maxsize=1024)
+def _template(text: str) -> Template:
+    return _TEMPLATES.from_string(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _condition(text: str) -> Callable[..., Any]:
+    return _TEMPLATES.compile_expression(text, undefined_to_none=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +178,7 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
     if "{{" not in text and "{%" not in text and "{#" not in text:
         return text
     try:
-        return _TEMPLATES.from_string(text).render(values)
+        return _template(text).render(values)
     except TemplateError as error:
         raise SpecError(f"{where}: broken template: {error}", next_step="correct the fix") from error
 
@@ -225,7 +236,7 @@ def _ray_start(ray: RayWords, versions: Versions) -> Iterable[ImageFile]:
     if ray == RayWords() and "ray" not in versions:
         return
     words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
-    text = _TEMPLATES.from_string(_RAY_START).render(before=ray.before, **words)
+    text = _template(_RAY_START).render(before=ray.before, **words)
     yield ImageFile(path=RAY_START, mode="0755", text=text)
 
 
@@ -234,7 +245,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
     for fix in chosen:
         for row in fix.bake.refuse:
             try:
-                refused = _TEMPLATES.compile_expression(row.condition, undefined_to_none=False)(**values)
+                refused = _condition(row.condition)(**values)
             except TemplateError as error:
                 raise SpecError(f"{_where(fix)}: broken condition: {error}", next_step="correct the fix") from error
             if refused:

@@ -29,7 +29,8 @@ def load_fixed_target(project: Project, name: str) -> FixedTarget:
     """
     loaded, fixes = load_target(project, name), load_fixes(project)
     target = loaded.target
-    if packages := fix_packages(fixes, target, stack_versions(target, None)):
+    asked = fix_packages(fixes, target, stack_versions(target, None))
+    if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
     return FixedTarget(target=target, files=loaded.files, fixes=fixes)

@@ -121,12 +121,22 @@ def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str
     if "triton" not in ground.packages:
         return Part(name=name, state="absent", detail=ABSENT)
     if not ground.devices:
-        return Part(name=name, state="no-gpu", detail=NO_GPU)
+        return _triton_compiles(name, steps.get("triton-compile"))
     broken = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
     if "triton" not in steps and not broken:
         broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
     return late_part(name, facts) or failed_part(name, broken) or Part(name=name, state="ok", detail=done)
+
+
+def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
+    """Return what Triton can show without a GPU: a kernel in machine code."""
+    if said is None:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    if said.get("ok"):
+        return Part(name=name, state="ok", detail=f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
+    remedy = "the error names what it misses; TRITON_CACHE_DIR must be writable"
+    return Part(name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy)
 
 
 def driver_part(facts: ProgramFacts, ground: Ground) -> Part:

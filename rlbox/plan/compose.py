@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlbox.plan.gpu_access import KIND, GpuWish, parse_gpus
 from rlbox.plan.reference import image_tag
 from rlbox.plan.render import quote_compose, render
 
@@ -14,8 +16,8 @@ if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file
     from rlbox.spec.target import Target
 
 TEMPLATE = "compose.yaml.j2"
-GPU_ACCESS = ("runtime", "cdi", "none")
-"""How the engine gives GPUs: by NVIDIA's runtime, by CDI (engine 25 or newer that has it switched on), not at all."""
+WAYS = ("gpus", "cdi")
+"""By which of an engine's ways a service gets GPUs: as `docker run --gpus` does, or by the names of CDI."""
 
 
 def committed_compose(
@@ -35,7 +37,8 @@ def plan_compose(
     bytecode: Path | None,
     *,
     image: str = "",
-    gpus: str = "runtime",
+    gpus: str = "",
+    way: str = "gpus",
     committed: bool = False,
 ) -> str:
     """Return the text of a compose file with one service, named like the target, that has its limits and data disk.
@@ -44,8 +47,8 @@ def plan_compose(
     ----------
     image
         Name in a registry, pulled where it is missing; empty: the tag of `rlbox build`, never pulled.
-    gpus
-        One of `GPU_ACCESS`; a target without GPUs gets none.
+    gpus, way
+        Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `WAYS`.
     committed
         Whether it is the file that `rlbox render` writes; the first line says so.
     """
@@ -57,10 +60,22 @@ def plan_compose(
         "committed": committed,
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
-        "gpus": gpus if container.gpus else "none",
+        "gpus": _gpus(parse_gpus(gpus, container.gpus), way),
         "disk": _disk(container.host),
     }
     return render(templates, TEMPLATE, values, bytecode)
+
+
+def _gpus(wish: GpuWish, way: str) -> str:
+    """Return the reservation of a service's GPUs as YAML; empty for none."""
+    if wish.none:
+        return ""
+    if way == "gpus":
+        which = f"device_ids: {json.dumps(wish.ids)}" if wish.ids else f"count: {wish.number or 'all'}"
+        return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
+    ids = wish.ids or (map(str, range(wish.number)) if wish.number else ("all",))
+    names = json.dumps([f"{KIND}={name}" for name in ids])
+    return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
 
 
 def _disk(host: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -54,6 +54,13 @@ def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
     except ValueError:
         return manifest
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
+
+
+def with_gpus(demands: Demands, text: str) -> Demands:
+    """Return the demands with the GPUs that a container was started with: a number, `all` or `none`; empty: as told."""
+    if text == "none":
+        return replace(demands, gpu="", gpus=0)
+    return replace(demands, gpus=int(text)) if text.isdigit() else demands
 
 
 def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:

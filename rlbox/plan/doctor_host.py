@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.plan.doctor_facts import Demands
@@ -100,10 +100,14 @@ class DriverFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNeeds:
-    """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for."""
+    """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
+
+    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use.
+    """
 
     require: str = ""
     torch_cuda: str = ""
+    compat: bool = False
 
 
 def judge_driver(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
@@ -125,11 +129,15 @@ def judge_driver(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> It
             breaks=("gpu-*",),
         )  # fmt: skip
     wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
-    if driver.cuda and wanted and driver.cuda < wanted:
+    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and demands.grade == "datacenter"):
+        forward = {
+            "datacenter": "take a base of NVIDIA's with its compatibility library (this card can use it), ",
+            "consumer": "(a consumer card has no forward compatibility), ",
+        }.get(demands.grade, "")
         yield Finding(
             id="cuda-driver-old", title="the image needs a newer NVIDIA driver",
             seen=f"the driver takes CUDA {_dotted(driver.cuda)}, the image wants {_dotted(wanted)}", where="driver",
-            remedy="update the host's driver, or build the target for an older CUDA", breaks=("gpu-*",),
+            remedy=f"update the host's driver, {forward}or build the target for an older CUDA", breaks=("gpu-*",),
             covers=("driver-too-old",),
         )  # fmt: skip
     if demands.gpus and driver.devices and driver.devices < demands.gpus:
@@ -138,6 +146,38 @@ def judge_driver(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> It
             seen=f"{driver.devices} of {demands.gpus}", where="/dev/nvidia*",
             remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One GPU as the management library tells it; `arch` like sm_90."""
+
+    name: str
+    arch: str
+
+
+def judge_cards(cards: Sequence[Card], demands: Demands) -> Iterator[Finding]:
+    """Yield what a user must know of GPUs that are not those of the target."""
+    others = [card for card in cards if demands.arch and card.arch and card.arch != demands.arch]
+    if others:
+        yield Finding(
+            id="gpu-other-arch", title="the GPU is not the one that the target is made for", level="warning",
+            seen=f"{others[0].name} is {others[0].arch}, the target {demands.arch}", where="hardware.arch",
+            remedy="choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again",
+        )  # fmt: skip
+
+
+def stack_cuda(packages: Mapping[str, str]) -> str:
+    """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
+
+    The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
+    of PyPI wants.
+    """
+    torch = packages.get("torch", "").partition("+")[2]
+    if torch.startswith("cu") and torch[2:].isdigit():
+        return f"{torch[2:-1]}.{torch[-1]}"
+    runtime = next((version for name, version in packages.items() if name.startswith("nvidia-cuda-runtime")), "")
+    return "" if torch else ".".join(runtime.split(".")[:2])
 
 
 def required_cuda(text: str) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -122,7 +122,7 @@ def plan_egress(
     addresses = plan_addresses(target, artifacts, profile, facts.machine)
     found = [*_proxies(facts.machine), *(one for address in addresses for one in _address(address, facts))]
     found += _unasked(target, artifacts, addresses)
-    found += _hidden(target, artifacts, hidden)
+    found += _hidden(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
     found += [
         Contact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
         for one in profile.egress
@@ -178,15 +178,16 @@ def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[
             yield Contact(host="", kind=kind, phases=_GETTING, declared="default", why=NOT_ASKED, rule=_rule(kind))
 
 
-def _hidden(target: Target, artifacts: Sequence[Artifact], hidden: Iterable[HiddenHost]) -> Iterator[Contact]:
+def _hidden(
+    target: Target, artifacts: Sequence[Artifact], hidden: Iterable[HiddenHost], registries: Collection[str]
+) -> Iterator[Contact]:
     locked = {_distribution_name(artifact.name): artifact for artifact in artifacts}
     named = {_distribution_name(line) for group in target.stack for line in group.packages}
-    registry = parse_reference(target.base.image).host if target.base.image else ""
     for row in hidden:
         mine = [name for name in row.packages if name in locked or (not artifacts and name in named)]
         if row.sdist:
             mine = [name for name in mine if name not in locked or not locked[name].file.endswith(".whl")]
-        if (row.packages and not mine) or (row.registry and row.registry != registry):
+        if (row.packages and not mine) or (row.registry and row.registry not in registries):
             continue
         if row.when and not any(holds(condition, target.env) for condition in row.when):
             continue

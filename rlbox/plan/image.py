@@ -32,6 +32,7 @@ SCRIPTS = (
 )
 FIXES = "fixes"
 """Folder of the context whose files are those of the fixes, as the image has them."""
+_BASE = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
 LOCK_IN_IMAGE, FIXES_IN_IMAGE = "/opt/rlbox/share/lock.json", "/opt/rlbox/share/fixes.json"
 
 
@@ -39,7 +40,8 @@ LOCK_IN_IMAGE, FIXES_IN_IMAGE = "/opt/rlbox/share/lock.json", "/opt/rlbox/share/
 class ContainerDefaults:
     """Limits and data disk of containers started from the image; GiB, 0 means no limit.
 
-    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine.
+    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine. `gpus`
+    is how many GPUs they get: 0 for none, -1 for all of the machine; `gpu`, `arch` and `grade` say which are meant.
     """
 
     network: str
@@ -54,6 +56,10 @@ class ContainerDefaults:
     need_gib: float
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
+    gpus: int = 0
+    gpu: str = ""
+    arch: str = ""
+    grade: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +140,17 @@ def plan_image(
     container = container_defaults(target, baked)
     patching = patch_rows(baked.fixes, target, versions, patches)
     dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
-    base = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n" + text("base.j2")
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= _patch_files(target, patching) | _fix_files(baked, target, versions, ports)
     return ImagePlan(
         target=target.name,
         title=target.title,
         tag=image_tag(target.name),
-        rendered={f"images/{target.name}/Dockerfile": dockerfile, "Dockerfile.base": base},
+        rendered={
+            f"images/{target.name}/Dockerfile": dockerfile,
+            "Dockerfile.base": _BASE + text("base.j2"),
+            **_other_forms(target, container, templates, bytecode),
+        },
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
@@ -156,6 +165,17 @@ def plan_image(
         env=dict(target.env),
         container=container,
     )
+
+
+def _other_forms(
+    target: Target, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
+) -> dict[str, str]:
+    """Return what is rendered of a target besides its Dockerfile, as far as its machines take it."""
+    from rlbox.plan.compose import committed_compose
+    from rlbox.plan.onstart import committed_onstart
+
+    found = committed_compose(target, container, templates, bytecode)
+    return found | committed_onstart(target, templates, bytecode)
 
 
 def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, str]:
@@ -183,6 +203,8 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
         "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
         "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
         "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
+        "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
+        **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
     }
     return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
 
@@ -196,7 +218,15 @@ def _dockerfile_values(
     parts = [tree.name for tree in target.git] + [file.name for file in target.http]
     return {
         "target": target,
-        "layers": [{"name": layer.name, "channel": layer.channel, "title": _title(target, layer)} for layer in layers],
+        "layers": [
+            {
+                "name": layer.name,
+                "channel": layer.channel,
+                "alone": layer.name != layer.group,
+                "title": _title(target, layer),
+            }
+            for layer in layers
+        ],
         "patched": [*(layer.name for layer in layers), *parts] if needs_patching(patching) else [],
         "patch_notes": patch_notes(patching),
         "further": [*parts, *(["rlbox.patches"] if needs_patching(patching) else [])],
@@ -252,8 +282,8 @@ def image_labels(
 
 
 def spec_checksum(target: Target) -> str:
-    """Return the checksum of the completed spec; where its files come from is no part of it."""
-    return _checksum(target.model_dump(mode="json", exclude={"sources"}))
+    """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
+    return _checksum(target.model_dump(mode="json", exclude={"sources", "vast"}))
 
 
 def rootfs_checksum(lock: Lock, epoch: int) -> str:

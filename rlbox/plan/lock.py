@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,7 @@ from rlbox.errors import WorkFailed
 from rlbox.plan.sources import SourcePlan
 from rlbox.plan.wheel_tags import best_wheel
 from rlbox.spec.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch, lock_checksum
-from rlbox.spec.target import Target
+from rlbox.spec.target import Group, Target
 from rlbox.values import Command
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;.*)?$")
@@ -60,7 +60,8 @@ def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Map
     the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
-    stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in target.python.exclude)
+    left_out = (*target.python.exclude, *target.base.holds)
+    stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
@@ -77,7 +78,7 @@ def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, st
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.everything:
         return {}
-    stack = [package for group in lock.groups for package in group.packages]
+    stack = [package for group in lock.groups for package in group.packages if "://" not in package.source]
     rows: dict[str, Iterable[Package | Deb]] = {
         "stack": stack,
         "runtime": lock.runtime.packages,
@@ -101,7 +102,8 @@ def plan_compile(
     python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
     moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
     moved += ["--upgrade"] if upgrade.everything else []
-    compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local)
+    before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
+    compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
     return (
         Command(argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=sources.env, cwd=cwd, timeout_s=600),
         Command(
@@ -144,13 +146,28 @@ def plan_lock(
         runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
         build=LockedGroup(name="build", packages=_sorted(tools.values())),
         groups=tuple(
-            LockedGroup(name=name, packages=_sorted(p for key, p in packages.items() if owner[key] == name))
-            for name in order
+            LockedGroup(
+                name=spec.name,
+                packages=_sorted((*(p for key, p in packages.items() if owner[key] == spec.name), *_wheels(spec))),
+            )
+            for spec in target.stack
         ),
         git=further.git,
         http=further.http,
         patches=further.patches,
     )
+
+
+def _wheels(group: Group) -> Iterator[Package]:
+    for wheel in group.wheels:
+        yield Package(
+            name=wheel.distribution,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            source=wheel.url,
+        )
 
 
 def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package]:

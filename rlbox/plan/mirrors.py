@@ -206,6 +206,6 @@ def refusal(status: int, content_type: str, size: int | None, artifact: Artifact
         return f"answered {status}"
     if "html" in content_type.lower() and not artifact.file.endswith((".html", ".htm")):
         return "answered with a web page instead of the file"
-    if status == 200 and size is not None and size != artifact.size:
+    if status == 200 and artifact.size and size is not None and size != artifact.size:
         return f"offers {size} bytes, the lock says {artifact.size}"
     return ""

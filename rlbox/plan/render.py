@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -25,12 +26,25 @@ def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment
     )
     env.filters["quote"] = shlex.quote
     env.filters["dockerfile"] = quote_dockerfile
+    env.filters["compose"] = quote_compose
+    env.filters["definition"] = quote_definition
+    env.filters["bytes"] = lambda gib: int(gib * (1 << 30))
     return env
 
 
 def render(folders: Sequence[Path], name: str, values: Mapping[str, Any], bytecode: Path | None = None) -> str:
     """Return the template `name` filled with `values`; an undefined name raises."""
     return environment(tuple(folders), bytecode).get_template(name).render(values)
+
+
+def quote_compose(text: str) -> str:
+    """Return `text` as a YAML scalar in which Compose expands nothing; a JSON string is one."""
+    return json.dumps(text, ensure_ascii=False).replace("$", "$$")
+
+
+def quote_definition(text: str) -> str:
+    """Return `text` as one word of a shell in which Apptainer sees no argument of the build either."""
+    return shlex.quote(text).replace("{{", "{''{")
 
 
 def quote_dockerfile(value: str) -> str:

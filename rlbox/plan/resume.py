@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rlbox.errors import SpecError
 from rlbox.plan.filler import Filler
 from rlbox.plan.params import Values, change_values, units_of
-from rlbox.plan.run import RunPlan, plan_stage
+from rlbox.plan.run import RunPlan, plan_stage, stages_of
 from rlbox.spec.job import Job
 from rlbox.spec.param import show_scalar
 
@@ -31,7 +31,8 @@ def plan_resume(
     SpecError
         A setting is wrong, or the job no longer has the stages of the run.
     """
-    if [stage.name for stage in job.stages] != [stage.name for stage in before.stages]:
+    wanted = stages_of(job, before.profile)
+    if [stage.name for stage in wanted] != [stage.name for stage in before.stages]:
         raise SpecError(
             f"job {job.name} no longer has the stages of run {before.run_id}: "
             + ", ".join(stage.name for stage in before.stages),
@@ -43,7 +44,7 @@ def plan_resume(
     again = change_values(job, values, True, settings or {})
     now = again if any(attempt > 1 for attempt in attempts.values()) else fresh
     stages = []
-    for number, (stage, old) in enumerate(zip(job.stages, before.stages, strict=True), start=1):
+    for number, (stage, old) in enumerate(zip(wanted, before.stages, strict=True), start=1):
         attempt = attempts.get(stage.name, 0)
         fill = Filler(job, again if attempt > 1 else fresh, before.paths, attempt)
         stages.append(plan_stage(job, stage, number, fill, before.run_id) if attempt else old)

@@ -98,7 +98,7 @@ class RunPlan:
     left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
     the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
     comes over the supervisor's standard input; `notes` are what a user must know of a resumed run. `benign` are the
-    lines of the fix catalogue that look bad and are not.
+    lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said.
     """
 
     run_id: str
@@ -125,6 +125,7 @@ class RunPlan:
     secrets: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     benign: tuple[BenignPlan, ...] = ()
+    gpus: str = ""
     schema: int = 1
 
     def as_json(self) -> dict[str, Any]:
@@ -161,13 +162,22 @@ def plan_run(
         params=dict(values.params),
         paths=paths,
         env=fill.table("env", job.env),
-        stages=tuple(plan_stage(job, stage, number, fill, run_id) for number, stage in enumerate(job.stages, start=1)),
+        stages=tuple(
+            plan_stage(job, stage, number, fill, run_id)
+            for number, stage in enumerate(stages_of(job, values.profile), start=1)
+        ),
         plot=fill.words("plot", job.plot),
         curves=fill.text("curves", job.curves),
         origins=dict(values.origins),
         units=units_of(job),
         secrets=secrets,
     )
+
+
+def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
+    """Return the stages of a run with `profile` (several: joined by `+`): those of every run and those of its profiles."""
+    chosen = set(profile.split("+"))
+    return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
 
 
 def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:

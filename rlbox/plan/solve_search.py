@@ -63,6 +63,8 @@ def _choice(rule: Rule, domains: Domains) -> str:
 
 def _narrow(domains: Domains, rules: Sequence[Rule]) -> Domains | None:
     """Take out what no solution can have, until nothing more follows; None when a name has no version left."""
+    if not all(domains.values()):
+        return None
     changed = True
     while changed:
         changed = False

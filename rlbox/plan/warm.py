@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlbox.errors import NodeError
@@ -26,11 +26,17 @@ class WarmFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A range of a file."""
+    """A range of a file, and how much of it is in the page cache; None where the kernel does not tell."""
 
     path: str
     offset: int
     length: int
+    resident: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it need not be read."""
+        return self.resident == self.length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +75,27 @@ class Warmed:
         return {**totals, "warm": self.warm, "seconds": round(self.seconds, 3), "files": rows}
 
 
-def resident_of(files: Sequence[WarmFile]) -> int | None:
-    """Return the bytes of `files` that are in the page cache; None where one of them is not known."""
-    known = [file.resident for file in files if file.resident is not None]
-    return sum(known) if len(known) == len(files) else None
+def resident_of(rows: Sequence[WarmFile | Piece]) -> int | None:
+    """Return the bytes of files, or pieces, that are in the page cache; None where one of them is not known."""
+    known = [row.resident for row in rows if row.resident is not None]
+    return sum(known) if len(known) == len(rows) else None
 
 
 def plan_pieces(files: Sequence[WarmFile]) -> tuple[Piece, ...]:
-    """Return what is to be read, in the order of the files; those that are resident as a whole are left out."""
+    """Return the pieces that the files are looked at and read in, in the order of the files."""
     return tuple(
         Piece(path=file.path, offset=offset, length=min(PIECE, file.size - offset))
         for file in files
-        if file.resident != file.size
         for offset in range(0, file.size, PIECE)
     )
+
+
+def with_residence(files: Sequence[WarmFile], pieces: Sequence[Piece]) -> tuple[WarmFile, ...]:
+    """Return the files with what the pieces say of them."""
+    by_path: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_path.setdefault(piece.path, []).append(piece)
+    return tuple(replace(file, resident=resident_of(by_path.get(file.path, ()))) for file in files)
 
 
 def check_room(files: Sequence[WarmFile], room: int) -> None:

@@ -25,7 +25,7 @@ class Artifact:
     file
         File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
     sha256, size
-        Of its bytes, hex and bytes.
+        Of its bytes, hex and bytes; a size of 0 is not known.
     group
         Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
     origin
@@ -87,12 +87,13 @@ def _artifacts(lock: Lock) -> Iterator[Artifact]:
 
 def _package(package: Package, group: str) -> Artifact:
     source, _, channel = package.source.partition("/")
+    by_address = "://" in package.source
     return Artifact(
-        kind="torch-wheels" if source == "torch-wheels" else "python",
+        kind="http" if by_address else "torch-wheels" if source == "torch-wheels" else "python",
         name=package.name,
         file=package.file,
         sha256=package.sha256,
         size=package.size,
         group=group,
-        origin=channel,
+        origin=package.source if by_address else channel,
     )

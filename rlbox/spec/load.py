@@ -10,6 +10,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
+from rlbox.spec.compat import CompatTable
 from rlbox.spec.egress import HiddenHost, HiddenHosts
 from rlbox.spec.fix import Fix
 from rlbox.spec.job import Job
@@ -26,6 +27,7 @@ else:
 
 DEFAULTS = PACKAGE / "data" / "defaults.toml"
 HIDDEN_HOSTS = PACKAGE / "data" / "egress.toml"
+COMPAT = PACKAGE / "data" / "compat.toml"
 PHASES = PACKAGE / "data" / "phases.toml"
 
 
@@ -55,7 +57,14 @@ def load_target(project: Project, name: str) -> Loaded:
 def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
     path = project.job_file(name)
-    return check_spec(Job, {**_unnamed(path, project), "name": name}, _shown(path, project))
+    shown = _shown(path, project)
+    return _job(name, shown, _text(path, shown))
+
+
+@functools.lru_cache(maxsize=64)
+def _job(name: str, shown: str, text: str) -> Job:
+    """Return the checked job; a text that was read before is not read again."""
+    return check_spec(Job, {**_nameless(_parsed(text, shown), shown, "name"), "name": name}, shown)
 
 
 def load_ports(project: Project, target: str) -> dict[str, int]:
@@ -97,9 +106,14 @@ def load_fixes(project: Project) -> tuple[Fix, ...]:
         Broken TOML (with line), or wrong keys and values of one file.
     """
     return tuple(
-        check_spec(Fix, {**_unnamed(path, project, "id"), "id": name}, _shown(path, project))
-        for name, path in project.fix_files().items()
+        _fix(name, shown := _shown(path, project), _text(path, shown)) for name, path in project.fix_files().items()
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _fix(name: str, shown: str, text: str) -> Fix:
+    """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
+    return check_spec(Fix, {**_nameless(_parsed(text, shown), shown, "id"), "id": name}, shown)
 
 
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
@@ -113,14 +127,29 @@ def load_phases() -> ShippedPhases:
     return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
+@functools.cache
+def load_compat() -> CompatTable:
+    """Return the shipped table of what fits together."""
+    return check_spec(CompatTable, load_toml(COMPAT), str(COMPAT))
+
+
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
     """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
     shown = _shown(path, project)
+    return _parsed(_text(path, shown), shown)
+
+
+def _parsed(text: str, shown: str) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(text)
         return data
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{shown}: broken TOML: {error}", next_step="correct the line named above") from error
+
+
+def _text(path: Path, shown: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(f"{shown}: not UTF-8 text: {error}", next_step="save the file as UTF-8") from error
     except OSError as error:
@@ -146,13 +175,15 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     return merge(under, data), (path, *files)
 
 
-def _unnamed(path: Path, project: Project, key: str = "name") -> dict[str, Any]:
+def _unnamed(path: Path, project: Project) -> dict[str, Any]:
     """Return the parsed file; a `name` in it is refused, for the name is the folder's or the file's own."""
-    data = load_toml(path, project)
+    return _nameless(load_toml(path, project), _shown(path, project), "name")
+
+
+def _nameless(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
     if key in data:
         raise SpecError(
-            f"{_shown(path, project)}: {key}: unknown key, the name is that of the folder or file",
-            next_step="remove the key",
+            f"{shown}: {key}: unknown key, the name is that of the folder or file", next_step="remove the key"
         )
     return data
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlbox.errors import SpecError
-from rlbox.spec.target import Target
+from rlbox.spec.target import Frozen, Target
 
 SCHEMA = 2
 
@@ -19,8 +19,8 @@ SCHEMA = 2
 class Package:
     """One Python distribution and the one file of it that fits the target's interpreter; `size` in bytes.
 
-    `file` is a wheel, or a source archive where the index has no wheel. `source` says which index has it: `python`, or
-    `torch-wheels/CHANNEL`.
+    `file` is a wheel, or a source archive where the index has no wheel. `source` says which index has it: `python` or
+    `torch-wheels/CHANNEL`; or it is the file's own address, and then a `size` of 0 is one that is not known.
     """
 
     name: str
@@ -158,15 +158,21 @@ def _block(rows: Iterable[Any], indent: int) -> str:
 def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
     """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
     made_from = {
-        "base": target.base.model_dump(mode="json"),
-        "python": target.python.model_dump(mode="json"),
-        "stack": [group.model_dump(mode="json") for group in target.stack],
+        "base": _set_fields(target.base, "holds", "holds_apt"),
+        "python": _set_fields(target.python, "before"),
+        "stack": [_set_fields(group, "wheels") for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
         "patches": [patch.file for patch in target.patches],
         "runtime": sorted(runtime),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def _set_fields(model: Frozen, *later: str) -> dict[str, Any]:
+    """Return the fields of a model; those that came `later` only when they are set, so that older locks still fit."""
+    fields_ = model.model_dump(mode="json")
+    return {key: value for key, value in fields_.items() if value or key not in later}
 
 
 def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
+from packaging.utils import parse_wheel_filename
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 
@@ -46,11 +48,17 @@ class Base(Frozen):
     suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
     image: str = Field(description="NAME@sha256:DIGEST to build on")
     packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
+    holds: dict[Requirement, Line] = Field(
+        description="packages of an image's own Python, with versions: the stack goes without them, and on top of them"
+    )
+    holds_apt: tuple[AptPackage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
 
     @model_validator(mode="after")
     def _one_source(self) -> Base:
         if bool(self.bootstrap) == bool(self.image):
             raise ValueError("set exactly one of bootstrap and image")
+        if self.bootstrap and (self.holds or self.holds_apt):
+            raise ValueError("holds and holds_apt say what an image has: a bootstrapped base has nothing but packages")
         if self.image and not _PINNED.fullmatch(self.image):
             raise ValueError("image must be pinned: NAME@sha256:DIGEST")
         return self
@@ -64,6 +72,37 @@ class Python(Frozen):
     platform: Line = Field(description="uv's name of the platform to lock for")
     exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
     build: tuple[Requirement, ...] = Field(description="what source archives are built with, where there is no wheel")
+    before: Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")] = Field(
+        description="the stack takes no file that was published on that day or later; empty: the newest that fits"
+    )
+
+
+class Wheel(Frozen):
+    """A wheel behind an address, for what the package index has as a source archive alone."""
+
+    url: Annotated[Line, StringConstraints(pattern=r"^https?://\S+\.whl$")]
+    sha256: Sha256
+    size: Annotated[int, Field(ge=0)] = Field(0, description="bytes; 0: not known")
+
+    @model_validator(mode="after")
+    def _named(self) -> Wheel:
+        parse_wheel_filename(self.file)
+        return self
+
+    @property
+    def file(self) -> str:
+        """File name."""
+        return unquote(self.url.rpartition("/")[2])
+
+    @property
+    def distribution(self) -> str:
+        """Name of the package."""
+        return str(parse_wheel_filename(self.file)[0])
+
+    @property
+    def version(self) -> str:
+        """Version of the package, with its local part (`2.8.3+cu12torch2.6cxx11abifalse`)."""
+        return str(parse_wheel_filename(self.file)[1])
 
 
 class Group(Frozen):
@@ -71,6 +110,7 @@ class Group(Frozen):
 
     name: Part
     packages: tuple[Requirement, ...] = Field(min_length=1)
+    wheels: tuple[Wheel, ...] = Field((), description="wheels by address and sha256, installed without what they need")
     source: Literal["python", "torch-wheels"] = "python"
     channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
 
@@ -162,6 +202,12 @@ class Fixes(Frozen):
     off: dict[Name, Line] = Field(description="fixes that are left out, each with the reason")
 
 
+class Compat(Frozen):
+    """What the target asks of the table of what fits together."""
+
+    off: dict[Name, Line] = Field(description="facts that are left out, each with the reason")
+
+
 class Build(Frozen):
     """How the image is built."""
 
@@ -193,6 +239,17 @@ class Disk(Frozen):
     need_gib: Annotated[float, Field(ge=0)] = Field(description="free space a run needs at least, GiB")
 
 
+class Vast(Frozen):
+    """How an instance is rented on vast.ai. Prices in dollars; 0 and an empty text set nothing."""
+
+    mode: Literal["ssh", "jupyter"] = Field(description="launch mode; both replace the image's entrypoint")
+    gpu_name: Line = Field(description="the platform's name of the GPU; empty: made of hardware.gpu")
+    image: Line = Field(description="image that the platform pulls: the target's own, pushed; --image overrides it")
+    options: Line = Field(description="docker options in the template's form: -e NAME=VALUE, -p PORT:PORT, -h NAME")
+    max_price: Annotated[float, Field(ge=0)] = Field(description="most that an hour may cost, disk included")
+    min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="least reliability of a machine")
+
+
 class Target(Frozen):
     """One place to run, completed with the defaults."""
 
@@ -200,6 +257,7 @@ class Target(Frozen):
     title: Line
     hardware: Hardware
     fixes: Fixes
+    compat: Compat
     base: Base
     python: Python
     stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")
@@ -211,6 +269,7 @@ class Target(Frozen):
     build: Build
     run: Run
     disk: Disk
+    vast: Vast = Field(description="no part of the image")
 
     @model_validator(mode="after")
     def _names_differ(self) -> Target:

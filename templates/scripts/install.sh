@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON | layer PYTHON NAME | settle`.
+# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON [OPTION] | layer PYTHON NAME | settle`.
 # What is to be a layer of the image ends up below /out, every time stamp SOURCE_DATE_EPOCH.
 # Settings of the building machine (mirror, CA bundle) come as secrets, so that no layer and no history holds them.
 set -eu
@@ -15,7 +15,9 @@ if [ -s /run/rlbox/ca.crt ]; then
     export SSL_CERT_FILE=/run/rlbox/ca.crt
 fi
 unset PIP_CONSTRAINT UV_CONSTRAINT VIRTUAL_ENV # of a base image that rlbox made
-export UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
+export UV_LINK_MODE=copy # uv's cache is a mount; without one it unpacks beside the environment, and takes that away
+[ -z "${UV_NO_CACHE:-}" ] || UV_LINK_MODE=hardlink
+export UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
 
 # Wheels that the building machine holds lie in $wheels; the file `complete` says that nothing else is needed.
 offline() { [ -e "$wheels/complete" ]; }
@@ -84,7 +86,7 @@ runtime)
     ;;
 venv)
     mkdir -p /out/opt
-    "$uv" venv --quiet --python "$2" /opt/venv
+    "$uv" venv --quiet --python "$2" ${3:+"$3"} /opt/venv
     mv /opt/venv /out/opt/venv
     settle
     ;;
@@ -102,7 +104,7 @@ settle)
     settle
     ;;
 *)
-    echo "install.sh: base, uv, runtime, venv PYTHON, layer PYTHON NAME, or settle" >&2
+    echo "install.sh: base, uv, runtime, venv PYTHON [OPTION], layer PYTHON NAME, or settle" >&2
     exit 2
     ;;
 esac

@@ -61,7 +61,8 @@ def test_gpu_split(actor: int, rollout: int, teacher_gpus: list[str], visible: i
 
 def test_interface_data_and_library(tmp_path: Path) -> None:
     assert check.interface_problem("") == check.interface_problem("lo") == ""
-    assert "there is no interface nope0" in check.interface_problem("nope0")
+    routes = "Iface\tDestination\tGateway\ndocker0\t000011AC\t0\neth7\t00000000\t0100000A\n"
+    assert check.interface_problem("nope0", routes) == "there is no interface nope0: --set interface=eth7"
     assert "is missing" in check.data_problem(tmp_path / "none.parquet")
     assert "no main_gkd.py" in check.library_problem(tmp_path, tmp_path)
     (tmp_path / "main_gkd.py").touch()

@@ -143,6 +143,12 @@ def test_what_is_done_is_not_asked_again_and_one_bad_checkpoint_stops_nothing(
     assert len(FakeVllm.asked) == before + 1
 
 
+def test_one_checkpoint_alone(project: Path, vllm: str, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(project, vllm, sandbox, monkeypatch, "--only", "200") == 0
+    assert [(row["step"], row["tier"]) for row in results.read_history(project / "out")] == [(200, 1)]
+    assert "no global_step_250" in str(run(project, vllm, sandbox, monkeypatch, "--only", "250"))
+
+
 def test_a_dead_sandbox_is_said_before_anything_is_asked(
     project: Path, vllm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

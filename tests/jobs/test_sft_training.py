@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from jobplan import overrides, plan_of, settings_of, stage_of
-from sft import corridor, data, train
+from sft import corridor, data, plan, train
 from test_sft_evaluation import checkpoint
 
 MODULE = "verl.trainer.sft_trainer"
@@ -62,24 +62,24 @@ def test_the_smoke_test_is_one_gpu_and_ten_steps() -> None:
 
 
 def test_paths_with_a_space_are_one_word() -> None:
-    plan = plan_of("sft")
     assert '"/data/verl/coding_model_project/phase_1_ SFT/data/sft_train.parquet"' in settings("train").values()
-    argv = stage_of(plan, "evaluate").argv
+    argv = stage_of(plan_of("sft"), "evaluate").argv
     assert "/data/runs/one/phase_1_ SFT/outputs/phase1" in argv
 
 
 def test_steps_and_accumulation() -> None:
-    assert train.saved_steps(2020, 4, 16, 3, 0, 100) == [100, 200, 300, 378]
-    assert train.saved_steps(0, 1, 16, 1, 10, 5) == [5, 10]
-    assert [train.accumulation(16, gpus, micro) for gpus, micro in ((4, 2), (2, 4), (1, 2))] == [2, 2, 8]
+    assert plan.saved_steps(2020, 4, 16, 3, 0, 100) == [100, 200, 300, 378]
+    assert plan.saved_steps(0, 1, 16, 1, 10, 5) == [5, 10]
+    assert [plan.accumulation(16, gpus, micro) for gpus, micro in ((4, 2), (2, 4), (1, 2))] == [2, 2, 8]
     with pytest.raises(ValueError, match="the nearest is 15"):
-        train.accumulation(16, 3, 5)
+        plan.accumulation(16, 3, 5)
 
 
 def test_room_of_four_checkpoints() -> None:
-    assert train.room_needed(7.6, 4, 0) / 1e9 == pytest.approx(4 * 7.6 * 16)  # more than the 200 GB of P144
-    assert train.room_needed(7.6, 4, 1) / 1e9 == pytest.approx(4 * 7.6 * 4 + 2 * 7.6 * 12)
-    assert train.room_needed(0, 4, 1) == 0
+    assert plan.room_needed(7.6, 4, 0) / 1e9 == pytest.approx(4 * 7.6 * 16)  # more than the 200 GB of P144
+    assert plan.room_needed(7.6, 4, 1) / 1e9 == pytest.approx(4 * 7.6 * 4 + 2 * 7.6 * 12)
+    assert plan.room_needed(7.6, 4, 1, "[model,extra,hf_model]") / 1e9 < 186  # of the 200 GB of P143
+    assert plan.room_needed(0, 4, 1) == 0
 
 
 def shards(folder: Path, step: int) -> list[str]:

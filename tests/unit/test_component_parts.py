@@ -82,6 +82,14 @@ def test_a_triton_that_cannot_link() -> None:
     assert "cannot find -lcuda" in triton.detail
 
 
+def test_a_triton_without_a_gpu_compiles() -> None:
+    compiled = {"step": "triton-compile", "ok": True, "arch": "sm_120", "error": ""}
+    *_, triton = torch_parts(said(IMPORT, CPU, NO_CUDA, compiled), BARE)
+    assert (triton.state, triton.detail) == ("ok", "compiles a kernel for sm_120; not run: no GPU here")
+    *_, triton = torch_parts(said(IMPORT, CPU, NO_CUDA, {**compiled, "ok": False, "error": "no ptxas"}), BARE)
+    assert (triton.state, triton.detail) == ("failed", "Triton cannot compile: no ptxas")
+
+
 def test_a_torch_for_the_cpu() -> None:
     parts = list(torch_parts(said({**IMPORT, "cuda": ""}, CPU), replace(BARE, packages={"torch": "2.8.0"})))
     assert states(parts) == [("torch", "ok"), ("torch on GPUs", "absent"), ("Triton JIT", "absent")]

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 from deffile import Definition, parse_definition
-from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder
+from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, fitting_lock
 
 from rlbox.cli.app import App
 from rlbox.cli.export_target import export_text
+from rlbox.fixes.load import load_fixed_target
+from rlbox.plan.apptainer import plan_apptainer, plan_exported
 from rlbox.plan.compose import plan_compose
 from rlbox.plan.image import ContainerDefaults
 from rlbox.plan.render import quote_definition
@@ -41,16 +43,15 @@ def catalogue() -> Iterator[None]:
         yield
 
 
-def definition(folder: Folder, text: str = TARGET, **asked: str) -> Definition:
+def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
-    folder.lock("mine")
-    return parse_definition(
-        export_text(App(project=folder.project), "mine", "apptainer", image="", gpus="none", **asked)
-    )
+    loaded = load_fixed_target(folder.project, "mine")
+    exported = plan_exported(loaded.target, fitting_lock(loaded.target, ()), loaded.fixes, {})
+    return parse_definition(plan_apptainer(exported, SHIPPED.template_folders(), None))
 
 
 def compose(project: Project, name: str, **asked: str) -> str:
-    return export_text(App(project=project), name, "compose", **{"image": "", "gpus": "runtime", **asked})
+    return export_text(App(project=project), name, "compose", **{"image": "", **asked})
 
 
 @pytest.mark.allow("processes")
@@ -82,7 +83,7 @@ def test_a_definition_on_an_image_starts_from_it(folder: Folder) -> None:
 )
 def test_a_definition_of_a_finished_image_builds_nothing(folder: Folder, image: str, agent: str) -> None:
     folder.target("mine")  # and no lock: none is needed
-    text = export_text(App(project=folder.project), "mine", "apptainer", image=image, gpus="none")
+    text = export_text(App(project=folder.project), "mine", "apptainer", image=image)
     made = parse_definition(text)
     assert made.header == {"bootstrap": agent, "from": image}
     assert made.sections["post"] == "    mkdir -p /data\n\n"
@@ -133,11 +134,25 @@ def test_compose_of_a_pushed_image_pulls_it(folder: Folder) -> None:
     assert "pull_policy: missing" in text
 
 
-@pytest.mark.parametrize(("gpus", "words"), [("runtime", "driver: nvidia, count: 4"), ("cdi", "driver: cdi")])
-def test_compose_gives_gpus_as_the_engine_takes_them(gpus: str, words: str) -> None:
-    assert words in compose(SHIPPED, "vast-5090", gpus=gpus)
-    assert "deploy:" not in compose(SHIPPED, "vast-5090", gpus="none")
-    assert "deploy:" not in compose(SHIPPED, "local", gpus=gpus)
+@pytest.mark.parametrize(
+    ("gpus", "way", "words"),
+    [
+        ("", "gpus", "{driver: nvidia, count: 4, capabilities: [gpu]}"),
+        ("all", "gpus", "{driver: nvidia, count: all, capabilities: [gpu]}"),
+        ("0,2", "gpus", '{driver: nvidia, device_ids: ["0", "2"], capabilities: [gpu]}'),
+        ("2", "cdi", '{driver: cdi, device_ids: ["nvidia.com/gpu=0", "nvidia.com/gpu=1"], capabilities: [gpu]}'),
+        ("all", "cdi", '{driver: cdi, device_ids: ["nvidia.com/gpu=all"], capabilities: [gpu]}'),
+        ("none", "gpus", ""),
+    ],
+)
+def test_compose_gives_gpus_as_the_engine_takes_them(gpus: str, way: str, words: str) -> None:
+    lines = [line.strip() for line in compose(SHIPPED, "vast-5090", gpus=gpus, way=way).splitlines()]
+    assert [line for line in lines if line.startswith("- {driver")] == ([f"- {words}"] if words else [])
+    assert ("deploy:" in lines) == bool(words)
+
+
+def test_a_target_without_gpus_asks_for_none() -> None:
+    assert "deploy:" not in compose(SHIPPED, "local")
 
 
 def test_a_disk_without_a_place_must_be_named() -> None:

@@ -42,15 +42,24 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "cuda_driver": "",
         },
         "fixes": {"off": {}},
-        "base": {"bootstrap": "debian:bookworm", "suites": [], "image": "", "packages": []},
+        "compat": {"off": {}},
+        "base": {
+            "bootstrap": "debian:bookworm",
+            "suites": [],
+            "image": "",
+            "packages": [],
+            "holds": {},
+            "holds_apt": [],
+        },
         "python": {
             "version": "3.11",
             "interpreter": "/usr/bin/python3",
             "platform": "x86_64-unknown-linux-gnu",
             "exclude": [],
             "build": ["setuptools", "wheel"],
+            "before": "",
         },
-        "stack": [{"name": "tools", "packages": ["six==1.16.0"], "source": "python", "channel": ""}],
+        "stack": [{"name": "tools", "packages": ["six==1.16.0"], "wheels": [], "source": "python", "channel": ""}],
         "git": [],
         "http": [],
         "patches": [],
@@ -68,6 +77,14 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "cap_add": [],
         },
         "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
+        "vast": {
+            "mode": "ssh",
+            "gpu_name": "",
+            "image": "",
+            "options": "",
+            "max_price": 0.0,
+            "min_reliability": 0.95,
+        },
     }
     assert loaded.files == (folder.path / "images/mine/target.toml", DEFAULTS)
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.plan.warm import PIECE, Piece, Warmed, WarmFile, check_room, plan_pieces
+from rlbox.plan.warm import PIECE, Piece, Warmed, WarmFile, check_room, plan_pieces, with_residence
 from rlbox.report.warm_view import warmed_text
 
 GIB = 1 << 30
 
 
-def test_only_what_is_not_there_is_read_in_pieces() -> None:
-    files = (
-        WarmFile(path="/m/a", size=PIECE + 5, resident=PIECE),
-        WarmFile(path="/m/b", size=7, resident=7),
-        WarmFile(path="/m/c", size=7),
-    )
-    assert plan_pieces(files) == (
+def test_files_are_read_in_pieces() -> None:
+    files = (WarmFile(path="/m/a", size=PIECE + 5), WarmFile(path="/m/b", size=0), WarmFile(path="/m/c", size=7))
+    pieces = plan_pieces(files)
+    assert pieces == (
         Piece(path="/m/a", offset=0, length=PIECE),
         Piece(path="/m/a", offset=PIECE, length=5),
         Piece(path="/m/c", offset=0, length=7),
     )
+    known = [replace(piece, resident=4) for piece in pieces[:2]]
+    assert [file.resident for file in with_residence(files, [*known, pieces[2]])] == [8, 0, None]
 
 
 def test_files_larger_than_the_memory_are_refused() -> None:

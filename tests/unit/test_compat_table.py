@@ -1,0 +1,87 @@
+"""The table of what fits together: well formed, and every fact changes a verdict."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from rlbox.plan.solve_search import Rule, broken_rules, solve
+from rlbox.spec.compat import CompatTable, Fact, parse_condition, texts
+from rlbox.spec.load import load_compat
+
+TABLE = load_compat()
+FACTS = {fact.id: fact for fact in TABLE.facts()}
+
+
+def test_every_fact_has_a_source() -> None:
+    assert [fact.id for fact in FACTS.values() if len(fact.source) < 8] == []
+
+
+def test_versions_stand_newest_first() -> None:
+    for name, versions in TABLE.versions.items():
+        assert sorted(versions, key=Version, reverse=True) == list(versions), name
+
+
+@pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
+def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
+    """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""
+    rule = _rule(fact)
+    named = {parse_condition(text).name for text in texts(fact)}
+    domains = {name: ("", *TABLE.versions[name], "0.1", "999") for name in named}
+    under = {
+        name: tuple(v for v in versions if all(c.holds(v) for c in rule.when if c.name == name))
+        for name, versions in domains.items()
+    }
+    assert all(under.values()), "its conditions hold for no version of the table"
+    assert solve(under, [rule]) is not None
+    worst = {
+        name: next((v for v in versions if not _helps(rule, name, v)), versions[0]) for name, versions in under.items()
+    }
+    assert broken_rules(worst, [rule]) == (rule,)
+
+
+def _helps(rule: Rule, name: str, version: str) -> bool:
+    return any(c.holds(version) for row in rule.rows for c in row if c.name == name)
+
+
+def _rule(fact: Fact) -> Rule:
+    rows = fact.any or (fact.needs,)
+    return Rule(
+        id=fact.id,
+        when=tuple(parse_condition(text) for text in fact.when),
+        rows=tuple(tuple(parse_condition(text) for text in row) for row in rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "holds"),
+    [
+        ("torch", "2.9.0", True),
+        ("torch", "", False),
+        ("!torch", "", True),
+        ("!torch", "2.9.0", False),
+        ("torch==2.9.*", "2.9.1", True),
+        ("torch>=2.7,<2.9", "2.9.0", False),
+        ("torch==2.9.0", "2.9.0+cu129", True),
+        ("vllm<=0.8.5", "0.8.5.post1", False),
+        ("arch==12.0", "12.0", True),
+    ],
+)
+def test_conditions(text: str, version: str, holds: bool) -> None:
+    assert parse_condition(text).holds(version) is holds
+
+
+@pytest.mark.parametrize("text", ["", "Torch", "!torch==2", "torch=2", "torch>=", "a b"])
+def test_what_is_no_condition(text: str) -> None:
+    with pytest.raises(ValueError, match=r"condition|Invalid"):
+        parse_condition(text)
+
+
+def test_a_table_says_what_is_wrong_with_it() -> None:
+    row = {"id": "x", "when": ["torch"], "needs": ["cuda"], "source": "a source"}
+    with pytest.raises(ValueError, match="two facts have the id 'x'"):
+        CompatTable.model_validate({"versions": {"torch": ["1"], "cuda": ["1"]}, "torch": (), "fact": (row, row)})
+    with pytest.raises(ValueError, match="nothing is said of 'cuda'"):
+        CompatTable.model_validate({"versions": {"torch": ["1"]}, "torch": (), "fact": (row,)})
+    with pytest.raises(ValueError, match="exactly one of needs and any"):
+        CompatTable.model_validate({"versions": {}, "torch": (), "fact": ({**row, "any": [["cuda"]]},)})

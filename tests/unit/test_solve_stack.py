@@ -1,0 +1,188 @@
+"""The solver: verdicts on stacks, the smallest contradiction, the nearest change, its search against brute force."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.plan.solve_explain import Verdict, judge
+from rlbox.plan.solve_facts import plan_problem
+from rlbox.plan.solve_search import Rule, broken_rules, solve
+from rlbox.report.stack_view import clash_lines, next_step
+from rlbox.spec.check import check_spec
+from rlbox.spec.compat import Condition
+from rlbox.spec.load import DEFAULTS, load_compat, load_target, load_toml
+from rlbox.spec.lock import load_lock
+from rlbox.spec.merge import merge
+from rlbox.spec.project import Project
+from rlbox.spec.target import Target
+
+TABLE = load_compat()
+GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
+GPU_A800 = {"arch": "sm_80", "grade": "datacenter"}
+WHEEL = "https://example.org/flash_attn-2.8.3%2Bcu12torch{}cxx11abi{}-cp311-cp311-linux_x86_64.whl"
+
+
+def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str = "", **over: Any) -> Target:
+    group: dict[str, Any] = {"name": "s", "packages": list(packages)}
+    group |= {"source": "torch-wheels", "channel": channel} if channel else {}
+    group |= {"wheels": over.pop("wheels")} if "wheels" in over else {}
+    own = {
+        "name": "t",
+        "title": "t",
+        "hardware": hardware or {},
+        "base": {"bootstrap": "debian:bookworm"},
+        "stack": [group],
+        "disk": {"mount": "/d"},
+    }
+    return check_spec(Target, merge(merge(load_toml(DEFAULTS), own), over), "t")
+
+
+def verdict(*packages: str, **over: Any) -> Verdict:
+    return judge(plan_problem(TABLE, target(*packages, **over), None))
+
+
+def ways(found: Verdict) -> list[dict[str, str]]:
+    return [dict(change.to) for change in found.changes]
+
+
+@pytest.mark.parametrize(
+    ("packages", "hardware", "facts", "nearest"),
+    [
+        (("torch==2.8.0", "vllm==0.12.0"), {}, {"vllm-0-12"}, {"torch": "2.9.0"}),
+        (("torch==2.11.0",), GPU_5090, {"torch-2-11-0", "cuda-13-driver"}, {"default": "12.9"}),
+        (("torch==2.7.1",), GPU_5090, {"torch-2-7-1", "sm-120-kernels"}, {"default": "12.8"}),
+        (("verl==0.7.0", "vllm==0.17.0"), GPU_5090, {"verl-0-7-vllm"}, {"vllm": "0.12.0"}),
+        (("megatron-core==0.14.0", "numpy==2.2.6"), GPU_A800, {"megatron-core-numpy"}, {"numpy": "1.26.4"}),
+        (("verl==0.7.0", "numpy==1.26.4", "scipy==1.18.0"), {}, {"scipy-numpy-2"}, {"scipy": "1.17.1"}),
+        (("sglang==0.5.7", "sgl-kernel==0.3.21"), GPU_A800, {"sglang-0-5-7"}, {"sgl-kernel": "0.3.20"}),
+        (("torch==2.9.0", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-3-wheel"}, {"nvcc": "1"}),
+        (("vllm==0.8.5.post1", "transformers==4.57.1"), {}, {"vllm-aimv2"}, {"transformers": "4.53.3"}),
+        (("flash-attn-3==3.0.0",), GPU_A800, {"flash-attn-3-hopper"}, {"flash-attn-3": ""}),
+        (("datasets==2.14.4", "pyarrow==26.0.1"), {}, {"datasets-pyarrow"}, {"datasets": "3.6.0"}),
+    ],
+)
+def test_a_contradiction_is_named_with_the_nearest_change(
+    packages: tuple[str, ...], hardware: dict[str, str], facts: set[str], nearest: dict[str, str]
+) -> None:
+    found = verdict(*packages, hardware=hardware)
+    assert {rule.id for rule in found.clash_rules} == facts
+    assert ways(found)[0] == nearest
+
+
+def test_two_pins_move_together_when_one_does_not_help() -> None:
+    found = verdict("torch==2.6.0", "vllm==0.8.5.post1", hardware=GPU_5090)
+    assert ways(found)[0] == {"torch": "2.8.0", "vllm": "0.10.2"}
+
+
+def test_the_contradiction_is_as_small_as_it_can_be() -> None:
+    """Without any one line of it, the rest fits."""
+    problem = plan_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
+    found = judge(problem)
+    assert found.clash_wishes
+    assert found.clash_rules
+    assert solve(problem.domains(found.clash_wishes), found.clash_rules) is None
+    for left in found.clash_wishes:
+        rest = [wish for wish in found.clash_wishes if wish != left]
+        assert solve(problem.domains(rest), found.clash_rules) is not None, left
+    for gone in found.clash_rules:
+        rules = [rule for rule in found.clash_rules if rule != gone]
+        assert solve(problem.domains(found.clash_wishes), rules) is not None, gone
+
+
+def test_a_change_really_helps() -> None:
+    spec = ("torch==2.9.1", "vllm==0.12.0", "verl==0.7.0")
+    change = ways(verdict(*spec, hardware=GPU_5090))[0]
+    mended = [line for line in spec if line.split("==")[0] not in change]
+    mended += [f"{name}=={version}" for name, version in change.items()]
+    assert verdict(*mended, hardware=GPU_5090).fits
+
+
+def test_solving_finds_a_set_for_what_is_left_open() -> None:
+    found = verdict("torch", "vllm", "verl==0.7.0", hardware=GPU_5090)
+    assert (found.values["torch"], found.values["vllm"], found.values["numpy"]) == ("2.9.0", "0.12.0", "1.26.4")
+    assert found.values["cuda"] == "12.8"
+
+
+def test_a_driver_that_is_not_known_judges_nothing() -> None:
+    assert verdict("torch==2.11.0", hardware={"arch": "sm_120"}).fits
+
+
+def test_forward_compatibility_is_for_data_centre_cards_alone() -> None:
+    old, base = {"cuda_driver": "12.4"}, {"packages": ["cuda-compat-13-0"]}
+    assert verdict("torch==2.11.0", hardware={**GPU_A800, **old}, base=base).fits
+    found = verdict("torch==2.11.0", hardware={"arch": "sm_89", "grade": "consumer", **old}, base=base)
+    assert not found.fits
+
+
+def test_a_fact_can_be_left_out_with_a_reason() -> None:
+    assert not verdict("torch==2.8.0", "vllm==0.12.0").fits
+    assert verdict("torch==2.8.0", "vllm==0.12.0", compat={"off": {"vllm-0-12": "a build of ours"}}).fits
+
+
+@pytest.mark.parametrize(
+    ("torch", "built_for", "abi", "fits"),
+    [
+        ("2.6.0", "2.6", "FALSE", True),
+        ("2.6.0", "2.6", "TRUE", False),
+        ("2.7.0", "2.6", "FALSE", False),
+        ("2.7.0", "2.7", "TRUE", True),
+    ],
+)
+def test_a_wheel_must_match_torch_and_its_abi(torch: str, built_for: str, abi: str, fits: bool) -> None:
+    wheel = {"url": WHEEL.format(built_for, abi), "sha256": "0" * 64}
+    assert verdict(f"torch=={torch}", hardware=GPU_A800, wheels=[wheel]).fits is fits
+
+
+def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
+    assert verdict("torch==2.13.0", channel="cpu").fits
+    assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
+
+
+@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).targets()))
+def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
+    project = Project(folder=CHECKOUT)
+    spec, lock = load_target(project, name).target, load_lock(project.lock_file(name))
+    assert judge(plan_problem(TABLE, spec, None)).fits
+    assert judge(plan_problem(TABLE, spec, lock)).fits
+
+
+def test_the_words_of_a_contradiction() -> None:
+    found = verdict("torch==2.8.0", "vllm==0.12.0")
+    assert clash_lines(TABLE, found) == [
+        "torch ==2.8.0  (stack.s)",
+        "vllm ==0.12.0  (stack.s)",
+        "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
+    ]
+    assert next_step("t", found) == (
+        "set torch to 2.9.0; or set vllm to 0.11.0; "
+        "a fact that is wrong here (vllm-0-12) goes into [compat.off] of the spec with the reason"
+    )
+
+
+def test_the_search_agrees_with_trying_everything() -> None:
+    chance = random.Random(6)
+    for _ in range(300):
+        names = ["a", "b", "c", "d"]
+        domains = {name: tuple(chance.sample(["", "1", "2", "3"], chance.randint(1, 4))) for name in names}
+        rules = [_random_rule(chance, names, number) for number in range(chance.randint(1, 7))]
+        every = [dict(zip(names, row, strict=True)) for row in product(*domains.values())]
+        fitting = [values for values in every if not broken_rules(values, rules)]
+        found = solve(domains, rules)
+        assert (found is None) == (not fitting)
+        assert found is None or found in fitting
+
+
+def _random_rule(chance: random.Random, names: list[str], number: int) -> Rule:
+    def condition() -> Condition:
+        absent = chance.random() < 0.3
+        span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
+        return Condition(name=chance.choice(names), range=span, absent=absent)
+
+    when = tuple(condition() for _ in range(chance.randint(1, 2)))
+    rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
+    return Rule(id=str(number), when=when, rows=rows)
