@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import building, evidencing, gating, hanging, rendering, running, startup, watching
+from benchmarks import building, evidencing, gating, hanging, rendering, running, startup, warming, watching
 from benchmarks.goal import Goal
 from benchmarks.image_goals import IMAGE_GOALS
 
@@ -246,6 +246,26 @@ GOALS = (
         measure=hanging.false_alarms,
         rounds=1,
         quick_rounds=1,
+    ),
+    Goal(
+        key="28",
+        what="warm cold weights, 2 GiB",
+        anchor="cat FILES >/dev/null, cold",
+        gate=0.45,
+        stretch=0.22,
+        measure=warming.cold,
+        rounds=7,
+        quick_rounds=2,
+    ),
+    Goal(
+        key="29",
+        what="already warm, without start-up",
+        anchor="cat FILES >/dev/null, warm",
+        gate=0.20,
+        stretch=0.10,
+        measure=warming.warm,
+        rounds=11,
+        quick_rounds=3,
     ),
     Goal(
         key="30",

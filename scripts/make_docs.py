@@ -1,4 +1,4 @@
-"""Write the pages that are made from the fix catalogue: docs/fixes/*.md and docs/coverage.md.
+"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md and docs/seeds.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.report.catalogue import load_catalogue
 from rlbox.report.fix_docs import fix_pages
+from rlbox.report.seed_docs import PAGE, load_seeds, seed_page
 from rlbox.spec.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -19,6 +20,7 @@ def stale_pages() -> dict[str, str | None]:
     """Return the pages that differ from what they should be, with their right text; None for one that should not be."""
     project = Project(folder=CHECKOUT)
     pages = fix_pages(load_catalogue(project, CHECKOUT / "tests/faults"), project.template_folders())
+    pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_folders())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))
     return {

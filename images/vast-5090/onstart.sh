@@ -25,9 +25,8 @@ machine() {
 }
 lock() { # the target's own image, or one that rlbox brings to its lock
     if [ -e $own/share/lock.json ] && [ ! -e $own/share/applied.json ]; then
-        grep -q '"target": "vast-5090"' $own/share/lock.json && return
-        echo "this is the image of another target"
-        return 1
+        grep -q '"target": "vast-5090"' $own/share/lock.json || notes=' (the image of another target)'
+        return 0
     fi
     if [ ! -e $cli/whole ]; then
         [ -n "${RLBOX_WHEEL:-}" ] || {
@@ -89,7 +88,7 @@ if [ -z "$failed" ]; then
     [ ! -x $own/bin/sandbox-serve ] || step port port
     step init init
     [ ! -x $own/bin/sandbox-serve ] || step sandbox sandbox
-    [ ! -x $own/bin/rlbox ] || $own/bin/rlbox doctor >>"$log" 2>&1 9>&- || notes=" (doctor: see $log)"
+    [ ! -x $own/bin/rlbox ] || $own/bin/rlbox doctor >>"$log" 2>&1 9>&- || notes="$notes (doctor: see $log)"
 fi
 if [ -n "$failed" ]; then
     tell "failed:$failed"

@@ -83,7 +83,8 @@ def main() -> None:
     for verdict, line in verdicts:
         print(f"[{_MARKS[verdict]}] {line}")
     if figure(best, "humaneval") is None:
-        print(f"[WARN] step {best['step']} was not judged on humaneval: evaluate it with --tier 3 before it is used")
+        again = f"--from evaluate --set only={best['step']} --set tier=3"
+        print(f"[WARN] step {best['step']} was not judged on humaneval: {again}")
     if baseline is None:
         print("[WARN] no baseline was given: regression was not looked for (--set baseline=…/summary.json)")
     path = args.checkpoints / f"global_step_{best['step']}"

@@ -13,6 +13,7 @@ EXPECTED = {
     300: ((0.3, 0.6), (0.8, 1.5)),
     378: ((0.2, 0.5), (0.8, 2.0)),
 }
+LEARNS = 20  # steps within which the loss must begin to fall; the seed says around the tenth (P193)
 SPIKE = 10.0  # times the median of all gradient norms
 
 Series = Sequence[tuple[int, float]]
@@ -20,8 +21,19 @@ Series = Sequence[tuple[int, float]]
 
 def read_series(path: Path, key: str) -> list[tuple[int, float]]:
     """Return (step, value) of `key` in a file that verl's file logger wrote."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    text = path.read_text() if path.is_file() else ""
+    rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # the last may be torn
     return [(row["step"], float(row["data"][key])) for row in rows if key in row["data"]]
+
+
+def flat(train: Series) -> list[str]:
+    """Return a line when the loss of a training that began at step 1 did not fall over its first steps (P193)."""
+    values = [value for step, value in train if step <= LEARNS]
+    third = len(values) // 3
+    if train[0][0] != 1 or third == 0 or sum(values[-third:]) < sum(values[:third]):
+        return []
+    shown = f"{sum(values[:third]) / third:.3f} to {sum(values[-third:]) / third:.3f}"
+    return [f"[FAIL] train/loss does not fall within {LEARNS} steps: {shown}; look at the learning rate and the data"]
 
 
 def notes(train: Series, val: Series, grad_norm: Series) -> list[str]:

@@ -7,6 +7,7 @@ removed, if asked (P197). After: each expected checkpoint has a whole Hugging Fa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--done", default="", help="line that is printed when all of it holds")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder that gets global_step_*")
     parser.add_argument("--metrics", type=Path, required=True, help="file that verl's file logger writes")
+    parser.add_argument("--exports", type=Path, required=True, help="file that gets the whole exports, by step")
     plan.add_options(parser)
     return parser.parse_args(words[:at]), words[at + 1 :]
 
@@ -81,7 +83,7 @@ def _run(command: list[str], args: argparse.Namespace) -> int:
     env = os.environ | {"VERL_FILE_LOGGER_PATH": str(args.metrics)}
     env.setdefault("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
     ended = threading.Event()
-    watch = threading.Thread(target=_prune_until, args=(args, ended), daemon=True)
+    watch = threading.Thread(target=_watch, args=(args, ended), daemon=True)
     watch.start()
     try:
         return subprocess.run(command, env=env, check=False).returncode
@@ -90,8 +92,14 @@ def _run(command: list[str], args: argparse.Namespace) -> int:
         watch.join(60)
 
 
-def _prune_until(args: argparse.Namespace, ended: threading.Event) -> None:
+def _watch(args: argparse.Namespace, ended: threading.Event) -> None:
+    judged = False
     while not ended.wait(10):
+        series = corridor.read_series(args.metrics, "train/loss")
+        if not judged and len(series) >= corridor.LEARNS:
+            judged = True
+            for line in corridor.flat(series):
+                print(line, flush=True)
         for path in prune(args.checkpoints, args.keep_optimizer):
             print(f"[train] removed {path}: a later checkpoint is there to resume from (P197)", flush=True)
 
@@ -102,6 +110,8 @@ def _report(args: argparse.Namespace, steps: list[int]) -> None:
         print(line, flush=True)
     if problems := check_exports(args.checkpoints, steps):
         sys.exit("\n".join(f"  [FAIL] {problem}" for problem in problems))
+    whole = {found.step: str(found.export) for found in find_checkpoints(args.checkpoints) if not found.missing}
+    args.exports.write_text(json.dumps(whole, indent=2) + "\n")
     print("  [PASS] HF model checkpoint found", flush=True)
     if args.done:
         print(args.done, flush=True)

@@ -9,18 +9,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.act.command import run_command
 from rlbox.act.engine_api import engine_address
 from rlbox.act.folders import cache_folder
-from rlbox.errors import EngineError, Interrupted, WorkFailed
+from rlbox.errors import EngineError, Interrupted, TimedOut, WorkFailed
 from rlbox.plan.build import Builder, BuildFiles, BuildLog, Step, plan_build
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.sources import SiteFacts
 from rlbox.values import Command
 
+_UNTAG_S = 300.0  # an image of ten gigabytes goes with its last tag
 # Where docker clients look for plugins, besides the user's own configuration folder.
 _PLUGIN_FOLDERS = (
     "/usr/local/lib/docker/cli-plugins",
@@ -154,7 +156,8 @@ def untag(tag: str) -> None:
     or a check of its fixes did.
     """
     env = {"DOCKER_HOST": engine_address()}
-    run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), env=env, timeout_s=60))
+    with suppress(TimedOut):  # what was wrong with the image is to be told, not this; the engine goes on by itself
+        run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), env=env, timeout_s=_UNTAG_S))
 
 
 def _build_error(log_path: Path, failed: Step | None, code: int) -> WorkFailed | EngineError:

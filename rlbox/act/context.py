@@ -21,6 +21,8 @@ _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
 _LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
+# Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
+_PROFILES, _PROFILE = "data/sources/", "direct.toml"
 BAKED_CA = "files/opt/rlbox/share/ca.crt"
 COMPLETE = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
@@ -79,7 +81,9 @@ def _own_files() -> dict[str, Path]:
             if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
                 path = Path(folder, name)
                 found[path.relative_to(PACKAGE).as_posix()] = path
-    return found
+    return {
+        name: path for name, path in found.items() if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
+    }
 
 
 def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import glob
 import os
 import shutil
 import tempfile
@@ -24,19 +24,21 @@ from rlbox.act.probe_paths import probe_environment, probe_paths
 from rlbox.act.probe_processes import probe_running
 from rlbox.act.probe_stack import StackProbe
 from rlbox.act.probe_threads import Probe, Probes
+from rlbox.act.stack_place import bytecode_folder
 from rlbox.plan.doctor import Report, is_broken, settle
 from rlbox.plan.doctor_disks import judge_places
 from rlbox.plan.doctor_env import judge_environment
-from rlbox.plan.doctor_facts import Demands, demands_of, with_limits
+from rlbox.plan.doctor_facts import Demands, demands_of, with_gpus, with_limits
 from rlbox.plan.doctor_fixes import checks_of, with_dependents
 from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.plan.doctor_host import ImageNeeds, judge_driver
+from rlbox.plan.doctor_host import ImageNeeds, judge_driver, stack_cuda
 from rlbox.plan.doctor_limits import judge_limits
 from rlbox.plan.doctor_network import judge_network
 from rlbox.plan.doctor_packages import PackageFacts, judge_packages
 from rlbox.plan.doctor_paths import judge_paths
 from rlbox.plan.doctor_processes import judge_processes
 from rlbox.plan.doctor_stack import ProgramFacts, judge_link, judge_ray, judge_torch, judge_unlocked, unfinished
+from rlbox.plan.gpu_access import GPUS_VARIABLE
 from rlbox.plan.image import LOCK_IN_IMAGE
 from rlbox.spec.finding import Finding
 
@@ -45,16 +47,12 @@ BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for en
 _CHECKS = {"limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 2, "network": 9, "packages": 4}
 
 
-def is_inside() -> bool:
-    """Return whether this is a container, or machine, made from an image of rlbox."""
-    return LOCK.is_file()
-
-
 def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     began = time.monotonic()
     manifest, lock = read_table(MANIFEST), read_table(LOCK)
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
+    demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))
     examination = _Examination(environ, manifest, demands, began + budget_s)
     return examination.report(began)
 
@@ -106,7 +104,7 @@ class _Examination:
 
     def _slow(self, known: Sequence[Finding], folder: str) -> dict[str, Probe]:
         token = f"{os.getpid()}-{time.monotonic_ns()}"
-        probe = StackProbe(self._environ, VENV, folder, token, self._bytecode(known))
+        probe = StackProbe(self._environ, f"{VENV}/bin/python", folder, token, self._bytecode(known))
         wanted: dict[str, tuple[str, Callable[[], Iterable[Finding]]]] = {
             "ray task": ("ray-task", lambda: self._ray(probe)),
             "torch": ("torch-op", lambda: self._torch(probe)),
@@ -134,22 +132,9 @@ class _Examination:
         return probes
 
     def _bytecode(self, known: Sequence[Finding]) -> str:
-        """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
-
-        The image holds no bytecode, and compiling takes longer than all else that the programs do.
-        """
-        if self._environ.get("PYTHONPYCACHEPREFIX") or any(row.id.startswith("data-disk") for row in known):
+        if any(row.id.startswith("data-disk") for row in known):
             return ""
-        cache = Path(self._demands.mount, "cache", "doctor")
-        own = cache / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
-        try:
-            own.mkdir(parents=True, exist_ok=True)
-            for other in cache.iterdir():
-                if other != own:
-                    shutil.rmtree(other, ignore_errors=True)
-        except OSError:
-            return ""
-        return str(own)
+        return bytecode_folder(self._environ, self._demands.mount, LOCK)
 
     def _with_ports(self) -> Demands:
         """Return the demands with the ports of Ray's head among them, and with none while a run goes on here."""
@@ -179,10 +164,10 @@ class _Examination:
         return chain(judge_torch(facts, self._demands, VENV), judge_gpu_kernels(facts, self._demands))
 
     def _needs(self) -> ImageNeeds:
-        """Return what the image asks of a driver; the CUDA that torch is built for is the local part of its version."""
-        channel = self._demands.packages.get("torch", "").partition("+cu")[2]
-        cuda = f"{channel[:-1]}.{channel[-1]}" if channel.isdigit() else ""
-        return ImageNeeds(require=self._environ.get("NVIDIA_REQUIRE_CUDA", ""), torch_cuda=cuda)
+        """Return what the image asks of a driver."""
+        require = self._environ.get("NVIDIA_REQUIRE_CUDA", "")
+        compat = bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1"))
+        return ImageNeeds(require=require, torch_cuda=stack_cuda(self._demands.packages), compat=compat)
 
     def _all_reduce(self, probe: StackProbe) -> Iterator[Finding]:
         count = min(self._driver.devices, self._demands.gpus or self._driver.devices)

@@ -173,7 +173,7 @@ class Downloader:
         while True:
             foreign = draft.size > 0
             try:
-                if draft.size != artifact.size:
+                if not artifact.size or draft.size != artifact.size:
                     self._stream(artifact, link, draft, tell)
                 if draft.digest == artifact.sha256:
                     draft.keep()
@@ -195,7 +195,7 @@ class Downloader:
             for block in blocks:
                 if self._stop.is_set():
                     raise Interrupted("stopped")
-                if draft.size + len(block) > artifact.size:
+                if artifact.size and draft.size + len(block) > artifact.size:
                     raise _Restart(f"has more than the locked {artifact.size} bytes")
                 draft.write(block)
                 tell(link.mirror, len(block))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rlbox.act.poller import Poller
 from rlbox.plan.answers import judge_answer
@@ -18,7 +18,7 @@ _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
 
 
-def probe_http(request: ReadyPlan, limit_s: float = _READ_S) -> str:
+def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
@@ -27,13 +27,13 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S) -> str:
     import httpx  # a third of the supervisor's start; stages without services do not pay for it
 
     until = time.monotonic() + limit_s
-    headers = {"content-type": "application/json"} if request.body else {}
+    told = {**({"content-type": "application/json"} if request.body else {}), **(headers or {})}
     timeout = httpx.Timeout(limit_s, connect=min(_CONNECT_S, limit_s))
     body = bytearray()
     try:
         with (
             httpx.Client(trust_env=False, timeout=timeout) as client,
-            client.stream(request.method, request.url, content=request.body or None, headers=headers) as answer,
+            client.stream(request.method, request.url, content=request.body or None, headers=told) as answer,
         ):
             for part in answer.iter_bytes():
                 body += part

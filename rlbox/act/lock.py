@@ -68,7 +68,7 @@ def resolve_lock(
         debs=_debs(target, kept.get("apt", {}), places),
         git=tuple(_git(source, before, upgrade, places) for source in target.git),
         http=tuple(_http(source, before, upgrade, places) for source in target.http),
-        patches=tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches),
+        patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
     )
     return plan_lock(target, runtime, resolved, further)
 
@@ -78,7 +78,7 @@ def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: 
     made_for = (lock.target, lock.python, lock.platform, lock.spec)
     if made_for != (target.name, target.python.version, target.python.platform, lock_checksum(target, runtime)):
         return None
-    return replace(lock, patches=tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches))
+    return replace(lock, patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches))
 
 
 def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.act.process_table import probe_process
+from rlbox.plan.image import LOCK_IN_IMAGE
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST = 1
@@ -43,3 +44,8 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def in_image() -> bool:
+    """Return whether this is a container, or machine, made from an image of rlbox."""
+    return Path(LOCK_IN_IMAGE).is_file()

@@ -11,11 +11,15 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFacts:
-    """`kills`: how often the kernel ended a process for memory here; `limit_bytes` None: no limit."""
+    """`kills`: how often the kernel ended a process for memory here; `limit_bytes` None: no limit.
+
+    `cache_bytes` are those of `used_bytes` that hold pages of files.
+    """
 
     kills: int = 0
     limit_bytes: int | None = None
     used_bytes: int | None = None
+    cache_bytes: int = 0
 
 
 def probe_memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> MemoryFacts:
@@ -26,6 +30,7 @@ def probe_memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
                 kills=_kills(folder / kills),
                 limit_bytes=_number(folder / limit),
                 used_bytes=_number(folder / used),
+                cache_bytes=_cache(folder / "memory.stat"),
             )
     return MemoryFacts()
 
@@ -52,6 +57,13 @@ def _kills(path: Path) -> int:
         if key == "oom_kill" and value.isdigit():
             return int(value)
     return 0
+
+
+def _cache(path: Path) -> int:
+    rows = dict(line.split(" ", 1) for line in _text(path).splitlines() if " " in line)
+    names = ("active_file", "inactive_file")
+    # The first version counts what is below it apart.
+    return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in names)
 
 
 def _number(path: Path) -> int | None:

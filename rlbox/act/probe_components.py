@@ -33,6 +33,7 @@ from rlbox.spec.component import Component, load_components
 
 Test = Callable[[], Iterable[Part]]
 _INSTALLED_S = 30.0
+_ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
 _AT_ONCE = 8  # an import of an inference engine takes more than a GiB
 
 
@@ -109,7 +110,7 @@ def _import(probe: StackProbe, ground: Ground, end: float, component: Component)
 def _torch(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
     if "torch" not in ground.packages:
         return [missing_part(_needed("torch"), ground)]
-    return torch_parts(probe.torch(tuple, end), ground)
+    return torch_parts(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
 
 
 def _ray(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:

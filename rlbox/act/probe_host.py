@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.act.engine_api import engine_address, engine_is_here
+from rlbox.act.gpu_access import probe_offer
+from rlbox.act.machine import in_image
 from rlbox.errors import EngineError
 from rlbox.plan.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
-from rlbox.plan.doctor_host import Container, DriverFacts, EngineFacts
+from rlbox.plan.doctor_host import Card, Container, DriverFacts, EngineFacts
 
 _RUN_LOCK = ".rlbox-run.lock"
-_CDI = ("/etc/cdi", "/var/run/cdi")
 
 
 def probe_engine() -> EngineFacts:
@@ -35,7 +36,7 @@ def probe_engine() -> EngineFacts:
     return EngineFacts(
         where=engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=tuple(_gpu_ways(info)),
+        gpu_ways=probe_offer(info, engine_address(), here=engine_is_here() and not in_image()).ways,
         root=root,
         room=_room(root) if engine_is_here() else None,
         containers=tuple(map(_container, containers)),
@@ -45,12 +46,6 @@ def probe_engine() -> EngineFacts:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.partition("+")[0].partition("-")[0].split(".") if part.isdigit())
-
-
-def _gpu_ways(info: Mapping[str, Any]) -> list[str]:
-    ways = [name for name in info.get("Runtimes") or {} if "nvidia" in name]
-    folders = info.get("CDISpecDirs") or _CDI
-    return ways + [path for folder in folders for path in glob.glob(f"{folder}/*nvidia*")]
 
 
 def _container(row: Mapping[str, Any]) -> Container:
@@ -106,3 +101,20 @@ def probe_driver() -> DriverFacts:
     if code:
         return DriverFacts(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
     return DriverFacts(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
+
+
+def probe_cards() -> tuple[Card, ...]:
+    """Return the GPUs as NVML tells them; empty without a driver, or with one that does not answer."""
+    import importlib
+
+    nvml: Any = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        return tuple(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount()))
+    except nvml.NVMLError:
+        return ()
+
+
+def _card(nvml: Any, device: Any) -> Card:
+    name, (major, minor) = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetCudaComputeCapability(device)
+    return Card(name=name.decode() if isinstance(name, bytes) else str(name), arch=f"sm_{major}{minor}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -21,18 +23,30 @@ _LINK_S = 6.0
 
 
 class StackProbe:
-    """What one examination starts, in a folder of its own; `token` marks its processes, `bytecode` outlives it."""
+    """What one examination starts, in a folder of its own; `token` marks its processes.
 
-    def __init__(self, environ: Mapping[str, str], prefix: str, folder: str, token: str, bytecode: str = "") -> None:
-        self._python, self._folder, self._token = f"{prefix}/bin/python", folder, token
+    `bytecode` is a folder that outlives it, empty for one that does not; None where the packages have their own.
+    """
+
+    def __init__(
+        self, environ: Mapping[str, str], python: str, folder: str, token: str, bytecode: str | None = ""
+    ) -> None:
+        self._python, self._folder, self._token = python, folder, token
+        self._numbers = itertools.count()
+        self._started: list[Program] = []
         # The image has no bytecode: what one program compiles, the next finds.
-        self._environ = {"PYTHONPYCACHEPREFIX": bytecode or f"{folder}/pyc", **environ, "PYTHONUNBUFFERED": "1"}
+        cache = {} if bytecode is None else {"PYTHONPYCACHEPREFIX": bytecode or f"{folder}/pyc"}
+        self._environ = {**cache, **environ, "PYTHONUNBUFFERED": "1"}
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
 
-    def torch(self, extensions: Callable[[], Sequence[str]], deadline: float) -> ProgramFacts:
-        """Return what torch does; `extensions` are asked for once it is on its way."""
-        return self._run("probe_torch.py", [], self._environ, extensions, deadline)
+    def torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
+        """Return what torch does; `extensions` are asked for once it is on its way.
+
+        `arch` (`sm_120`) is what Triton compiles for where no GPU is; empty: it does not.
+        """
+        words = [arch.removeprefix("sm_")] if arch else []
+        return self._run("probe_torch.py", words, self._environ, extensions, deadline)
 
     def ray(self, deadline: float) -> ProgramFacts:
         """Return how a Ray of one core does one task; its files lie below this examination's folder."""
@@ -48,6 +62,23 @@ class StackProbe:
         """Return how `count` processes, one a GPU, add up a tensor over NCCL."""
         return self._run("probe_allreduce.py", [str(count)], self._environ, tuple, deadline)
 
+    def installed(self, modules: Sequence[str], deadline: float) -> ProgramFacts:
+        """Return which packages there are, and which of `modules` can be found."""
+        return self._run("probe_installed.py", list(modules), self._environ, tuple, deadline)
+
+    def imports(self, names: Sequence[str], deadline: float) -> ProgramFacts:
+        """Return how `names`, MODULE or MODULE:ATTRIBUTE, are imported in turn by one process."""
+        return self._run("probe_import.py", list(names), self._environ, tuple, deadline)
+
+    def data(self, asked: Mapping[str, object], deadline: float) -> ProgramFacts:
+        """Return what is in files of training data, or how their first rows were written; see probe_data.py."""
+        return self._run("probe_data.py", [json.dumps(asked)], self._environ, tuple, deadline)
+
+    def end(self) -> None:
+        """End what still runs of all that was started; for one who does not wait for it."""
+        for program in tuple(self._started):
+            program.end()
+
     def _run(
         self,
         name: str,
@@ -56,11 +87,13 @@ class StackProbe:
         lines: Callable[[], Sequence[str]],
         deadline: float,
     ) -> ProgramFacts:
-        began, mark = time.monotonic(), f"{self._token}-{name}"  # its own: the end of one is not that of another
+        began = time.monotonic()
+        mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
         try:
             program = Program([self._python, str(PROGRAMS / name), *words], environ, self._folder, token=mark)
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
+        self._started.append(program)
         ran = program.wait("\n".join(lines()).encode(), deadline)
         return ProgramFacts(
             steps=read_steps(ran.output),

@@ -41,6 +41,19 @@ def probe_ray(plan: RayPlan) -> dict[str, Any]:
     return facts
 
 
+def probe_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
+    """Return the nodes that the head behind a dashboard knows; in words, why there is no answer."""
+    import httpx
+
+    headers = auth_headers(os.environ)
+    try:
+        with httpx.Client(base_url=dashboard, trust_env=False, timeout=_TIMEOUT_S, headers=headers) as client:
+            found = _asked(client, "/nodes?view=summary", _nodes)
+    except (httpx.ConnectError, httpx.TimeoutException):
+        return f"no head answers at {dashboard}"
+    return found if isinstance(found, list) else str(found)
+
+
 def _asked(client: httpx.Client, path: str, read: Callable[[Any], Any]) -> Any:
     import httpx
 

@@ -145,8 +145,9 @@ def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header by which a cluster with token authentication takes a request; none when there is no token.
 
     Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.
+    Without RAY_AUTH_MODE a head asks for the token that is there, and any `ray.init()` leaves one in the home folder.
     """
-    if environ.get("RAY_AUTH_MODE") != "token":
+    if environ.get("RAY_AUTH_MODE", "token") != "token":
         return {}
     token = environ.get("RAY_AUTH_TOKEN", "")
     if not token:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 
 from rlbox.act.http_probe import probe_http
 from rlbox.act.poller import Poller
@@ -23,10 +24,25 @@ _NO_ANSWER = "no answer yet"
 
 
 class RunningService:
-    """A started service; it is ready once its request was answered, its port was open and its line was written."""
+    """A started service; it is ready once its request was answered, its port was open and its line was written.
 
-    def __init__(self, plan: ServicePlan, processes: RunProcesses, command: Command, output: int, stage: str) -> None:
+    Parameters
+    ----------
+    headers
+        What the ready request must carry besides, as a Ray head with a token wants it.
+    """
+
+    def __init__(
+        self,
+        plan: ServicePlan,
+        processes: RunProcesses,
+        command: Command,
+        output: int,
+        stage: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.plan = plan
+        self._headers = headers
         self.child: Child = processes.start(command, output, stage=stage, part=plan.name)
         self.started = time.monotonic()
         self._line_missing = bool(plan.ready.line)
@@ -93,17 +109,17 @@ class RunningService:
         self._poller.close()
 
     def _ask(self) -> str:
-        answer = probe_ready(self.plan.ready)
+        answer = probe_ready(self.plan.ready, self._headers)
         if answer == READY:
             self._good_at = time.monotonic()
         return answer
 
 
-def probe_ready(ready: ReadyPlan) -> str:
+def probe_ready(ready: ReadyPlan, headers: Mapping[str, str] | None = None) -> str:
     """Send the ready request once and knock at the port; return `ready`, or what is wrong in a few words."""
     if ready.port:
         try:
             socket.create_connection(("127.0.0.1", ready.port), _CONNECT_S).close()
         except OSError as error:
             return f"port {ready.port}: {error.strerror or 'no answer in time'}"
-    return (probe_http(ready) if ready.url else "") or READY
+    return (probe_http(ready, headers=headers) if ready.url else "") or READY

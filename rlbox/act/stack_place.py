@@ -12,7 +12,8 @@ from pathlib import Path
 from rlbox.act.doctor_fixes import PLACE, read_table
 from rlbox.errors import NodeError
 from rlbox.plan.apply_layout import OWN, VENV
-from rlbox.plan.doctor_facts import Demands, demands_of
+from rlbox.plan.doctor_facts import Demands, demands_of, with_gpus
+from rlbox.plan.gpu_access import GPUS_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,9 @@ def stack_here() -> Stack | None:
     lock = Path(own, "share/lock.json")
     if not lock.is_file():
         return None
-    demands = demands_of(read_table(Path(own, "share/fixes.json")), read_table(lock))
+    demands = with_gpus(
+        demands_of(read_table(Path(own, "share/fixes.json")), read_table(lock)), environ.get(GPUS_VARIABLE, "")
+    )
     return Stack(python=f"{own.removesuffix(OWN)}{VENV}/bin/python", demands=demands, lock=lock)
 
 

@@ -16,7 +16,7 @@ from rlbox.act.log_watch import STAGE_LOG_FILE
 from rlbox.act.memory import probe_memory
 from rlbox.act.ports import probe_port
 from rlbox.act.processes import RUN_MARK, STAGE_MARK, Child
-from rlbox.act.ray_jobs import SUCCEEDED, RayJob, driver_log
+from rlbox.act.ray_jobs import SUCCEEDED, RayJob, auth_headers, driver_log
 from rlbox.act.run_state import utc_now
 from rlbox.act.services import RunningService
 from rlbox.act.snapshot import Snapshot, probe_snapshot
@@ -173,11 +173,13 @@ class _StageRun:
 
     def _begin_service(self, plan: ServicePlan) -> RunningService:
         command = Command(argv=plan.argv, env={**self._bench.plan.env, **plan.env}, cwd=str(self._folder))
+        ray = self._stage.ray is not None and self._stage.ray.service == plan.name
+        headers = auth_headers({**os.environ, **command.env}) if ray else {}
         with self._pipe(plan.name, plan.log) as output:
             return self._started(
                 plan.name,
                 plan.argv,
-                lambda: RunningService(plan, self._bench.processes, command, output, self._stage.name),
+                lambda: RunningService(plan, self._bench.processes, command, output, self._stage.name, headers),
             )
 
     def _take_over(self, kept: KeptService) -> RunningService:

@@ -128,11 +128,14 @@ class Store:
         return self.path(digest).is_file()
 
     def intact(self, digest: str, size: int | None = None) -> bool:
-        """Return whether the object is there with the right size and, unless its stamp says so, the right sum."""
+        """Return whether the object is there with the right size, if one is known, and the right sum.
+
+        A sum is not taken again when the object's stamp says that it was right.
+        """
         path = self.path(digest)
         try:
             facts = path.stat()
-            if size is not None and facts.st_size != size:
+            if size and facts.st_size != size:
                 return False
             if facts.st_mtime_ns == _SEAL_NS:
                 return True

@@ -94,10 +94,10 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> I
 
 
 def has_key() -> bool:
-    """Whether an API key is there, in the environment or the client's own file."""
+    """Whether there is a client with an API key, from the environment or its own file."""
     try:
         _client()
-    except SpecError:
+    except (NodeError, SpecError):
         return False
     return True
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rlbox.act.page_cache import resident_bytes
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.plan.warm import Piece, Warmed, WarmFile, plan_pieces, resident_of
+from rlbox.plan.warm import Piece, Warmed, WarmFile, resident_of, with_residence
 
 THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
 _BLOCK = 1 << 20
+_PASSES = 3
 
 
 def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
@@ -44,16 +45,16 @@ def _below(path: Path) -> list[Path]:
     return [row for row in rows if row.is_file()]
 
 
-def look_at(files: Sequence[WarmFile]) -> tuple[WarmFile, ...]:
-    """Return the files with what of them is resident; the kernel is asked in a few threads, for it counts pages."""
+def look_at(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Return the pieces with what of them is resident; in a few threads, since the kernel counts pages."""
     with ThreadPoolExecutor(THREADS) as workers:
-        return tuple(workers.map(_look, files))
+        return tuple(workers.map(_look, pieces))
 
 
-def _look(file: WarmFile) -> WarmFile:
-    handle = _open(file.path)
+def _look(piece: Piece) -> Piece:
+    handle = _open(piece.path)
     try:
-        return replace(file, resident=resident_bytes(handle, 0, file.size) if file.size else 0)
+        return replace(piece, resident=resident_bytes(handle, piece.offset, piece.length))
     finally:
         os.close(handle)
 
@@ -65,13 +66,15 @@ def _open(path: str) -> int:
         raise WorkFailed(f"the file cannot be read: {error.strerror}", where=path) from error
 
 
-def warm_files(files: Sequence[WarmFile], on_bytes: Callable[[int], None]) -> Warmed:
-    """Read what is not resident, and return what is afterwards.
+def warm_files(files: Sequence[WarmFile], pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> Warmed:
+    """Read the pieces that are not resident, and return what is afterwards.
+
+    What was driven out again while the rest was read is read once more, and a third time at most.
 
     Parameters
     ----------
-    files
-        As `look_at` returned them.
+    pieces
+        Those of `files`, as `look_at` returned them.
     on_bytes
         Told of every block that was read, from any thread.
 
@@ -81,15 +84,27 @@ def warm_files(files: Sequence[WarmFile], on_bytes: Callable[[int], None]) -> Wa
         A file cannot be read.
     """
     began = time.monotonic()
-    pieces = plan_pieces(files)
+    known, read = {(piece.path, piece.offset): piece for piece in pieces}, 0
+    for _ in range(_PASSES):
+        missing = [piece for piece in known.values() if not piece.whole]
+        if not missing:
+            break
+        read += _read_all(missing, on_bytes)
+        found = look_at(missing)
+        known |= {(piece.path, piece.offset): piece for piece in found}
+        if any(piece.resident is None for piece in found):
+            break  # it can be read, but not be known
+    after = with_residence(files, tuple(known.values()))
+    return Warmed(files=after, before=resident_of(pieces), read=read, seconds=time.monotonic() - began)
+
+
+def _read_all(pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> int:
     stop = threading.Event()
     with ThreadPoolExecutor(THREADS) as workers:
         try:
-            read = sum(workers.map(lambda piece: _read(piece, on_bytes, stop), pieces))
+            return sum(workers.map(lambda piece: _read(piece, on_bytes, stop), pieces))
         finally:
-            stop.set()  # the pieces that wait are not begun
-    after = look_at(files) if pieces else tuple(files)
-    return Warmed(files=after, before=resident_of(files), read=read, seconds=time.monotonic() - began)
+            stop.set()  # after an error, or an interrupt, the pieces that wait are not begun
 
 
 def _read(piece: Piece, on_bytes: Callable[[int], None], stop: threading.Event) -> int:

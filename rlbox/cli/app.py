@@ -66,7 +66,7 @@ class App:
         lock_file = self.project.lock_file(name)
         folders = self.project.template_folders()
         bytecode = make_folder(cache_folder("templates"))
-        patches = self.project.patches(name, [patch.file for patch in loaded.target.patches])
+        patches = self.project.patches(name, loaded.target.own_patches)
         texts = {path.name: path.read_text("utf-8") for path in patches}
         # The user's own jobs would tie the image to them.
         lock, ports = load_lock(lock_file), load_ports(Project(folder=self.project.roots[-1]), name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import EngineError, SpecError, WorkFailed
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.cli.app import App
+    from rlbox.plan.build import Step
     from rlbox.plan.image import ImagePlan
+    from rlbox.report.layer_times import LayerTime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +65,12 @@ def is_current(plan: ImagePlan, image: dict[str, Any]) -> bool:
     return bool(labels.get(BUILD_LABEL) == build_digest(context_entries(plan), plan))
 
 
-def _report(app: App, plan: ImagePlan, image: str, state: str, log: Path | None) -> None:
-    data = {"target": plan.target, "image": plan.tag, "id": image, "state": state, "log": str(log) if log else None}
+def _report(
+    app: App, plan: ImagePlan, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()
+) -> None:
+    said = str(log) if log else None
+    data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "id": image, "state": state, "log": said}
+    data |= {"layers": [asdict(row) for row in layers]} if layers else {}
     app.result(data, f"{plan.tag}  {image[:19]}  {state}")
     app.say("next: rlbox run smoke" if plan.target == "local" else f"next: rlbox shell {plan.target}")
 
@@ -87,7 +94,13 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
         with unreached_explained(wish.sources or plan.sources):
             run = prepare(app, plan, wish)
-            with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
+            steps: dict[int, Step] = {}
+            with build_view(live=app.interactive, quiet=app.verbosity < 0) as show:
+
+                def on_step(step: Step) -> None:
+                    steps[step.number] = step
+                    show(step)
+
                 log, digest = build_image(plan, run, on_step)
         check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
         app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
@@ -99,7 +112,24 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
     image = find_image(plan.tag)
     if image is None:
         raise WorkFailed(f"the build ended well, but the engine has no image {plan.tag}", next_step=f"whole log: {log}")
-    _report(app, plan, image["Id"], "verified" if wish.verify else "built", log)
+    layers = _layers(app, plan, image, steps.values())
+    _report(app, plan, image["Id"], "verified" if wish.verify else "built", log, layers)
+
+
+def _layers(app: App, plan: ImagePlan, image: dict[str, Any], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
+    """Return what each layer of the new image took; `-v` shows it."""
+    from rlbox.act.engine_stream import engine_lists
+    from rlbox.plan.image_facts import image_layers
+    from rlbox.report.layer_times import layer_times, layers_text
+    from rlbox.spec.lock import load_lock
+
+    labels = (image.get("Config") or {}).get("Labels") or {}
+    history = engine_lists(f"/images/{image['Id']}/history")
+    lock = load_lock(app.project.lock_file(plan.target))
+    rows = layer_times(image_layers(history, lock, patched=bool(labels.get("rlbox.patches"))), steps)
+    if app.verbosity > 0:
+        app.say(layers_text(rows))
+    return rows
 
 
 def _check_engine(app: App, wish: BuildWish) -> None:

@@ -140,12 +140,17 @@ def _wheels(
     rows += [(layer.name, package) for layer in layers for package in layer.packages]
     found: dict[str, Path] = {}
     for layer, package in rows:
-        path = store.path(package.sha256) if everything or layer == "uv" else _local_wheel(package, site)
+        path = store.path(package.sha256) if everything or _carried(layer, package) else _local_wheel(package, site)
         if path:
             found[f"{layer}/{package.file}"] = path
             if everything and not package.is_wheel:
                 found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
     return found
+
+
+def _carried(layer: str, package: Package) -> bool:
+    """Return whether a package is in every context: uv, and what no package index has."""
+    return layer == "uv" or "://" in package.source
 
 
 def _local_wheel(package: Package, site: SiteFacts) -> Path | None:

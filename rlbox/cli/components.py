@@ -15,15 +15,24 @@ from rlbox.cli.options import complete_target, shared
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all parts together.")
+@click.option("--place", type=click.Choice(["docker", "here"]), default="docker", help="In a container, or in place.")
 @gpus_option
 @shared
 def verb(
-    app: App, name: str | None, files: tuple[str, ...], python: str, data: str | None, gpus: str, timeout: float
+    app: App,
+    name: str | None,
+    files: tuple[str, ...],
+    python: str,
+    data: str | None,
+    place: str,
+    gpus: str,
+    timeout: float,
 ) -> int:
     """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework, data files.
 
-    In an image and on an applied machine it tests what is there; with TARGET, from a host, the target's image in a
-    container. What a part needs a GPU for is not tested where there is none. A part that fails gives exit code 1.
+    In a container of an image it tests what is there; with TARGET, from a host, the target's image in a container, or
+    with --place here what `rlbox apply` laid on this machine. What a part needs a GPU for is not tested where there is
+    none. A part that fails gives exit code 1, one that is not done in time 7.
 
     \b
     Examples:
@@ -31,9 +40,10 @@ def verb(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.cli.stack_components import components_here, components_of
+    from rlbox.cli.stack_components import components_applied, components_here, components_in_container, is_around
 
-    words = [*(f"--file={file}" for file in files), f"--timeout={timeout:g}"]
-    if name and not python:
-        return components_of(app, name, data, gpus, words)
-    return components_here(app, python, files, timeout)
+    if not name or python or is_around(name):
+        return components_here(app, python, files, timeout)
+    if place == "here":
+        return components_applied(app, name, data, files, timeout)
+    return components_in_container(app, name, data, gpus, files, timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.cli.app import App
+from rlbox.cli.gpu_choice import gpus_option
 from rlbox.cli.options import complete_target, shared
 
 
@@ -12,9 +13,10 @@ from rlbox.cli.options import complete_target, shared
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
 @click.option("--fix", is_flag=True, help="Repair what is safe: links, folders, modes; says what it did.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@gpus_option
 @click.option("--budget", type=float, default=0.0, hidden=True)
 @shared
-def verb(app: App, name: str | None, fix: bool, data: str | None, budget: float) -> int:
+def verb(app: App, name: str | None, fix: bool, data: str | None, gpus: str, budget: float) -> int:
     """Examine this machine or container, and the image of TARGET; silent when nothing is wrong.
 
     Within ten seconds: limits, disks, paths, tokens, ports, mirrors, processes left over, every file of the stack, a
@@ -28,4 +30,4 @@ def verb(app: App, name: str | None, fix: bool, data: str | None, budget: float)
     """
     from rlbox.cli.examine import examine
 
-    return examine(app, name, fix=fix, data=data, budget_s=budget)
+    return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)

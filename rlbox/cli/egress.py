@@ -12,6 +12,9 @@ from rlbox.cli.options import complete_target, shared, sources_option
 
 if TYPE_CHECKING:
     from rlbox.plan.egress import Contact
+    from rlbox.spec.artifact import Artifact
+    from rlbox.spec.project import Project
+    from rlbox.spec.target import Target
 
 
 @click.command()
@@ -47,16 +50,27 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact
     from rlbox.act.mirrors import probe_machine
     from rlbox.act.site import probe_site
     from rlbox.plan.egress import plan_egress
-    from rlbox.spec.artifact import artifacts
-    from rlbox.spec.load import load_hidden_hosts, load_profile, load_target
-    from rlbox.spec.lock import load_lock
+    from rlbox.spec.load import load_hidden_hosts, load_profile
 
-    target = load_target(app.project, name).target
+    target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)
-    lock = load_lock(app.project.lock_file(name))
-    files = artifacts(lock) if lock else ()
     facts = probe_egress(target, files, profile, probe_machine(probe_site()))
     return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
+
+
+def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
+    """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.spec.artifact import artifacts
+    from rlbox.spec.lock import load_lock
+
+    fixed = load_fixed_target(project, name)
+    lock = load_lock(project.lock_file(name))
+    baked = bake_fixes(fixed.fixes, fixed.target, stack_versions(fixed.target, lock))
+    env = {**baked.env({}), **fixed.target.env}
+    return fixed.target.model_copy(update={"env": env}), artifacts(lock) if lock else ()
 
 
 def _table(found: list[Contact]) -> str:

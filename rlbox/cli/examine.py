@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 
-from rlbox.act.doctor import BUDGET_S, examine_inside, is_inside
+from rlbox.act.doctor import BUDGET_S, examine_inside
+from rlbox.act.machine import in_image
 from rlbox.cli.app import App
 from rlbox.errors import WorkFailed
 from rlbox.plan.doctor import Report
 from rlbox.report.doctor_view import report_text, summary_line
 
 
-def examine(app: App, name: str | None, *, fix: bool, data: str | None, budget_s: float) -> int:
+def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
     """Examine where this runs, print what was found, and return rlbox's exit code."""
-    report = _examine(app, name, data, budget_s or BUDGET_S)
+    report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
         from rlbox.act.doctor_repair import repair
@@ -21,15 +22,15 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, budget_s
         done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
         for text in done:
             app.say(f"fix: {text}")
-        report = _examine(app, name, data, budget_s or BUDGET_S)
+        report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
     app.result({**report.as_json(), **({"fixed": done} if fix else {})}, report_text(report, verbose=app.verbosity > 0))
     app.say(summary_line(report))
     return WorkFailed.exit_code if report.failed else 0
 
 
-def _examine(app: App, name: str | None, data: str | None, budget_s: float) -> Report:
-    if is_inside():
+def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    if in_image():
         return examine_inside(dict(os.environ), budget_s)
     from rlbox.cli.examine_host import examine_host
 
-    return examine_host(app, name, data, budget_s)
+    return examine_host(app, name, data, gpus, budget_s)

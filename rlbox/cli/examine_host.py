@@ -16,15 +16,17 @@ from rlbox.act.probe_paths import probe_environment
 from rlbox.act.probe_processes import probe_running
 from rlbox.act.probe_threads import Probe, Probes
 from rlbox.cli.app import App
-from rlbox.errors import RlboxError
+from rlbox.cli.gpu_choice import choose_gpus, stack_needs, wished
+from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.plan.doctor import Report, load_report, merge, settle
 from rlbox.plan.doctor_disks import judge_places
 from rlbox.plan.doctor_env import judge_tokens
-from rlbox.plan.doctor_facts import Demands, demands_of
+from rlbox.plan.doctor_facts import Demands, demands_of, with_gpus
 from rlbox.plan.doctor_host import ImageNeeds, judge_driver, judge_engine, judge_image
 from rlbox.plan.doctor_network import Reached, judge_network
 from rlbox.plan.doctor_processes import judge_processes
 from rlbox.plan.doctor_stack import judge_unlocked
+from rlbox.plan.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.machine import image_needs
 from rlbox.spec.finding import Finding
@@ -34,16 +36,23 @@ _STARTING_S = 2.0  # what it takes to start and remove the container
 _GRACE_S = 0.6
 
 
-def examine_host(app: App, name: str | None, data: str | None, budget_s: float) -> Report:
-    """Return what is wrong with this host for a target (none: with what every target needs)."""
+def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    """Return what is wrong with this host for a target (none: with what every target needs).
+
+    Parameters
+    ----------
+    gpus
+        What `--gpus` says, empty for the target's own number.
+    """
     began = time.monotonic()
     image = app.image_plan(name) if name else None
-    demands = _demands(app, image)
+    wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
+    demands = with_gpus(_demands(app, image), str(wish.number or ("none" if wish.none else "all")))
     folder = _folder(image, data)
     inside: list[Report] = []
     probes = Probes(began + budget_s + _GRACE_S)
     if image:
-        probes.start({"image": lambda: _examine_image(image, folder, budget_s - _STARTING_S, inside)})
+        probes.start({"image": lambda: _examine_image(app, image, folder, gpus, budget_s, inside)})
     probes.start(_host_probes(app, image, demands, folder))
     probes.wait()
     findings, follows = settle(row for found in probes.findings.values() for row in found)
@@ -74,7 +83,7 @@ def _host_probes(app: App, image: ImagePlan | None, demands: Demands, folder: Pa
     folders = tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ()))))
     probes: dict[str, Probe] = {
         "engine": lambda: judge_engine(probe_engine(), demands),
-        "driver": lambda: judge_driver(probe_driver(), ImageNeeds(), demands),
+        "driver": lambda: judge_driver(probe_driver(), stack_needs(app, image, {}) if image else ImageNeeds(), demands),
         "tokens": lambda: judge_tokens(probe_environment(dict(os.environ), folders), demands),
         "processes": lambda: judge_processes(probe_running()),
         "network": lambda: _network(app, image, demands),
@@ -108,7 +117,9 @@ def _network(app: App, image: ImagePlan | None, demands: Demands) -> list[Findin
     )
 
 
-def _examine_image(image: ImagePlan, folder: Path | None, budget_s: float, inside: list[Report]) -> Iterable[Finding]:
+def _examine_image(
+    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: list[Report]
+) -> Iterable[Finding]:
     """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
     from rlbox.act.engine_api import find_image
     from rlbox.cli.build_image import is_current
@@ -121,7 +132,8 @@ def _examine_image(image: ImagePlan, folder: Path | None, budget_s: float, insid
         return judge_image("missing", image.target)
     if folder is not None and folder.is_dir():
         bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
-        report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", budget_s)
+        access = _access(app, image, gpus)
+        report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", access, budget_s - _STARTING_S)
         if isinstance(report, Report):
             inside.append(report)
         else:
@@ -129,7 +141,17 @@ def _examine_image(image: ImagePlan, folder: Path | None, budget_s: float, insid
     return judge_image("current" if is_current(image, found) else "outdated", image.target)
 
 
-def _in_container(image: ImagePlan, folder: Path, bytecode: str, budget_s: float) -> Report | list[Finding]:
+def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
+    """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
+    try:
+        return choose_gpus(app, image, gpus)
+    except (EngineError, NodeError):
+        return NO_GPUS
+
+
+def _in_container(
+    image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
+) -> Report | list[Finding]:
     from rlbox.act.command import run_command
     from rlbox.act.engine_api import engine_address, engine_is_here
     from rlbox.act.site import site_ca
@@ -148,6 +170,7 @@ def _in_container(image: ImagePlan, folder: Path, bytecode: str, budget_s: float
         data=str(folder),
         caller=caller(),
         ca_bundle=site_ca() if engine_is_here() else "",
+        gpus=gpus,
     )
     environ = {"DOCKER_HOST": engine_address()}
     words = ("docker", *client_words(plan, interactive=False, terminal=False))

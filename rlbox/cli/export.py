@@ -8,7 +8,7 @@ import click
 
 from rlbox.cli.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.plan.compose import GPU_ACCESS
+from rlbox.plan.compose import WAYS
 
 
 @click.command()
@@ -17,11 +17,12 @@ from rlbox.plan.compose import GPU_ACCESS
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
-@click.option("--gpus", type=click.Choice(GPU_ACCESS), help="compose: how its engine gives GPUs; default: runtime.")
+@click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
+@click.option("--way", type=click.Choice(WAYS), help="compose: how its engine gives GPUs; default: gpus.")
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run
 @shared
-def verb(app: App, name: str, form: str, image: str, gpus: str | None, output: str | None) -> None:
+def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> None:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
@@ -35,9 +36,9 @@ def verb(app: App, name: str, form: str, image: str, gpus: str | None, output: s
     """
     from rlbox.cli.export_target import export_text
 
-    if gpus and form != "compose":
-        raise click.UsageError("--gpus is for --to compose: apptainer takes --nv when it starts")
-    text = export_text(app, name, form, image=image, gpus=gpus or "runtime")
+    if (gpus or way) and form != "compose":
+        raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
+    text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
     if output and not app.dry_run:
         from rlbox.cli.export_target import write_export
 

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from rlbox.plan.apptainer import Exported
 
 
-def export_text(app: App, name: str, form: str, *, image: str, gpus: str) -> str:
+def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
     """Return the target in `form` (`compose`, `apptainer`).
 
     Raises
     ------
     SpecError
-        `image` is no name of an image or an archive where none can be used; or the lock to build from is not current.
+        `gpus` does not say which; `image` is no name of an image, or an archive where none can be used; or the lock to
+        build from is not current.
     """
     from rlbox.act.folders import cache_folder, make_folder
     from rlbox.plan.apptainer import plan_apptainer
@@ -31,7 +32,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str) -> str
         from rlbox.plan.image import container_defaults
 
         container = container_defaults(exported.target, exported.baked)
-        return plan_compose(exported.target, container, templates, bytecode, image=image, gpus=gpus)
+        return plan_compose(exported.target, container, templates, bytecode, image=image, gpus=gpus, way=way)
     if not image:
         from rlbox.cli.build_image import require_lock
 
@@ -45,7 +46,7 @@ def _exported(app: App, name: str) -> Exported:
     from rlbox.spec.lock import load_lock
 
     loaded = load_fixed_target(app.project, name)
-    patches = app.project.patches(name, [patch.file for patch in loaded.target.patches])
+    patches = app.project.patches(name, loaded.target.own_patches)
     texts = {path.name: path.read_text("utf-8") for path in patches}
     return plan_exported(loaded.target, load_lock(app.project.lock_file(name)), loaded.fixes, texts)
 

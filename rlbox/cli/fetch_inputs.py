@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rlbox.act.base_image import base_files
@@ -106,6 +106,7 @@ def _each_once(files: Sequence[Artifact]) -> tuple[Artifact, ...]:
 
 
 def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
+    files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
     plan = plan_inputs_artifact(lock.target, lock.text(), files)
     app.say(f"exporting {len(files)} files to {place}")
     if isinstance(place, Path):

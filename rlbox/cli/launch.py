@@ -40,6 +40,7 @@ class Wanted:
     force: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     env_file: str | None = None
+    gpus: str = ""
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,8 +26,8 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     """Find variables, flags, ports and commands that do not work (any more) in FILES, with line and working form.
 
     FILES are scripts, Dockerfiles, Python, YAML, TOML, notes with commands in them, folders of these, or - for
-    standard input; without FILES the specs and jobs of the project. A comment `# rlbox: ignore=RULE` on the line
-    switches a rule off. Exit 1 when there is an error among the findings.
+    standard input; without FILES the specs and jobs of the project, or with --target those of one. A comment
+    `# rlbox: ignore=RULE` on the line switches a rule off. Exit 1 when there is an error among the findings.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     problems: list[str] = []
     found: list[Finding] = []
     read = 0
-    for name, text in read_files(files or own_files(app), problems):
+    for name, text in read_files(files or own_files(app, target), problems):
         read += 1
         found += lint_text(name, text, rules, versions, where)
     shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
@@ -65,11 +66,26 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     return int(any(one.severity == "error" for one in found))
 
 
-def own_files(app: App) -> tuple[str, ...]:
-    """Return the specs and jobs of the project, and of rlbox where the project has none of the name."""
+def own_files(app: App, target: str | None) -> tuple[str, ...]:
+    """Return the specs and jobs of the project, and of rlbox where the project has none of the name.
+
+    The versions of one target say nothing about a job for another: with `target` only its own spec and jobs are.
+    """
     project = app.project
-    found = [*project.targets().values(), *project.jobs().values()]
-    return tuple(str(path) for path in found)
+    targets = [path for name, path in project.targets().items() if target in (None, name)]
+    jobs = [path for path in project.jobs().values() if not target or _target_of(app, path) in (None, target)]
+    return tuple(str(path) for path in (*targets, *jobs))
+
+
+def _target_of(app: App, job: Path) -> str | None:
+    """Return the target of a job; None for a file that cannot be read, of which lint says so."""
+    from rlbox.errors import SpecError
+    from rlbox.spec.load import load_toml
+
+    try:
+        return str(load_toml(job, app.project).get("target"))
+    except SpecError:
+        return None
 
 
 def facts_of(app: App, target: str | None) -> tuple[dict[str, str], Where]:

@@ -73,11 +73,13 @@ def _resolve(app: App, name: str, upgrade: Upgrade, sources: str, *, again: bool
     """Return the lock before and the lock now; `again` asks the sources even when the spec did not change."""
     from rlbox.act.lock import refresh_lock, resolve_lock
     from rlbox.cli.places import lock_places, unreached_explained
+    from rlbox.cli.stack import refuse_clash
     from rlbox.fixes.load import load_fixed_target
 
     target = load_fixed_target(app.project, name).target
+    refuse_clash(app, target)
     before = _before(app, name)
-    files = app.project.patches(name, [patch.file for patch in target.patches])
+    files = app.project.patches(name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
     if before and not again and not (upgrade.everything or upgrade.names):
         refreshed = refresh_lock(target, own_requirements(), before, patches)

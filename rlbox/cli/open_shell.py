@@ -11,23 +11,29 @@ from rlbox.errors import EngineError
 ENGINE_REFUSED = 125  # docker's own exit code for a container that never started
 
 
-def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None) -> int:
+def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
     """Run `command`, or a shell, in a container of the target's image and return its exit code.
 
     Parameters
     ----------
-    data
-        `--data`, if it was given.
+    data, gpus
+        `--data` and `--gpus`, if they were given.
     """
     from rlbox.act.disk import check_disk, data_folder
     from rlbox.act.engine_api import engine_is_here
     from rlbox.act.site import site_ca
     from rlbox.plan.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.plan.gpu_access import NO_GPUS
 
     image = app.image_plan(name)
     folder = data_folder(image.container, data)
     if not app.dry_run:
         check_disk(folder, 0, create=image.container.create)
+    access = NO_GPUS
+    if gpus or image.container.gpus or "RLBOX_GPUS" in os.environ:
+        from rlbox.cli.gpu_choice import choose_gpus
+
+        access = choose_gpus(app, image, gpus)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     plan = plan_container(
         image.tag,
@@ -39,6 +45,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None) 
         data=str(folder),
         caller=f"{os.getuid()}:{os.getgid()}",
         ca_bundle=site_ca() if engine_is_here() else "",
+        gpus=access,
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     if app.dry_run:

@@ -16,9 +16,10 @@ from rlbox.plan.image import ImagePlan
 @click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
 @click.option("--context", metavar="FOLDER", help="Also write the whole build context there, for plain docker build.")
+@click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run
 @shared
-def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> None:
+def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> None:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
     \b
@@ -28,6 +29,8 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> 
     """
     if context and (len(names) != 1 or check):
         raise click.UsageError("--context takes one target, and no --check")
+    if hermetic and not context:
+        raise click.UsageError("--hermetic says what --context carries")
     plans = [app.image_plan(name) for name in (names or tuple(app.project.targets()))]
     stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
     if check and stale:
@@ -35,7 +38,7 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None) -> 
     if not (check or app.dry_run):
         _write(app, stale)
     if context and not app.dry_run:
-        _write_context(app, plans[0], Path(context))
+        _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered})
     app.result(
         {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)},
@@ -69,13 +72,13 @@ def _write(app: App, files: dict[str, str]) -> None:
             ) from error
 
 
-def _write_context(app: App, plan: ImagePlan, folder: Path) -> None:
+def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     from rlbox.act.context import check_context_folder
     from rlbox.cli.build_image import BuildWish
     from rlbox.cli.build_inputs import prepare
 
     check_context_folder(folder)
-    prepare(app, plan, BuildWish(), folder)
+    prepare(app, plan, BuildWish(hermetic=hermetic), folder)
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

@@ -17,6 +17,7 @@ from rlbox.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.cli.app import App
 from rlbox.cli.data_disk import disk_of
 from rlbox.cli.follow import SPEC, run_files, specs_digest
+from rlbox.cli.gpu_choice import wished
 from rlbox.cli.launch import Start, Wanted, launch
 from rlbox.cli.run import job_secrets
 from rlbox.cli.start import DONE, Site, check_stage, unpassed
@@ -54,7 +55,7 @@ def resume(app: App, name: str, target: str | None, data: str | None, wanted: Wa
     if app.dry_run:
         return _show(app, run_dir, plan, job, wanted)
     wanted = wanted.having(job_secrets(app, job, plan.target, str(folder), wanted.env_file))
-    site = _site(app, plan, folder)
+    site = _site(app, plan, folder, wished(wanted.gpus) or plan.gpus)
 
     def prepare() -> Start:
         now = _take_up(app, run_dir, load_plan(run_dir), job, wanted)
@@ -83,11 +84,11 @@ def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wanted: Wanted) -> i
     return 0
 
 
-def _site(app: App, plan: RunPlan, data: Path) -> Site:
+def _site(app: App, plan: RunPlan, data: Path, gpus: str) -> Site:
     if plan.place == "docker":
         from rlbox.cli.run_docker import docker_site
 
-        return docker_site(app, plan.target, str(data))
+        return docker_site(app, plan.target, str(data), gpus)
     from rlbox.cli.run_here import here_site
 
     return here_site(app, plan.target, str(data))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.cli.app import App
+from rlbox.cli.gpu_choice import gpus_option
 from rlbox.cli.options import complete_job, dry_run, shared
 from rlbox.errors import SpecError
 
@@ -34,6 +35,7 @@ STACK_PYTHON = "/opt/venv/bin/python"
 @click.option("--place", type=click.Choice(["docker", "here"]), default="docker", help="In a container, or in place.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
+@gpus_option
 @click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on by itself.")
 @click.option("--resume", "run", metavar="RUN", help="Take RUN up again where it ended, in its own directory.")
 @click.option("--from", "first_stage", default="", metavar="STAGE", help="Begin with this stage.")
@@ -49,6 +51,7 @@ def verb(
     place: str,
     data: str | None,
     env_file: str | None,
+    gpus: str,
     detach: bool,
     run: str | None,
     first_stage: str,
@@ -70,9 +73,8 @@ def verb(
     from rlbox.plan.params import parse_settings, plan_values
     from rlbox.spec.load import load_job
 
-    wanted = Wanted(
-        detach=detach, first_stage=first_stage, force=force, settings=parse_settings(settings), env_file=env_file
-    )
+    told = parse_settings(settings)
+    wanted = Wanted(detach=detach, first_stage=first_stage, force=force, settings=told, env_file=env_file, gpus=gpus)
     if run:
         from rlbox.cli.resume import resume
 

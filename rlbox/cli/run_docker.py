@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlbox.act.container_note import ContainerNote, write_note
 from rlbox.act.disk import check_disk, data_folder
@@ -18,12 +19,14 @@ from rlbox.act.site import site_ca
 from rlbox.cli.app import App
 from rlbox.cli.build_image import is_current
 from rlbox.cli.follow import check_ports
+from rlbox.cli.gpu_choice import check_gpus, choose_gpus, image_env, wished
 from rlbox.cli.launch import Wanted
 from rlbox.cli.remote import go_over
 from rlbox.cli.run import caller, container_plan
 from rlbox.cli.start import start_new
 from rlbox.errors import EngineError
 from rlbox.plan.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
+from rlbox.plan.gpu_access import NO_GPUS, GpuAccess
 from rlbox.plan.image import ImagePlan
 from rlbox.plan.masks import SECRETS_VARIABLE
 from rlbox.plan.params import Values
@@ -39,34 +42,48 @@ BYTECODE = "PYTHONPYCACHEPREFIX"
 def run_docker(app: App, job: Job, values: Values, target: str, data: str | None, wanted: Wanted) -> int:
     """Run the job in a container of the target's image and return rlbox's exit code."""
     go_over(app, target, data, {name: secret.reveal() for name, secret in wanted.secrets.items()})
-    return start_new(app, docker_site(app, target, data), job, values, wanted)
+    return start_new(app, docker_site(app, target, data, wished(wanted.gpus)), job, values, wanted)
 
 
-def docker_site(app: App, target: str, data: str | None) -> DockerSite:
-    """Return the engine, the image and the data disk that runs of `target` take place on, all of them checked."""
+def docker_site(app: App, target: str, data: str | None, gpus: str) -> DockerSite:
+    """Return the engine, the image, the GPUs and the data disk that runs of `target` take place on, all checked.
+
+    Parameters
+    ----------
+    gpus
+        What `--gpus` says, empty for the target's own number.
+    """
     image = app.image_plan(target)
     folder = data_folder(image.container, data)
     check_disk(folder, image.container.need_gib, create=image.container.create)
-    bytecode = Path("cache/bytecode", target, _check_image(image))
-    return DockerSite(target=target, folder=folder, image=image, bytecode=bytecode, engine=DockerEngine.connect())
+    found = _check_image(image)
+    bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
+    access = choose_gpus(app, image, gpus)
+    check_gpus(app, image, access, image_env(found))
+    engine = DockerEngine.connect()
+    return DockerSite(
+        target=target, folder=folder, image=image, bytecode=bytecode, engine=engine, gpus=gpus, access=access
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DockerSite:
-    """Where runs of a target take place; `bytecode` is relative to the data disk `folder`."""
+    """Where runs of a target take place; `bytecode` is relative to the data disk `folder`, `gpus` is what was asked."""
 
     target: str
     folder: Path
     image: ImagePlan
     bytecode: Path
     engine: DockerEngine
+    gpus: str = ""
+    access: GpuAccess = NO_GPUS
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         mount = self.image.container.mount
         plan = container_plan(job, values, mount, run_id, self.target, secrets)
         env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
-        return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}")
+        return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> DockerStart:
         """Return the run, ready to start."""
@@ -83,6 +100,7 @@ class DockerSite:
             data=str(self.folder),
             caller=caller(),
             ca_bundle=site_ca() if engine_is_here() else "",
+            gpus=self.access,
         )
         if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
@@ -112,8 +130,8 @@ class DockerStart:
         return self.site.engine.running(self.plan.container)
 
 
-def _check_image(image: ImagePlan) -> str:
-    """Return a short name of the target's image; `EngineError` when it is missing or outdated."""
+def _check_image(image: ImagePlan) -> Mapping[str, Any]:
+    """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
     found = find_image(image.tag)
     if found is None:
         raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
@@ -121,4 +139,4 @@ def _check_image(image: ImagePlan) -> str:
         raise EngineError(
             f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
         )
-    return str(found["Id"]).rpartition(":")[2][:16]
+    return found

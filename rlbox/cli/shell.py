@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.cli.app import App
+from rlbox.cli.gpu_choice import gpus_option
 from rlbox.cli.options import complete_target, dry_run, shared
 
 
@@ -12,9 +13,10 @@ from rlbox.cli.options import complete_target, dry_run, shared
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
+@gpus_option
 @dry_run
 @shared
-def verb(app: App, name: str, command: tuple[str, ...], data: str | None) -> int:
+def verb(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str) -> int:
     """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
 
     \b
@@ -24,4 +26,4 @@ def verb(app: App, name: str, command: tuple[str, ...], data: str | None) -> int
     """
     from rlbox.cli.open_shell import open_shell
 
-    return open_shell(app, name, command, data)
+    return open_shell(app, name, command, data, gpus)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.act.probe_components import probe_components
 from rlbox.act.stack_place import find_stack, stack_here
 from rlbox.cli.app import App
-from rlbox.errors import WorkFailed
+from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.plan.component_parts import Part
 from rlbox.report.components_view import part_text, parts_data, parts_summary
 
@@ -30,22 +30,44 @@ def components_here(app: App, python: str, files: Sequence[str], timeout_s: floa
     seconds = time.monotonic() - began
     app.result(parts_data(parts, stack.python, seconds), "")
     app.say(parts_summary(parts, seconds))
-    return WorkFailed.exit_code if any(part.state == "failed" for part in parts) else 0
+    states = {part.state for part in parts}
+    return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
 
-def components_of(app: App, name: str, data: str | None, gpus: str, words: Sequence[str]) -> int:
-    """Test a target: where it was applied to this machine there, else in a container of its image."""
+def is_around(name: str) -> bool:
+    """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
+    here = stack_here()
+    if here and here.demands.target != name:
+        raise NodeError(
+            f"the stack here is that of target {here.demands.target!r}", where=here.python,
+            next_step=f"rlbox components, or rlbox components {name} outside of this container",
+        )  # fmt: skip
+    return here is not None
+
+
+def components_in_container(
+    app: App, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
+) -> int:
+    """Test a target's image in a container of its own."""
+    from rlbox.cli.open_shell import open_shell
+
+    return open_shell(app, name, ("/opt/rlbox/bin/rlbox", *_words(app, files, timeout_s)), data, gpus)
+
+
+def components_applied(app: App, name: str, data: str | None, files: Sequence[str], timeout_s: float) -> int:
+    """Test what `rlbox apply` laid on this machine, with the environment that runs have there."""
     from rlbox.act.apply_facts import read_record
     from rlbox.act.disk import data_folder
-    from rlbox.cli.open_shell import open_shell
     from rlbox.cli.place_here import find_layout, place_at
 
+    layout = find_layout(name, data_folder(app.image_plan(name).container, data))
+    if read_record(layout) is None:
+        raise NodeError(f"target {name} was not applied to this machine", next_step=f"rlbox apply {name}")
+    place = place_at(layout)
+    words = [*place.words, sys.executable, "-m", "rlbox", *_words(app, files, timeout_s)]
+    return subprocess.run(words, env=dict(place.env), check=False).returncode
+
+
+def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:
     flags = [*(["--json"] if app.as_json else []), *["-v"] * app.verbosity, *(["-q"] if app.verbosity < 0 else [])]
-    argv = ["components", *words, *flags]
-    image = app.image_plan(name)
-    layout = find_layout(name, data_folder(image.container, data))
-    if read_record(layout) is not None or stack_here():
-        place = place_at(layout)
-        done = subprocess.run([*place.words, sys.executable, "-m", "rlbox", *argv], env=dict(place.env), check=False)
-        return done.returncode
-    return open_shell(app, name, ("/opt/rlbox/bin/rlbox", *argv), data, gpus)
+    return ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *flags)

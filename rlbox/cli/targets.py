@@ -26,6 +26,6 @@ def verb(app: App) -> None:
             own = path.is_relative_to(app.project.folder)
             title = str(load_toml(path, app.project).get("title", ""))
             rows.append({"kind": kind, "name": name, "title": title, "source": "project" if own else "shipped"})
-    width = max(len(row["name"]) for row in rows)
+    width = max((len(row["name"]) for row in rows), default=0)
     text = "\n".join(f"{row['kind']:<7} {row['name']:<{width}}  {row['title']}" for row in rows)
     app.result({"found": rows}, text)

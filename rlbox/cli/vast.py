@@ -9,7 +9,7 @@ from rlbox.cli.vast_destroy import destroy
 from rlbox.cli.vast_search import search
 
 
-@click.group()
+@click.group(epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def verb() -> None:
     """Search offers of vast.ai that fit a target, create an instance of it, destroy it.
 

@@ -28,22 +28,20 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.act.page_cache import room_bytes
     from rlbox.act.warm import find_files, look_at, warm_files
     from rlbox.errors import WorkFailed
-    from rlbox.plan.warm import Warmed, check_room, resident_of
+    from rlbox.plan.warm import Warmed, check_room, plan_pieces, resident_of, with_residence
     from rlbox.report.warm_view import warm_view, warmed_text
 
-    files = look_at(find_files(paths))
-    found = Warmed(files=files, before=resident_of(files))
+    files = find_files(paths)
+    pieces = look_at(plan_pieces(files))
+    found = Warmed(files=with_residence(files, pieces), before=resident_of(pieces))
     if app.dry_run or found.resident == found.size:
         app.result(found.as_json(), warmed_text(found))
         return 0
     check_room(files, room_bytes())
-    with warm_view(found.size, live=app.interactive) as on_bytes:
-        warmed = warm_files(files, on_bytes)
+    with warm_view(sum(piece.length for piece in pieces if not piece.whole), live=app.interactive) as on_bytes:
+        warmed = warm_files(files, pieces, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))
     if warmed.warm is False:
-        raise WorkFailed(
-            "what was read did not stay in memory: something else needs it",
-            where=min(warmed.files, key=lambda file: (file.resident or 0) / max(file.size, 1)).path,
-            next_step="end what uses the memory, or warm fewer files; `rlbox warm PATH --dry-run` says what is there",
-        )
+        app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
+        return WorkFailed.exit_code
     return 0

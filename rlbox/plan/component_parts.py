@@ -12,7 +12,7 @@ from rlbox.plan.doctor_stack import LinkFacts, ProgramFacts, judge_link, judge_r
 from rlbox.spec.component import Component
 from rlbox.spec.finding import Finding
 
-State = Literal["ok", "failed", "no-gpu", "absent"]
+State = Literal["ok", "failed", "late", "no-gpu", "absent"]
 NO_GPU = "no GPU here"
 ABSENT = "not in this stack"
 _DRIVER = "libcuda.so.1"
@@ -20,7 +20,11 @@ _DRIVER = "libcuda.so.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of a stack: `no-gpu` could not be tested for want of a GPU, `absent` is not in the stack."""
+    """One part of a stack.
+
+    `late`: a busy machine did not come to its end; `no-gpu`: it cannot be tested without one; `absent`: the stack has
+    no such part.
+    """
 
     name: str
     state: State
@@ -71,14 +75,15 @@ def failed_part(name: str, findings: Iterable[Finding], seconds: float = 0.0) ->
 
 
 def late_part(name: str, facts: ProgramFacts) -> Part | None:
-    """Return a failed part for a program that did not end; None when it did."""
+    """Return a part whose program did not end: failed where it only waited, late where the machine was busy."""
     if facts.exit_code is not None:
         return None
-    waits = "it waits for something that does not come" if facts.idle else "the machine was busy"
-    return Part(
-        name=name, state="failed", detail=f"no answer in {facts.seconds:.0f} s: {waits}", seconds=facts.seconds,
-        next_step="look at it: py-spy dump --pid PID" if facts.idle else "try again with a larger --timeout",
-    )  # fmt: skip
+    late = f"no answer in {facts.seconds:.0f} s"
+    if facts.idle:
+        detail, remedy = f"{late}: it waits for something that does not come", "look at it: py-spy dump --pid PID"
+        return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
+    detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
+    return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
 
 
 def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:

@@ -97,9 +97,10 @@ class GpuAccess:
 
     def told(self) -> str:
         """Return it in words, as `0, 1 through CDI`."""
-        names = ", ".join(name.rpartition("=")[2].removeprefix("/dev/nvidia") for name in self.names or self.nodes)
+        names = [name.rpartition("=")[2] for name in self.names]
+        names += [name for node in self.nodes if (name := node.removeprefix("/dev/nvidia")).isdigit()]
         through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus", "devices": "plain devices"}[self.way]
-        return f"{names} through {through}" if through else "none"
+        return f"{', '.join(names)} through {through}" if through else "none"
 
 
 NO_GPUS = GpuAccess()

@@ -147,9 +147,8 @@ def plan_image(
         title=target.title,
         tag=image_tag(target.name),
         rendered={
-            f"images/{target.name}/Dockerfile": dockerfile,
+            **_forms(target, dockerfile, container, templates, bytecode),
             "Dockerfile.base": _BASE + text("base.j2"),
-            **_other_forms(target, container, templates, bytecode),
         },
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
@@ -167,14 +166,15 @@ def plan_image(
     )
 
 
-def _other_forms(
-    target: Target, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
+def _forms(
+    target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
 ) -> dict[str, str]:
-    """Return what is rendered of a target besides its Dockerfile, as far as its machines take it."""
+    """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
     from rlbox.plan.compose import committed_compose
     from rlbox.plan.onstart import committed_onstart
 
-    found = committed_compose(target, container, templates, bytecode)
+    found = {f"images/{target.name}/Dockerfile": dockerfile}
+    found |= committed_compose(target, container, templates, bytecode)
     return found | committed_onstart(target, templates, bytecode)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
@@ -26,7 +26,8 @@ class PatchRow:
     """A patch of a target.
 
     `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image;
-    `made_from` maps paths to checksums. `skip` says why the patch is left out, and is empty when it is not.
+    `made_from` maps paths to checksums. `skip` says why the patch is left out, and is empty when it is not. The diff is
+    `diff`, or the file `diff_from` of the image, which a git part has.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PatchRow:
     marker: str
     diff: str
     skip: str
+    diff_from: str = ""
 
 
 def patch_rows(
@@ -68,24 +70,27 @@ def patch_rows(
         for patch in fix.bake.patch:
             package, skip = chosen_package(patch, target, versions)
             into = fill(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
-                package, target, values["site"]
+                package, target, versions, values["site"]
             )
             rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, package, into, patch.diff, skip))
+    folders = {part.name: part.into for part in target.git}
     for own in target.patches:
         package, skip = chosen_package(own, target, versions)
-        rows.append(_row(own, own.file, "", package, own.into, texts.get(own.file, ""), skip))
+        row = _row(own, own.file, "", package, own.into, texts.get(own.file, ""), skip)
+        rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
     return tuple(rows)
 
 
 def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tuple[str, str]:
     """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
 
-    A git part has no version: there, content alone decides.
+    A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
+    its examples, it is left as it is: the package is what programs import.
     """
     against = []
     for text in patch.package:
         asked = Requirement(text)
-        if git_part(asked.name, target):
+        if _tree(asked.name, target, versions):
             return canonicalize_name(asked.name), ""
         holds, fact = has_package(text, versions)
         if holds:
@@ -107,7 +112,8 @@ def needs_patching(rows: Iterable[PatchRow]) -> bool:
 
 def patch_manifest(target: str, rows: Iterable[PatchRow]) -> str:
     """Return what templates/scripts/apply_patches.py reads, as JSON."""
-    data = {"schema": 1, "target": target, "patches": [asdict(row) for row in rows]}
+    patches = [{key: value for key, value in asdict(row).items() if key != "diff_from" or value} for row in rows]
+    data = {"schema": 1, "target": target, "patches": patches}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -136,8 +142,13 @@ def patch_lines(patch: FixPatch) -> tuple[str, ...]:
     return (f"patch {patch.name}", *(f"  {name}: {text}" for name, text in facts.items() if text), *made_from)
 
 
-def _folder(package: str, target: Target, site: str) -> str:
-    part = git_part(package, target) if package else None
+def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
+    """Return the git part of a name that no package of the stack has."""
+    return None if versions.get(canonicalize_name(name)) else git_part(name, target)
+
+
+def _folder(package: str, target: Target, versions: Versions, site: str) -> str:
+    part = _tree(package, target, versions) if package else None
     return part.into if part else site
 
 

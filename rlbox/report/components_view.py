@@ -7,7 +7,7 @@ from typing import Any
 
 from rlbox.plan.component_parts import Part
 
-_WORDS = {"ok": "ok", "failed": "failed", "no-gpu": "no GPU", "absent": "absent"}
+_WORDS = {"ok": "ok", "failed": "failed", "late": "late", "no-gpu": "no GPU", "absent": "absent"}
 _WIDTH = 18
 
 
@@ -23,6 +23,7 @@ def parts_summary(parts: Sequence[Part], seconds: float) -> str:
     counts = {state: sum(part.state == state for part in parts) for state in _WORDS}
     said = [f"{counts['ok']} ok"]
     said += [f"{counts['failed']} failed"] if counts["failed"] else []
+    said += [f"{counts['late']} not done in time"] if counts["late"] else []
     said += [f"{counts['no-gpu']} not tested: there is no GPU here"] if counts["no-gpu"] else []
     said += [f"{counts['absent']} not in this stack"] if counts["absent"] else []
     return f"components: {', '.join(said)}, {seconds:.1f} s"
@@ -30,6 +31,6 @@ def parts_summary(parts: Sequence[Part], seconds: float) -> str:
 
 def parts_data(parts: Sequence[Part], python: str, seconds: float) -> dict[str, Any]:
     """Return the test as JSON types."""
-    failed = [part.name for part in parts if part.state == "failed"]
+    failed, late = ([part.name for part in parts if part.state == state] for state in ("failed", "late"))
     rows = [part.as_json() for part in parts]
-    return {"python": python, "seconds": round(seconds, 2), "failed": failed, "parts": rows}
+    return {"python": python, "seconds": round(seconds, 2), "failed": failed, "late": late, "parts": rows}

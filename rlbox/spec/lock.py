@@ -163,7 +163,7 @@ def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
         "stack": [_set_fields(group, "wheels") for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
-        "patches": [patch.file for patch in target.patches],
+        "patches": [*target.own_patches],
         "runtime": sorted(runtime),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()

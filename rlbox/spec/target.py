@@ -169,10 +169,17 @@ class PatchFacts(Frozen):
 
 
 class PatchSource(PatchFacts):
-    """A unified diff in the target's folder `patches/`, applied to files of the image."""
+    """A unified diff, in the target's folder `patches/` or in one of its git parts, applied to files of the image."""
 
-    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
+    part: Literal[""] | Part = Field("", description="git part whose tree has the diff; empty: the folder patches/")
     into: AbsolutePath = Field(description="folder of the image that the diff's paths start in")
+
+    @model_validator(mode="after")
+    def _beside_the_spec(self) -> PatchSource:
+        if "/" in self.file and not self.part:
+            raise ValueError("file names a file of the folder patches/; set part for one of a git part")
+        return self
 
 
 class Hardware(Frozen):
@@ -278,6 +285,14 @@ class Target(Frozen):
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [f"two parts of the image have the name {name!r}" for name in twice]
         problems += [f"the name {name!r} of a part of the image is rlbox's own" for name in sorted(_OWN & set(names))]
+        parts = {tree.name for tree in self.git}
+        wanted = sorted({patch.part for patch in self.patches} - parts - {""})
+        problems += [f"patches: there is no git part {name!r}" for name in wanted]
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    @property
+    def own_patches(self) -> tuple[str, ...]:
+        """The files of the folder `patches/`, in order; what a git part has is pinned with it."""
+        return tuple(patch.file for patch in self.patches if not patch.part)

@@ -125,12 +125,19 @@ def patch_files(tree: Tree, patch: dict[str, Any]) -> list[dict[str, Any]]:
     if patch.get("skip"):
         return [row(patch["into"], "skipped", patch["skip"])]
     try:
-        changes = parse(patch["diff"])
+        changes = parse(patch["diff"] or diff_from(tree, patch.get("diff_from", "").lstrip("/")))
     except Conflict as conflict:
         return [row(patch["into"], "conflict", str(conflict))]
     if not changes:
         return [row(patch["into"], "conflict", "this is no unified diff")]
     return [patch_file(tree, patch, change) for change in changes]
+
+
+def diff_from(tree: Tree, path: str) -> str:
+    """Return a diff that lies in the tree itself."""
+    if (data := tree.read(path) if path else None) is None:
+        raise Conflict(f"there is no diff /{path}")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def row(path: str, state: str, why: str = "", **further: Any) -> dict[str, Any]:

@@ -84,6 +84,28 @@ def test_the_stack_of_an_applied_place(rlbox: Rlbox, folder: Folder, monkeypatch
     assert parts(said)["verl"]["detail"] == "the lock has verl, and verl is not there"
 
 
+def test_the_image_of_another_target(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("p/opt/rlbox/share/lock.json", json.dumps({"target": "local"}))
+    monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
+    said = rlbox("components", "vast-5090")
+    assert said.code == 5
+    assert said.err.startswith("rlbox: error: the stack here is that of target 'local'\n")
+
+
+def test_a_target_on_a_host_is_tested_in_a_container(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr("rlbox.cli.open_shell.open_shell", lambda app, *words: asked.append(words) or 7)
+    assert rlbox("components", "local", "--file", "/data/a", "--gpus", "2", "--json").code == 7
+    command = ("/opt/rlbox/bin/rlbox", "components", "--file=/data/a", "--timeout=300", "--json")
+    assert asked == [("local", command, None, "2")]
+
+
+def test_a_target_that_was_not_applied(rlbox: Rlbox) -> None:
+    said = rlbox("components", "local", "--place", "here")
+    assert said.code == 5
+    assert said.err == ("rlbox: error: target local was not applied to this machine\n  next:  rlbox apply local\n")
+
+
 def test_no_stack_here(rlbox: Rlbox) -> None:
     said = rlbox("components")
     assert said.code == 5

@@ -22,7 +22,7 @@ SMALL = Finding(
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
     """What the examinations of a test find, one after the other."""
     reports: list[Report] = []
-    monkeypatch.setattr("rlbox.cli.examine._examine", lambda app, name, data, budget_s: reports.pop(0))
+    monkeypatch.setattr("rlbox.cli.examine._examine", lambda app, name, data, gpus, budget_s: reports.pop(0))
     return reports
 
 

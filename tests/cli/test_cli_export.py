@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from fakes import CHECKOUT, Folder, Rlbox
+from fakes import Folder, Rlbox
 
-from rlbox.spec.load import load_fixes
-from rlbox.spec.project import Project
-
+pytestmark = pytest.mark.usefixtures("remembering")
 COMPOSE = "# Rendered by `rlbox export mine --to compose` from images/mine/target.toml"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def catalogue() -> Iterator[None]:
-    """The catalogue of fixes is read once; reading it is most of the time of these tests."""
-    fixes = load_fixes(Project(folder=CHECKOUT))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlbox.fixes.load.load_fixes", lambda project: fixes)
-        yield
 
 
 def test_it_prints(rlbox: Rlbox, folder: Folder) -> None:
@@ -56,7 +43,8 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
     ("words", "code", "says"),
     [
         (("--to", "apptainer"), 2, "the lock of target mine is missing"),
-        (("--to", "apptainer", "--gpus", "cdi"), 2, "--gpus is for --to compose"),
+        (("--to", "apptainer", "--way", "cdi"), 2, "--gpus and --way are for --to compose"),
+        (("--to", "compose", "--gpus", "0"), 2, "--gpus '0' does not say which GPUs"),
         (("--to", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
         (("--to", "compose", "--image", "A B"), 2, "A B"),
         (("--to", "compose", "-o", "/dev/null/x"), 5, "the export cannot be written"),

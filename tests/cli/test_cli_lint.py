@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from fakes import CASES, CHECKOUT, TARGET, Folder, Rlbox
+from fakes import CASES, CHECKOUT, JOB, TARGET, Folder, Rlbox
 
 BAD = CASES / "lint" / "bad.sh"
 GOOD = CASES / "lint" / "good.sh"
@@ -101,6 +101,16 @@ def test_without_files_the_specs_and_jobs(rlbox: Rlbox, folder: Folder) -> None:
     said = rlbox("lint")
     assert said.code == 1
     assert "images/mine/target.toml:12:17: error: NCCL has no variable NCCL_TIMEOUT" in said.out
+
+
+def test_without_files_a_target_is_linted_with_its_own_jobs(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    folder.job("own", JOB.replace('["true"]', '["ray", "shutdown"]'))
+    folder.job("other", JOB.replace('["true"]', '["ray", "shutdown"]').replace("mine", "local"))
+    folder.job("broken", "target =")
+    files = {one["file"] for one in rlbox("lint", "--target", "mine", "--json").data["findings"]}
+    assert {os.path.basename(name) for name in files} == {"own.toml"}
+    assert rlbox("lint", "--target", "mine", "--json").data["files"] == 3
 
 
 def test_a_target_decides_by_its_versions(rlbox: Rlbox, folder: Folder) -> None:

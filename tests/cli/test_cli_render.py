@@ -9,7 +9,10 @@ from rlbox.act.bootstrap import rootfs_path
 from rlbox.cli.app import App
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
-SHIPPED = [BASE, *(f"images/{name}/Dockerfile" for name in ("a800-cn", "cluster-2node", "local", "vast-5090"))]
+COMPOSE = "images/mine/compose.yaml"
+# A folder of a target holds its spec, its lock, and what is rendered from them.
+RENDERED = [path for path in CHECKOUT.glob("images/*/*") if path.is_file() and path.suffix not in (".toml", ".json")]
+SHIPPED = [BASE, *sorted(path.relative_to(CHECKOUT).as_posix() for path in RENDERED)]
 
 
 def all_are(state: str) -> str:
@@ -26,7 +29,9 @@ def test_into_an_empty_folder(rlbox: Rlbox, folder: Folder) -> None:
 
 def test_one_target(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine")
-    assert rlbox("render", "mine") == Said(code=0, out=f"{BASE}  written\n{MINE}  written\n", err="")
+    assert rlbox("render", "mine") == Said(
+        code=0, out=f"{BASE}  written\n{MINE}  written\n{COMPOSE}  written\n", err=""
+    )
     assert LOCAL not in folder.files()
 
 
@@ -36,8 +41,8 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
     assert said.data == {
         "schema": 1,
         "targets": ["mine", "local"],
-        "files": [BASE, LOCAL, MINE],
-        "changed": [BASE, LOCAL, MINE],
+        "files": [BASE, LOCAL, "images/local/compose.yaml", MINE, COMPOSE],
+        "changed": [BASE, LOCAL, "images/local/compose.yaml", MINE, COMPOSE],
     }
     assert rlbox("render", "mine", "local", "--json").data["changed"] == []
 
@@ -117,6 +122,11 @@ def test_context_takes_one_target(rlbox: Rlbox, folder: Folder, words: list[str]
     assert folder.files() == ["images/mine/target.toml"]
 
 
+def test_what_a_context_carries_is_said_of_a_context(rlbox: Rlbox) -> None:
+    said = rlbox("render", "local", "--hermetic")
+    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: --hermetic says what --context carries")
+
+
 @pytest.mark.allow("sockets")
 def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket) -> None:
     folder.target("mine")
@@ -168,7 +178,7 @@ def test_an_unknown_target(rlbox: Rlbox, folder: Folder) -> None:
         out="",
         err="rlbox: error: unknown target 'locl' (did you mean 'local'?)\n"
         f"  where: {folder.path}/images and {CHECKOUT}/images\n"
-        "  next:  choose one of: a800-cn, cluster-2node, local, vast-5090\n",
+        "  next:  choose one of: a800-cn, a800-cn-slime, cluster-2node, local, vast-5090, vast-5090-verl\n",
     )
 
 

@@ -89,7 +89,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tow"], "unknown job 'tow' (did you mean 'two'?)\n  where: {jobs}\n  next:  choose one of: smoke, two"),
+        (["tow"], "unknown job 'tow' (did you mean 'two'?)\n  where: {jobs}\n  next:  choose one of: gkd, grpo, holdem, sft, smoke, two, xdan"),
         (["two", "--profile", "lern"], "job two has no profile 'lern'\n  next:  choose one of: learn"),
         (["two", "--set", "rounds"], "--set rounds: no '=' in it\n  next:  write --set NAME=VALUE"),
         (
@@ -101,7 +101,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
         (
             ["two", "--target", "min"],
             "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: "
-            "a800-cn, cluster-2node, local, mine, vast-5090",
+            "a800-cn, a800-cn-slime, cluster-2node, local, mine, vast-5090, vast-5090-verl",
         ),
     ],
 )

@@ -25,17 +25,22 @@ hardware.platform = ""
 hardware.region = ""
 hardware.cuda_driver = ""
 fixes.off = {}
+compat.off = {}
 base.bootstrap = "debian:bookworm"
 base.suites = []
 base.image = ""
 base.packages = []
+base.holds = {}
+base.holds_apt = []
 python.version = "3.11"
 python.interpreter = "/usr/bin/python3"
 python.platform = "x86_64-unknown-linux-gnu"
 python.exclude = []
 python.build = ["setuptools", "wheel"]
+python.before = ""
 stack[0].name = "tools"
 stack[0].packages = ["six==1.16.0"]
+stack[0].wheels = []
 stack[0].source = "python"
 stack[0].channel = ""
 git = []
@@ -59,9 +64,16 @@ disk.mount = "/data"
 disk.host = "~/disk"
 disk.create = true
 disk.need_gib = 1.0
+vast.mode = "ssh"
+vast.gpu_name = ""
+vast.image = ""
+vast.options = ""
+vast.max_price = 0.0
+vast.min_reliability = 0.95
 """
 
-SHIPPED = ["a800-cn", "cluster-2node", "local", "vast-5090"]
+SHIPPED = ["a800-cn", "a800-cn-slime", "cluster-2node", "local", "vast-5090", "vast-5090-verl"]
+JOBS = ["gkd", "grpo", "holdem", "sft", "small", "smoke", "xdan"]
 
 
 def test_a_target(rlbox: Rlbox, folder: Folder) -> None:
@@ -98,7 +110,8 @@ def test_an_unknown_name(rlbox: Rlbox, engine: EngineSocket) -> None:
         code=2,
         out="",
         err="rlbox: error: unknown target or job 'smoek' (did you mean 'smoke'?)\n"
-        "  next:  choose one of: a800-cn, cluster-2node, local, vast-5090, smoke\n",
+        "  next:  choose one of: a800-cn, a800-cn-slime, cluster-2node, local, vast-5090, vast-5090-verl, gkd, grpo, "
+        "holdem, sft, smoke, xdan\n",
     )
 
 
@@ -133,13 +146,13 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
     said = rlbox("targets")
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert [line.split()[1] for line in lines] == [*SHIPPED[:3], "my-target", *SHIPPED[3:], "small", "smoke"]
-    assert lines[2:4] == ["target  local          CPU on any machine", "target  my-target      smallest target"]
-    assert lines[-2:] == [
-        "job     small          smallest job",
-        "job     smoke          hold'em decisions: train-only, rollout-only, RL loop on CPU",
+    assert [line.split()[1] for line in lines] == [*SHIPPED[:4], "my-target", *SHIPPED[4:], *JOBS]
+    assert lines[3:5] == ["target  local           CPU on any machine", "target  my-target       smallest target"]
+    assert lines[-3:-1] == [
+        "job     small           smallest job",
+        "job     smoke           hold'em decisions: train-only, rollout-only, RL loop on CPU",
     ]
-    assert rlbox("targets", "--json").data["found"][2:4] == [
+    assert rlbox("targets", "--json").data["found"][3:5] == [
         {"kind": "target", "name": "local", "title": "CPU on any machine", "source": "shipped"},
         {"kind": "target", "name": "my-target", "title": "smallest target", "source": "project"},
     ]
@@ -171,7 +184,7 @@ def test_completion_of_an_unknown_shell(rlbox: Rlbox) -> None:
         ("rlbox run", ["run", "runs"]),
         ("rlbox build l", ["local"]),
         ("rlbox render mine m", ["mine"]),
-        ("rlbox run s", ["smoke"]),
+        ("rlbox run s", ["sft", "smoke"]),
         ("rlbox show --schema j", ["job"]),
         ("rlbox run smoke --pl", ["--place"]),
         ("rlbox build --project EMPTY m", []),

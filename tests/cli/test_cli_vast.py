@@ -176,6 +176,8 @@ def test_without_the_client(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> No
     said = rlbox("vast", "search", "vast-5090")
     assert said.code == 5
     assert "pip install 'rlbox[vast]'" in said.err
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run")
+    assert (said.code, "(assumed: the ceiling)" in said.out) == (0, True)
 
 
 def test_another_target_is_not_for_the_platform(rlbox: Rlbox) -> None:

@@ -6,11 +6,14 @@ a process limit far below the number of cores times 16, Jupyter on 8080, and an 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from enginebox import CHECKOUT, docker
 from faultbox import SPEC, STACK, _tar, lab_env, tag, tomllib
@@ -24,7 +27,6 @@ from rlbox.spec.merge import merge
 from rlbox.spec.project import Project
 from rlbox.spec.target import Target
 
-NAME = "lab-cc"  # what the lock in the lab's image is of
 OVER = """
 [hardware]
 platform = "vast"
@@ -33,6 +35,8 @@ mount = "/workspace"
 need_gib = 8.0
 [env]
 FROM_IMAGE = "yes"
+"""
+WITH_SANDBOX = """
 [[git]]
 name = "sandbox"
 url = "https://github.com/bytedance/SandboxFusion"
@@ -49,6 +53,7 @@ GIVEN = {
     "VAST_TCP_PORT_22": "40022",
 }
 LINES = "one\ntwo"
+NONE: Mapping[str, Any] = MappingProxyType({})
 # Without a line feed at the end, with a name twice, a line of Windows, something that is no assignment.
 ODD = r"""
 printf 'PATH="/usr/local/sbin:/usr/bin:/bin"\r\nexport MINE="stays"\n\n# a note\nSPACED=old\n' >/etc/environment
@@ -72,19 +77,20 @@ set -e
 mkdir -p /run/sshd "$HOME/.ssh" /opt/sandbox/uvicorn
 chmod 700 "$HOME" "$HOME/.ssh"
 touch /opt/sandbox/uvicorn/__init__.py
-[ -e /key ] || {{
-    {ODD}
-    ssh-keygen -q -A
-    ssh-keygen -q -t ed25519 -N '' -f /key
-    cp /key.pub "$HOME/.ssh/authorized_keys"
+[ -e /booted ] || {{ {ODD}
+    touch /booted
 }}
-env -i /usr/sbin/sshd -p 2222
-env -i /usr/sbin/cron
+if command -v cron >/dev/null; then
+    [ -e /key ] || {{ ssh-keygen -q -A && ssh-keygen -q -t ed25519 -N '' -f /key; }}
+    cp /key.pub "$HOME/.ssh/authorized_keys"
+    env -i /usr/sbin/sshd -p 2222
+    env -i /usr/sbin/cron
+fi
 env -i /usr/bin/python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1 &
 """
 # Everything that a start may change, but for times.
 STATE = r"""
-{ cat /etc/environment /etc/rlbox/environment.sh /etc/bash.bashrc /workspace/onstart.status; crontab -l; } |
+{ cat /etc/environment /etc/rlbox/environment.sh /etc/bash.bashrc /workspace/onstart.status; crontab -l; } 2>/dev/null |
     sed '/RLBOX_INIT/d' | sha256sum
 ls -A /workspace /run /etc/rlbox | grep -v keep-running
 pgrep -fc 'uvicor[n] sandbox.server' || true
@@ -99,6 +105,7 @@ SHELLS = {
     ),
     "jupyter terminal": "env -i HOME=$HOME SHELL=/bin/bash TERM=xterm bash -l -c env",
     "interactive": "env -i HOME=$HOME bash -ic env 2>/dev/null",
+    "su": "env -i su root -c env",
     # Debian's cron carries out @reboot when it is started; what it gives a job is the same at any other time.
     "cron": (
         "rm -f /tmp/cron; { crontab -l; echo '@reboot env >/tmp/cron.new; mv /tmp/cron.new /tmp/cron'; } | crontab -;"
@@ -106,14 +113,15 @@ SHELLS = {
         " while [ ! -s /tmp/cron ]; do sleep 0.1; done; cat /tmp/cron"
     ),
 }
+BARE_SHELLS = ("jupyter terminal", "interactive", "su")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VastInstance:
-    """A running imitation; `script` is the path of its on-start script."""
+    """A running imitation; `bare` has neither sshd nor cron nor the sandbox."""
 
     name: str
-    script: str = "/onstart.sh"
+    bare: bool
 
     def sh(self, text: str, timeout_s: float = 120) -> tuple[int, str]:
         """Carry out shell text as the platform does: with the container's environment. Returns exit code and output."""
@@ -121,13 +129,14 @@ class VastInstance:
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s)
         return done.returncode, done.stdout
 
-    def start(self) -> tuple[int, str]:
-        """Run the on-start script to its end."""
-        return self.sh(f"sh {self.script}")
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file."""
+        words = ["docker", "exec", "--interactive", self.name, "sh", "-c", f"cat >{path}"]
+        subprocess.run(words, input=data, check=True, timeout=60)
 
     def cut(self, after_s: float) -> None:
         """Run the on-start script and kill it, with what it runs, after a while."""
-        self.sh(f"setsid sh {self.script} >/dev/null 2>&1 & sleep {after_s:.3f}; kill -9 -$! 2>/dev/null; wait")
+        self.sh(f"setsid sh /onstart.sh >/dev/null 2>&1 & sleep {after_s:.3f}; kill -9 -$! 2>/dev/null; wait")
 
     def restart(self) -> None:
         """Kill the container without warning and start it again, as a stop and start of the instance does."""
@@ -145,50 +154,58 @@ class VastInstance:
 
     def shells(self) -> dict[str, dict[str, str]]:
         """The environment that each kind of shell has, by its kind."""
-        return {kind: _environment(self.sh(f"cd /; unset SPACED; {text}", 90)[1]) for kind, text in SHELLS.items()}
+        kinds = [kind for kind in SHELLS if not self.bare or kind in BARE_SHELLS]
+        text = "".join(f"\necho @@{kind}\n{SHELLS[kind]}" for kind in kinds)
+        parts = self.sh(f"cd /; unset SPACED; {text}")[1].split("@@")[1:]
+        return {part.partition("\n")[0]: _environment(part) for part in parts}
 
 
 def _environment(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def spec() -> Target:
-    """The lab's target as one of vast.ai."""
-    lab = tomllib.loads(SPEC.format(packages='["python3"]', stack=str(list(STACK["cc"])).replace("'", '"')))
-    data = {**merge(merge(load_toml(DEFAULTS), lab), tomllib.loads(OVER)), "name": NAME}
+def spec(image: str) -> Target:
+    """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
+    lab = tomllib.loads(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
+    over = tomllib.loads(OVER + ("" if image == "bare" else WITH_SANDBOX))
+    data = {**merge(merge(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
     return check_spec(Target, data, "tests/engine/vastinstance.py")
 
 
 @contextmanager
-def vast_instance(added: str = "", *, pids: int = 400) -> Iterator[VastInstance]:
-    """An instance of the lab's image, with all that fixes bake for it, as the platform has just started it."""
-    target = spec()
+def vast_instance(
+    added: str = "", *, image: str = "cc", env: Mapping[str, str] = NONE, files: Mapping[str, bytes] = NONE
+) -> Iterator[VastInstance]:
+    """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
+    target = spec(image)
     baked = bake_fixes(load_fixes(Project(folder=CHECKOUT)), target, stack_versions(target, None))
-    inherited = lab_env("cc")
-    env = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
+    inherited = lab_env(image)
+    given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES, **env}
     script = plan_onstart(target, [CHECKOUT / "templates"], None, added).text
-    files = [
+    laid = [
         *baked.files,
         ImageFile(path="/onstart.sh", mode="0644", text=script),
         ImageFile(path="/opt/sandbox/uvicorn/__main__.py", mode="0644", text=SANDBOX),
         # Doctor takes ten seconds and has tests of its own.
         ImageFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
     ]
-    one = VastInstance(name=f"rlbox-vast-{uuid.uuid4().hex[:12]}")
+    one = VastInstance(name=f"rlbox-vast-{uuid.uuid4().hex[:12]}", bare=image == "bare")
     words = [
         "create",
         "--init",
         f"--name={one.name}",
         "--label=rlbox.test=vast",
         "--network=none",
-        f"--pids-limit={pids}",
+        "--pids-limit=400",
     ]
-    words += [f"--env={key}={value}" for key, value in env.items() if value != inherited.get(key)]
+    words += [f"--env={key}={value}" for key, value in given.items() if value != inherited.get(key)]
     try:
-        docker(*words, "--entrypoint=sleep", tag("cc"), "infinity")
-        _copy(one.name, _tar(files, dict(baked.links)))
+        docker(*words, "--entrypoint=sleep", tag(image), "infinity")
+        _copy(one.name, _tar(laid, dict(baked.links)))
         docker("start", one.name)
         one.boot()
+        for path, data in files.items():
+            one.put(path, data)
         yield one
     finally:
         subprocess.run(["docker", "rm", "--force", one.name], capture_output=True)

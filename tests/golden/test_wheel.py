@@ -86,7 +86,8 @@ def test_a_target_of_the_user_needs_nothing_in_the_package(wheel: Path, tmp_path
     (project / "images/mine/target.toml").write_text('include = "local"\n[env]\nMINE = "1"\n')
     before = {path: path.stat().st_mtime_ns for path in wheel.rglob("*") if path.suffix != ".pyc"}
     done = rlbox(wheel, project, "render", "mine")
-    assert (done.returncode, done.stdout) == (0, "Dockerfile.base  written\nimages/mine/Dockerfile  written\n")
+    names = ("Dockerfile.base", "images/mine/Dockerfile", "images/mine/compose.yaml")
+    assert (done.returncode, done.stdout) == (0, "".join(f"{name}  written\n" for name in names))
     text = (project / "images/mine/Dockerfile").read_text()
     assert 'MINE="1"' in text
     shown = [line.split()[:2] for line in rlbox(wheel, project, "targets").stdout.splitlines()]

@@ -101,6 +101,7 @@ def test_only_earlier_checkpoints_with_an_export_lose_their_shards(tmp_path: Pat
 def run_train(tmp_path: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
     words = ["--title", "Phase 1 SFT - Smoke Test", "--says", "1 GPU, 10 steps", "--done", "Smoke test passed!"]
     words += ["--checkpoints", str(tmp_path / "a b"), "--steps", "10", "--save-every", "5"]
+    words += ["--exports", str(tmp_path / "exports.json")]
     words += ["--metrics", str(tmp_path / "m.jsonl"), *more, "--", sys.executable, "-c", command]
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sft import train; train.main()"
     argv = (sys.executable, "-c", code, str(Path(__file__).parents[2] / "jobs"), *words)
@@ -114,6 +115,7 @@ def test_the_export_is_proved_and_the_exit_code_kept(tmp_path: Path) -> None:
     assert good.returncode == 0, good.stderr
     assert "Phase 1 SFT - Smoke Test\n  1 GPU, 10 steps" in good.stdout
     assert good.stdout.endswith("  [PASS] HF model checkpoint found\nSmoke test passed!\n")
+    assert list(json.loads((tmp_path / "exports.json").read_text())) == ["5", "10"]
     assert run_train(tmp_path, "raise SystemExit(3)").returncode == 3
     (tmp_path / "a b/global_step_10/huggingface/config.json").unlink()
     bad = run_train(tmp_path, "")
@@ -134,6 +136,14 @@ def test_the_corridor() -> None:
     assert [line[:6] for line in rising] == ["[INFO]"]
     spike = corridor.notes([], [], [(step, 50.0 if step == 7 else 1.0) for step in range(10)])
     assert "50 times the median" in spike[0]
+
+
+def test_a_flat_loss_is_said_unless_the_training_was_resumed() -> None:
+    falling = [(step, 3 - step / 20) for step in range(1, 21)]
+    level = [(step, 2.5) for step, _ in falling]
+    assert corridor.flat(falling) == []
+    assert corridor.flat(level)[0].startswith("[FAIL] train/loss does not fall within 20 steps: 2.500 to 2.500")
+    assert corridor.flat([(step + 300, value) for step, value in level]) == []
 
 
 def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:

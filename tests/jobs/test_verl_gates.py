@@ -82,11 +82,15 @@ def training(losses: list[float]) -> list[str]:
 
 
 def test_training_must_begin_to_learn_and_may_over_fit(tmp_path: Path) -> None:
-    files = exports("phase1_sft_qwen7b_coder", 100, 378)
+    files = {"exports.json": {"text": '{"100": "a"}'}}
     good = verdict("sft", "train", tmp_path / "a", training([2.6 - 0.05 * step for step in range(25)]), files)
     assert good.passed, good.text
-    flat = verdict("sft", "train", tmp_path / "b", training([2.5] * 25), files)
-    assert (flat.passed, flat.kind) == (False, "metric")
+    resumed = verdict("sft", "train", tmp_path / "b", [sft_line(378, 0.4), *training([0.4])], files)
+    assert resumed.passed, resumed.text
+    level = "[FAIL] train/loss does not fall within 20 steps: 2.500 to 2.500; look at the learning rate and the data"
+    flat = verdict("sft", "train", tmp_path / "c", [level, *training([2.5] * 25)], files)
+    assert (flat.passed, flat.kind) == (False, "forbid")
+    assert verdict("sft", "train", tmp_path / "d", training([2.5] * 5), {}).kind == "file"
 
 
 def grpo_line(step: int) -> str:

@@ -256,6 +256,7 @@ ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": 
 def test_what_is_said() -> None:
     assert choose_access(GpuWish(count=2), CDI).told() == "0, 1 through CDI"
     assert choose_access(GpuWish(count=2), RUNTIME).told() == "2 through the engine's --gpus"
+    assert choose_access(GpuWish(count=1), PLAIN).told() == "0 through plain devices"
     assert assumed_access(GpuWish(count=2)).names == NAMES[:2]
     assert (assumed_access(GpuWish(count=ALL)).names, assumed_access(GpuWish()).way) == (NAMES[2:], "none")
 

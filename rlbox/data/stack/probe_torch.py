@@ -1,8 +1,8 @@
 """Run by the stack's own interpreter: import torch, calculate on CPU and GPUs, load compiled extensions.
 
 It writes one JSON object a line, so that what it reached is known when it dies: {"step": "import", "ok": true, …}.
-Paths of extensions come by stdin, one a line. Nothing of rlbox is imported; torch is imported by name, for rlbox lives
-without it.
+Paths of extensions come by stdin, one a line. An argument (120) is what Triton compiles for where no GPU is.
+Nothing of rlbox is imported; torch is imported by name, for rlbox lives without it.
 """
 
 from __future__ import annotations
@@ -85,19 +85,37 @@ def add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads th
 
 def compile_a_kernel(torch: Any) -> None:
     """Let Triton compile and run one kernel, which needs a C compiler and the driver's library."""
-    if not torch.version.cuda or not torch.cuda.is_available():
+    if not torch.version.cuda or not (torch.cuda.is_available() or sys.argv[1:]):
         return
     try:
         triton = importlib.import_module("triton")
     except ImportError:
         return
     globals()["tl"] = importlib.import_module("triton.language")
+    if not torch.cuda.is_available():
+        compile_for(triton, int(sys.argv[1]))
+        return
     numbers = torch.zeros(100, device="cuda")
     try:
         triton.jit(add_one)[(1,)](numbers, 100)
         say("triton", ok=bool((numbers == 1).all()), error="")
     except Exception as error:
         say("triton", ok=False, error=in_words(error))
+
+
+def compile_for(triton: Any, arch: int) -> None:
+    """Let Triton compile the kernel to machine code for an architecture, which takes no driver; nothing is run."""
+    try:
+        source = importlib.import_module("triton.compiler").ASTSource
+        target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+        kernel = source(fn=triton.jit(add_one), signature={"pointer": "*fp32", "length": "i32"}, constexprs={})
+    except (ImportError, AttributeError, TypeError):
+        return  # a Triton that is called in another way
+    try:
+        made = triton.compile(kernel, target=target)
+        say("triton-compile", ok="cubin" in made.asm, arch=f"sm_{arch}", error="")
+    except Exception as error:
+        say("triton-compile", ok=False, arch=f"sm_{arch}", error=in_words(error))
 
 
 def load_each(paths: list[str]) -> None:

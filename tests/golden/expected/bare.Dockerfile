@@ -28,6 +28,7 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     sh /opt/tools/install.sh runtime
 
 # ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
 FROM rlbox.tools AS rlbox.venv
 ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv '/opt/python'"'"'s/bin/python3'
@@ -95,5 +96,5 @@ LABEL org.opencontainers.image.title="nothing but one group" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="12b7155bf474645deaabe18b3507e7fe10f33ea8b9acc749a947b072c404536e" \
+      rlbox.spec="f0dce28b05af7fab52c1f81b79bf10657e29f8e20e09a8d1afd70be84f8ef5e3" \
       rlbox.target="bare"

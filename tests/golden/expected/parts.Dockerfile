@@ -28,6 +28,7 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     sh /opt/tools/install.sh runtime
 
 # ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
 FROM rlbox.tools AS rlbox.venv
 ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv /usr/bin/python3
@@ -38,8 +39,8 @@ ARG SOURCE_DATE_EPOCH
 COPY requirements/tools.large.txt requirements/build.txt /opt/tools/
 RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
     --mount=type=bind,source=wheels/tools.large,target=/run/rlbox/wheels \
+    UV_NO_CACHE=1 \
     sh /opt/tools/install.sh layer /usr/bin/python3 tools.large
 
 # tools: six, rich
@@ -156,5 +157,5 @@ LABEL org.opencontainers.image.title="all that an image can be made of" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv tokenizers-parallelism torch-ext-abi-mismatch trainer-overwrites-nccl-debug unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.patches="trainer-overwrites-nccl-debug/sft-trainer trainer-overwrites-nccl-debug/sft-trainer-ray trainer-overwrites-nccl-debug/fsdp-sft-trainer trainer-overwrites-nccl-debug/main-generation trainer-overwrites-nccl-debug/main-generation-server six.diff verl.diff" \
-      rlbox.spec="127cf3a348ae38e4c63d5e4b350e79796afd7e354b0b7a9a837730b0b10584f0" \
+      rlbox.spec="6b76571146ff20d0440a263a0e0a45541d710f2032c215fd48dad6d64bc47488" \
       rlbox.target="parts"

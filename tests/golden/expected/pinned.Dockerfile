@@ -28,6 +28,7 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     sh /opt/tools/install.sh runtime
 
 # ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
 FROM rlbox.tools AS rlbox.venv
 ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv /usr/bin/python3
@@ -107,5 +108,5 @@ LABEL org.opencontainers.image.title="on an image, with packages" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-self-test nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="40103af6034c587821b40947bc64e0f884bb2cb547ea487af6b349eb1b0487c3" \
+      rlbox.spec="dac7056fb8a0003b1a685feec387e4d458acaa77528f86ddffcbdff628b161a1" \
       rlbox.target="pinned"

@@ -25,6 +25,7 @@ RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
     sh /opt/tools/install.sh runtime
 
 # ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
+# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
 FROM rlbox.tools AS rlbox.venv
 ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv /usr/bin/python3
@@ -99,5 +100,5 @@ LABEL org.opencontainers.image.title="Zeichen: äöü 世界 \${HOME} # no \\ en
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership glibc-too-old hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="ec7d1a7fbee11e11bb0b9a7f3487bbca95ab7e49a6852f5733444cc72df0be3e" \
+      rlbox.spec="e69508dfd672ab57eecd55fc4eb8f91996064dcfb1c0aa41827e1c92c6639c9c" \
       rlbox.target="quotes"

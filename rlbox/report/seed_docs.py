@@ -1,0 +1,46 @@
+"""The page of `docs/` that says what takes the place of every command of the first notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import load_toml
+from rlbox.spec.seed import Seeds
+
+TABLE, PAGE = "docs/seeds.toml", "docs/seeds.md"
+
+
+def load_seeds(checkout: Path) -> Seeds:
+    """Return the table of a checkout; `SpecError` when it is broken.
+
+    It is no part of the package: an image would then name every host that the notes name.
+    """
+    path = checkout / TABLE
+    return check_spec(Seeds, load_toml(path), str(path))
+
+
+def seed_page(seeds: Seeds, templates: Iterable[Path]) -> str:
+    """Return the page; `templates` are the folders that have `docs/*.j2`."""
+    engine = Environment(
+        loader=FileSystemLoader([str(folder) for folder in templates]),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - Markdown, no HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    engine.filters["code"] = _code
+    return engine.get_template("docs/seeds.md.j2").render(
+        seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row)
+    )
+
+
+def _code(text: str) -> str:
+    """Return a text as code in a cell of a table, whatever backticks it holds."""
+    mark = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    return f"{mark}{pad}{text}{pad}{mark}".replace("|", "\\|")

@@ -1,0 +1,52 @@
+"""What is not asked here: the network, and the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.errors import EngineError
+from rlbox.plan.egress import EgressFacts
+from rlbox.plan.mirrors import Machine
+from rlbox.spec.fix import Fix
+from rlbox.spec.load import load_fixes
+from rlbox.spec.project import Project
+
+
+def no_image(words: tuple[str, ...], name: str, tag: str) -> NoReturn:
+    """Refuse as an engine without the image would be told of."""
+    raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> tuple[Fix, ...]:
+    """The fixes that rlbox ships."""
+    return load_fixes(Project(folder=CHECKOUT))
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that the tests of a file share."""
+    return tmp_path_factory.mktemp("memory")
+
+
+@pytest.fixture
+def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the catalogue once, and keep the plans of images from test to test: that is most of the time of a verb."""
+    for module in ("rlbox.fixes.load", "rlbox.spec.load"):
+        monkeypatch.setattr(f"{module}.load_fixes", lambda project: catalogue)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
+    monkeypatch.setattr("rlbox.cli.open_shell._run", no_image)
+    monkeypatch.setattr("rlbox.act.vast.has_key", lambda: False)  # the platform's client takes seconds to import
+    monkeypatch.setattr("rlbox.cli.show_image.find_image", lambda name: None)
+    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.act.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.act.mirror_probe.probe_mirrors", lambda *asked: ())

@@ -1,0 +1,160 @@
+"""Every line of `rlbox` in docs/seeds.md is typed here; what the table says of rules and fixes is tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT, Rlbox
+from typedbox import Typed, typed_of
+
+from rlbox.act.run_folder import write_plan
+from rlbox.act.run_state import RunState, StageState, StageStatus, write_run_state
+from rlbox.cli.app import App
+from rlbox.cli.follow import run_files, specs_digest
+from rlbox.cli.run import container_plan
+from rlbox.fixes.applies import judge, stack_versions
+from rlbox.plan.lint import lint_text
+from rlbox.plan.masks import Masks
+from rlbox.plan.params import plan_values
+from rlbox.report.seed_docs import load_seeds
+from rlbox.spec.drift import load_drift
+from rlbox.spec.fix import Fix
+from rlbox.spec.load import load_fixes, load_job, load_target
+from rlbox.spec.lock import load_lock
+from rlbox.spec.project import Project
+from rlbox.spec.seed import SeedRow
+
+SHIPPED = Project(folder=CHECKOUT)
+SEEDS = load_seeds(CHECKOUT)
+NOTES = CHECKOUT.parent / "shared" / "seeds"
+LINES = {line: row for row in SEEDS.row for line in row.rlbox}
+RULED = [row for row in SEEDS.row if row.rules]
+RUNS: dict[str, tuple[StageStatus, ...]] = {
+    "sft-20260101": ("passed", "passed", "passed", "failed", "waiting"),
+    "holdem-20260101": ("passed", "failed", "waiting"),
+}
+"""What ran on the machine of the lines, the latest last, by the states of its stages."""
+CODES = {"rlbox attach": 1, "rlbox gpus --actor 2 --rollout 2 --total 8": 1}
+"""Exit codes of lines that tell of the run, which failed, and of a machine without GPUs."""
+BLOCKS = re.compile(r"^ *```(?:bash|sh|python)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data disk with runs, a model and secrets."""
+    disk = tmp_path_factory.mktemp("machine")
+    for number, (run, states) in enumerate(RUNS.items(), start=1):
+        write_run(disk / "runs" / run, run.partition("-")[0], states, f"2026-01-01T0{number}:00:00.000+00:00")
+    (disk / "model").mkdir()
+    (disk / "model/weights").write_bytes(b"1" * 4096)
+    (disk / ".env").write_text("HF_TOKEN=none\nWANDB_API_KEY=none\n")
+    return disk
+
+
+@pytest.fixture
+def typed(rlbox: Rlbox, machine: Path, remembering: None, unasked: None, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    monkeypatch.setenv("RLBOX_DATA", str(machine))
+    monkeypatch.chdir(machine)
+    return Typed(rlbox)
+
+
+def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at: str) -> None:
+    """Write a run that failed: its stages are in `states`."""
+    app, job = App(project=Project(folder=run_dir)), load_job(SHIPPED, job_name)
+    files = run_files(app, job, job.target, load_fixes(SHIPPED))
+    plan = container_plan(job, plan_values(job, (), {}), "/data", run_dir.name, job.target)
+    for name, text in files.items():
+        path = run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    write_plan(run_dir, dataclasses.replace(plan, digest=specs_digest(files)))
+    stages = tuple(
+        StageState(name=stage.name, title=stage.title, directory=f"stages/{number}-{stage.name}", state=state)
+        for number, (stage, state) in enumerate(zip(plan.stages, states, strict=False), start=1)
+    )
+    for stage in stages:
+        (run_dir / stage.directory).mkdir(parents=True)
+        for name in ("stage", "reward", "sandbox"):
+            (run_dir / stage.directory / f"{name}.log").write_text("2026-01-01T00:00:00.000Z step 1\n")
+    state = RunState(
+        run_id=run_dir.name, job=job.name, target=job.target, place="docker", profile="", supervisor_pid=7,
+        state="failed", started_at=at, ended_at=at, exit_code=1, stages=stages,
+    )  # fmt: skip
+    write_run_state(run_dir, state, Masks({}))
+
+
+def of(row: SeedRow) -> str:
+    return f"{row.seed}-{row.lines()[0][0][0]}"
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize("line", typed_of(LINES))
+def test_what_the_table_says_to_type_works(typed: Typed, line: str) -> None:
+    said, row = typed(line, CODES.get(line, 0)), LINES[line]
+    assert row.says in said.out or line != row.rlbox[-1], said.out[-2000:]
+
+
+@pytest.mark.parametrize("row", RULED, ids=of)
+def test_a_refused_command_is_found_by_lint(row: SeedRow) -> None:
+    text = "\n".join(text.replace("\\…", "").replace("…", " ") for _, text in row.lines())
+    found = {finding.rule for finding in lint_text("note.md", f"```bash\n{text}\n```\n", load_drift())}
+    assert sorted(set(row.rules) - found) == [], sorted(found)
+
+
+def test_the_fixes_of_the_table_are_in_the_images_of_their_notes(catalogue: tuple[Fix, ...]) -> None:
+    known, missing = {fix.id: fix for fix in catalogue}, []
+    for number, seed in SEEDS.seeds.items():
+        target = load_target(SHIPPED, seed.target).target
+        versions = stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
+        named = {id for row in SEEDS.row if row.seed == number for id in row.fixes}
+        missing += [(number, id) for id in sorted(named) if not judge(known[id], target, versions).applies]
+    assert missing == []
+
+
+def test_rows_stand_in_the_order_of_the_notes_and_name_what_is_there() -> None:
+    assert [row.seed for row in SEEDS.row] == sorted(row.seed for row in SEEDS.row)
+    assert {row.seed for row in SEEDS.row} == set(SEEDS.seeds)
+    assert {seed.target for seed in SEEDS.seeds.values()} <= set(SHIPPED.targets())
+    assert {seed.job for seed in SEEDS.seeds.values()} <= set(SHIPPED.jobs())
+
+
+@pytest.mark.skipif(not NOTES.is_dir(), reason="the notes lie beside the checkout, and are not there")
+@pytest.mark.parametrize("number", SEEDS.seeds)
+def test_every_command_of_a_note_is_in_the_table(number: str) -> None:
+    (path,) = NOTES.glob(f"{number}_*.txt")
+    note = path.read_text(encoding="utf-8")
+    lines = note.splitlines()
+    there: dict[int, str] = {}
+    for row in SEEDS.row:
+        if row.seed == number:
+            there |= {at: text for numbers, text in row.lines() for at in numbers}
+    for at, text in there.items():
+        said = "\n".join(lines[at - 1 : at + 60])
+        assert re.search(".*?".join(map(re.escape, text.split("…"))), said, re.DOTALL), (at, text)
+        assert text.split("…")[0] in lines[at - 1], (at, text)
+    assert sorted(commands(note) - set(there)) == []
+
+
+def commands(note: str) -> set[int]:
+    """Return the numbers of the lines of a note on which a command of a block begins."""
+    found = set()
+    for block in BLOCKS.finditer(note):
+        at, open_ = note[: block.start(1)].count("\n") + 1, ""
+        for line in block.group(1).splitlines():
+            text = line.strip()
+            if not open_ and text and not text.startswith("#"):
+                found.add(at)
+            open_ = _goes_on(open_, text)
+            at += 1
+    return found
+
+
+def _goes_on(before: str, line: str) -> str:
+    """Return what is read of a command that has not ended with this line; empty when it has."""
+    text = f"{before}\n{line}" if before else line
+    bare = re.sub(r"\s#.*$", "", line)
+    quoted = len(re.findall(r'(?<!\\)"', text)) % 2
+    return text if text and not line.startswith("#") and (bare.endswith(("\\", "`")) or quoted) else ""

@@ -1,0 +1,33 @@
+"""Helper programs in containers: components of an image, files of its layers in memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from enginebox import Box
+
+
+def test_components_of_a_target_are_those_of_its_image(tiny: Box) -> None:
+    result = tiny("components", "tiny", "--json", "--file", "/data/none.parquet")
+    said = json.loads(result.out)
+    assert (result.code, said["failed"], said["python"]) == (1, ["data file"], "/opt/venv/bin/python")
+    assert {part["state"] for part in said["parts"]} <= {"ok", "absent", "no-gpu", "failed"}
+
+
+def test_files_of_a_layer_are_known_to_be_in_memory(tiny: Box) -> None:
+    """An overlay's own file has no pages: what is asked must be the file below."""
+    result = tiny("shell", "tiny", "--", "rlbox", "warm", "/opt/venv", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["warm"] is True
+
+
+@pytest.mark.slow
+def test_all_parts_of_the_default_target_work(local: Box) -> None:
+    result = local("components", "local", "--json", "--timeout", "540")
+    assert result.code == 0, result.out
+    states = {part["name"]: part["state"] for part in json.loads(result.out)["parts"]}
+    assert {name for name, state in states.items() if state == "ok"} >= {
+        "torch", "Ray", "vLLM", "TRL", "transformers", "datasets",
+    }  # fmt: skip
+    assert states["torch on GPUs"] == "absent"

@@ -1,0 +1,183 @@
+"""The on-start script in a container that imitates an instance of vast.ai."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import time
+import zipfile
+
+import pytest
+from vastinstance import BARE_SHELLS, GIVEN, SHELLS, VastInstance, vast_instance
+
+STATUS = "/workspace/onstart.status"
+
+
+def check_shells(one: VastInstance) -> None:
+    """Every kind of shell has what the container was given, and the stack's PATH."""
+    given = {**GIVEN, "FROM_IMAGE": "yes", **({} if one.bare else {"SANDBOX_URL": "http://127.0.0.1:28080"})}
+    found = one.shells()
+    assert set(found) == (set(BARE_SHELLS) if one.bare else set(SHELLS))
+    for kind, env in found.items():
+        for name, text in given.items():
+            unread = name == "HASHED" and kind in ("cron", "su")  # pam_env cannot, and rlbox-init says so
+            assert unread or env.get(name) == text, f"{name} in {kind}: {env.get(name)!r}"
+        assert "LINES_OF" not in env, kind
+        assert "/opt/venv/bin" in env["PATH"].split(":"), kind
+
+
+def check_ready(one: VastInstance) -> None:
+    code, said = one.sh(f"sh /onstart.sh; code=$?; cat {STATUS}; exit $code")
+    assert (code, said.splitlines()[-1]) == (0, "ready"), said + one.sh("tail -n 60 /workspace/onstart.log")[1]
+
+
+@pytest.mark.parametrize("image", ["bare", pytest.param("cc", marks=pytest.mark.slow)])
+def test_three_runs_after_a_cut_and_every_shell(image: str) -> None:
+    with vast_instance(image=image) as one:
+        assert one.sh("ls /var/run/docker.sock; command -v docker")[0] != 0
+        one.cut(0.2)
+        check_ready(one)
+        state = one.state()
+        for _ in range(2):
+            check_ready(one)
+            assert one.state() == state
+        assert state.splitlines()[-1] == ("0" if one.bare else "1")  # sandboxes
+        log = one.sh("cat /workspace/onstart.log")[1]
+        assert "rlbox-init: LINES_OF is left out" in log
+        assert GIVEN["HF_TOKEN"] not in log
+        assert one.bare or re.search(r"^\S+Z sandbox: ok$", log, re.M)
+        check_shells(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_it_survives_being_cut_anywhere(seed: int) -> None:
+    chance = random.Random(seed)
+    with vast_instance() as one:
+        begun = time.monotonic()
+        check_ready(one)
+        whole_s = time.monotonic() - begun
+        state = one.state()
+        for _ in range(12):
+            one.cut(chance.uniform(0.0, whole_s))
+            if chance.random() < 0.3:
+                one.restart()
+        check_ready(one)
+        assert one.state() == state
+        check_shells(one)
+    with vast_instance() as one:  # and so does the first start
+        for _ in range(8):
+            one.cut(chance.uniform(0.0, whole_s))
+        check_ready(one)
+        assert one.state() == state
+
+
+@pytest.mark.slow
+def test_a_restart_of_the_instance_brings_everything_back() -> None:
+    with vast_instance() as one:
+        check_ready(one)
+        state = one.state()
+        for _ in range(2):
+            one.restart()
+            assert one.sh("/opt/rlbox/bin/sandbox-probe")[0] != 0
+            check_ready(one)
+            assert one.state() == state
+        first = one.sh("cut -d ' ' -f 1,2,3 /workspace/onstart.log | grep -c 'ready$'")[1]
+        assert first == "3\n"
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken() -> None:
+    taken = "import http.server as h; h.HTTPServer(('127.0.0.1', 28080), h.SimpleHTTPRequestHandler).serve_forever()"
+    with vast_instance() as one:
+        one.sh(f'python3 -I -c "{taken}" >/dev/null 2>&1 & sleep 1')
+        for _ in range(2):
+            check_ready(one)
+            assert one.sh("grep SANDBOX_ /etc/environment")[1] == (
+                'SANDBOX_CONDA_ROOT="/opt/rlbox/sandbox"\nSANDBOX_PORT="28081"\nSANDBOX_URL="http://127.0.0.1:28081"\n'
+            )
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_is_said_in_log_and_status() -> None:
+    with vast_instance("echo 'mine ran' >>/workspace/mine\nexit 7\n") as one:
+        assert one.sh("sh /onstart.sh")[0] == 1
+        assert one.sh(f"cat {STATUS}; cat /workspace/mine")[1] == "failed: added\nmine ran\n"
+        assert "added: FAILED, exit code 7" in one.sh("cat /workspace/onstart.log")[1]
+        one.sh("rm -rf /opt/sandbox; tmux -L rlbox-sandbox kill-server; sleep 1")
+        assert one.sh("sh /onstart.sh")[0] == 1
+        assert one.sh(f"cat {STATUS}")[1] == "failed: sandbox added\n"
+        one.sh("rm -r /opt/rlbox/share/lock.json")
+        assert one.sh("sh /onstart.sh")[0] == 1
+        assert "set RLBOX_WHEEL to the address of rlbox's wheel" in one.sh("cat /workspace/onstart.log")[1]
+
+
+APPLY = """
+import json, sys
+def main():
+    with open("/workspace/asked", "a") as file:
+        print(*sys.argv[1:], file=file)
+    with open("/opt/rlbox/share/applied.json", "w") as file:
+        json.dump({"state": "laid"}, file)
+    return 1  # as apply does before rlbox-init has run: that is one of its checks
+"""
+
+
+def wheel() -> bytes:
+    """A wheel with a program `rlbox` that says what it was asked."""
+    about = "Metadata-Version: 2.1\nName: rlbox\nVersion: 0\n"
+    files = {
+        "standin.py": APPLY,
+        "rlbox-0.dist-info/METADATA": about,
+        "rlbox-0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "rlbox-0.dist-info/entry_points.txt": "[console_scripts]\nrlbox = standin:main\n",
+        "rlbox-0.dist-info/RECORD": "",
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return buffer.getvalue()
+
+
+@pytest.mark.slow
+def test_another_image_is_brought_to_the_lock() -> None:
+    name = "/rlbox-0-py3-none-any.whl"
+    with vast_instance(files={name: wheel()}, env={"RLBOX_WHEEL": name}) as one:
+        one.sh("rm /opt/rlbox/share/lock.json")
+        for _ in range(3):
+            one.cut(1.5)  # while the environment is made
+        for _ in range(2):
+            check_ready(one)
+        asked = one.sh("cat /workspace/asked")[1].splitlines()
+        assert asked[-1] == "apply lab-cc --data /workspace"
+        assert one.sh("ls /opt/rlbox-cli/whole")[0] == 0
+        check_shells(one)
+
+
+@pytest.mark.slow
+def test_the_image_of_another_target_is_taken_and_named() -> None:
+    with vast_instance(image="bare") as one:
+        one.sh("sed -i s/lab-bare/other/ /opt/rlbox/share/lock.json")
+        assert one.sh("sh /onstart.sh")[0] == 0
+        assert one.sh(f"cat {STATUS}")[1] == "ready (the image of another target)\n"
+        check_shells(one)
+
+
+@pytest.mark.slow
+def test_a_packed_script_does_the_same() -> None:
+    added = "echo 'mine ran' >>/workspace/mine\n" + "# what I think of it\n" * 900
+    with vast_instance(added) as one:
+        assert len(one.sh("cat /onstart.sh")[1]) <= 4048
+        one.cut(0.2)
+        check_ready(one)
+        assert one.sh("cat /workspace/mine")[1].splitlines()[-1] == "mine ran"
+
+
+@pytest.mark.slow
+def test_two_at_once_do_not_disturb_each_other() -> None:
+    with vast_instance() as one:
+        one.sh("for n in 1 2 3; do sh /onstart.sh >/dev/null 2>&1 & done; wait")
+        assert one.sh(f"cat {STATUS}; pgrep -fc 'uvicor[n] sandbox.server'")[1] == "ready\n1\n"
+        assert one.sh("grep -c ' ready$' /workspace/onstart.log")[1] == "3\n"
