@@ -99,7 +99,7 @@ def _handler(root: Path, asked: list[str]) -> type[BaseHTTPRequestHandler]:
             head, _, answer = done.stdout.partition(b"\r\n\r\n")
             lines = dict(line.split(": ", 1) for line in head.decode().splitlines())
             self.send_response(int(lines.pop("Status", "200").split()[0]))
-            for name, value in lines.items():
+            for name, value in {**lines, "Content-Length": str(len(answer))}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.act.page_cache import resident_bytes
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.plan.warm import Piece, Warmed, WarmFile, resident_of, with_residence
+from rlbox.plan.warm import Piece, Warmed, WarmFile, plan_pieces, resident_of, with_residence
 
 THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
 _BLOCK = 1 << 20
@@ -45,7 +45,15 @@ def _below(path: Path) -> list[Path]:
     return [row for row in rows if row.is_file()]
 
 
-def look_at(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+def look_at(files: Sequence[WarmFile]) -> Warmed:
+    """Return what of the files is resident."""
+    began = time.monotonic()
+    pieces = _look_at(plan_pieces(files))
+    seconds = time.monotonic() - began
+    return Warmed(files=with_residence(files, pieces), pieces=pieces, before=resident_of(pieces), seconds=seconds)
+
+
+def _look_at(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return the pieces with what of them is resident; in a few threads, since the kernel counts pages."""
     with ThreadPoolExecutor(THREADS) as workers:
         return tuple(workers.map(_look, pieces))
@@ -66,15 +74,13 @@ def _open(path: str) -> int:
         raise WorkFailed(f"the file cannot be read: {error.strerror}", where=path) from error
 
 
-def warm_files(files: Sequence[WarmFile], pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> Warmed:
-    """Read the pieces that are not resident, and return what is afterwards.
+def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
+    """Read what `look_at` found not to be resident, and return what is afterwards.
 
     What was driven out again while the rest was read is read once more, and a third time at most.
 
     Parameters
     ----------
-    pieces
-        Those of `files`, as `look_at` returned them.
     on_bytes
         Told of every block that was read, from any thread.
 
@@ -84,18 +90,19 @@ def warm_files(files: Sequence[WarmFile], pieces: Sequence[Piece], on_bytes: Cal
         A file cannot be read.
     """
     began = time.monotonic()
-    known, read = {(piece.path, piece.offset): piece for piece in pieces}, 0
+    known, read = {(piece.path, piece.offset): piece for piece in found.pieces}, 0
     for _ in range(_PASSES):
         missing = [piece for piece in known.values() if not piece.whole]
         if not missing:
             break
         read += _read_all(missing, on_bytes)
-        found = look_at(missing)
-        known |= {(piece.path, piece.offset): piece for piece in found}
-        if any(piece.resident is None for piece in found):
+        after = _look_at(missing)
+        known |= {(piece.path, piece.offset): piece for piece in after}
+        if any(piece.resident is None for piece in after):
             break  # it can be read, but not be known
-    after = with_residence(files, tuple(known.values()))
-    return Warmed(files=after, before=resident_of(pieces), read=read, seconds=time.monotonic() - began)
+    pieces = tuple(known.values())
+    files = with_residence(found.files, pieces)
+    return Warmed(files=files, pieces=pieces, before=found.before, read=read, seconds=time.monotonic() - began)
 
 
 def _read_all(pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> int:

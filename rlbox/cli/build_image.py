@@ -117,14 +117,17 @@ def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
 
 
 def _layers(app: App, plan: ImagePlan, image: dict[str, Any], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
-    """Return what each layer of the new image took; `-v` shows it."""
+    """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
     from rlbox.act.engine_stream import engine_lists
     from rlbox.plan.image_facts import image_layers
     from rlbox.report.layer_times import layer_times, layers_text
     from rlbox.spec.lock import load_lock
 
     labels = (image.get("Config") or {}).get("Labels") or {}
-    history = engine_lists(f"/images/{image['Id']}/history")
+    try:
+        history = engine_lists(f"/images/{image['Id']}/history")
+    except EngineError:
+        return ()
     lock = load_lock(app.project.lock_file(plan.target))
     rows = layer_times(image_layers(history, lock, patched=bool(labels.get("rlbox.patches"))), steps)
     if app.verbosity > 0:

@@ -28,18 +28,17 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.act.page_cache import room_bytes
     from rlbox.act.warm import find_files, look_at, warm_files
     from rlbox.errors import WorkFailed
-    from rlbox.plan.warm import Warmed, check_room, plan_pieces, resident_of, with_residence
+    from rlbox.plan.warm import check_room
     from rlbox.report.warm_view import warm_view, warmed_text
 
-    files = find_files(paths)
-    pieces = look_at(plan_pieces(files))
-    found = Warmed(files=with_residence(files, pieces), before=resident_of(pieces))
+    found = look_at(find_files(paths))
     if app.dry_run or found.resident == found.size:
         app.result(found.as_json(), warmed_text(found))
         return 0
-    check_room(files, room_bytes())
-    with warm_view(sum(piece.length for piece in pieces if not piece.whole), live=app.interactive) as on_bytes:
-        warmed = warm_files(files, pieces, on_bytes)
+    check_room(found.files, room_bytes())
+    missing = sum(piece.length for piece in found.pieces if not piece.whole)
+    with warm_view(missing, live=app.interactive) as on_bytes:
+        warmed = warm_files(found, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))
     if warmed.warm is False:
         app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")

@@ -41,9 +41,13 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Warmed:
-    """What is in the page cache, before and after; `read` counts the bytes that were read for it."""
+    """What is in the page cache, before and after; `read` counts the bytes that were read for it.
+
+    `seconds` is what reading took, or looking where nothing was read.
+    """
 
     files: tuple[WarmFile, ...]
+    pieces: tuple[Piece, ...] = ()
     before: int | None = None
     read: int = 0
     seconds: float = 0.0
@@ -72,7 +76,7 @@ class Warmed:
         """Return it as JSON types."""
         rows = [{"path": file.path, "size": file.size, "resident": file.resident} for file in self.files]
         totals = {"size": self.size, "resident_before": self.before, "resident": self.resident, "read": self.read}
-        return {**totals, "warm": self.warm, "seconds": round(self.seconds, 3), "files": rows}
+        return {**totals, "warm": self.warm, "seconds": round(self.seconds, 6), "files": rows}
 
 
 def resident_of(rows: Sequence[WarmFile | Piece]) -> int | None:

@@ -70,6 +70,7 @@ def test_all_is_well(rlbox: Rlbox, site: Path) -> None:
     assert " not tested: there is no GPU here, " in said.err
 
 
+@pytest.mark.usefixtures("site")
 def test_the_stack_of_an_applied_place(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     own = folder.path / "p/opt/rlbox"
     python = folder.path / "p/opt/venv/bin/python"

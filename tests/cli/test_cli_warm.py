@@ -11,7 +11,7 @@ from fakes import Rlbox
 from rlbox.act import page_cache
 from rlbox.act.page_cache import resident_bytes
 from rlbox.act.warm import find_files, look_at
-from rlbox.plan.warm import Piece, plan_pieces
+from rlbox.plan.warm import Piece
 
 SIZE = (8 << 20) + 5
 
@@ -39,7 +39,7 @@ def drive_out(path: Path) -> None:
 
 
 def pieces_of(model: Path) -> tuple[Piece, ...]:
-    return look_at(plan_pieces(find_files([model])))
+    return look_at(find_files([model])).pieces
 
 
 def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:

@@ -165,7 +165,8 @@ def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     name = f"{registry}/rlbox-test/base-{os.getpid()}"
     (tmp_path / "base").mkdir()
     (tmp_path / "base/Dockerfile").write_text(
-        f"FROM rlbox/tiny:latest\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list\n"
+        f"FROM rlbox/tiny:latest\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list && \\\n"
+        "    echo 'VERSION = \"1.0\"' >/usr/lib/python3/dist-packages/held.py\n"
     )
     docker("buildx", "build", "--quiet", "--provenance=false", f"--tag={name}:1", str(tmp_path / "base"))
     docker("push", "--quiet", f"{name}:1")
@@ -191,3 +192,22 @@ def test_a_base_image_gets_its_locked_apt_packages(based: Box) -> None:
     online = digest(based, "based")
     assert inside("rlbox/based", "jq --version").startswith("jq-")
     assert digest(based, "based", "--hermetic", "--no-cache") == online
+
+
+@pytest.mark.slow
+def test_the_stack_lies_over_what_a_base_image_holds(based: Box) -> None:
+    """Its Python packages are not locked and not installed again, and the stack's interpreter finds them."""
+    spec = based.project / "images/based/target.toml"
+    text = spec.read_text().replace('packages = ["jq"]\n', 'holds_apt = ["jq"]\n[base.holds]\nsix = "1.16.0"\n')
+    spec.write_text(text.replace('packages = ["six==1.16.0"]', 'packages = ["python-dateutil==2.9.0.post0"]'))
+    result = based("lock", "based")
+    assert result.code == 0, result.err
+    lock = json.loads((based.project / "images/based/lock.json").read_text())
+    assert [row["name"] for group in lock["groups"] for row in group["packages"]] == ["python-dateutil"]
+    assert lock["apt"] == [], "no file of an archive: the image itself was not needed for the lock"
+    digest(based, "based")
+    assert (
+        inside("rlbox/based", "python -c 'import held; print(held.__file__)'")
+        == "/usr/lib/python3/dist-packages/held.py"
+    )
+    assert inside("rlbox/based", "python -c 'import sys; print(sys.prefix)'") == "/opt/venv"

@@ -75,7 +75,8 @@ def test_an_empty_folder_renders_the_same_bytes(wheel: Path, tmp_path: Path) -> 
     rendered = {
         path.relative_to(project).as_posix(): path.read_bytes() for path in project.rglob("*") if path.is_file()
     }
-    committed = [CHECKOUT / "Dockerfile.base", *CHECKOUT.glob("images/*/Dockerfile")]
+    names = ("Dockerfile", "compose.yaml", "onstart.sh")
+    committed = [CHECKOUT / "Dockerfile.base", *(path for name in names for path in CHECKOUT.glob(f"images/*/{name}"))]
     assert rendered == {path.relative_to(CHECKOUT).as_posix(): path.read_bytes() for path in committed}
     assert rlbox(wheel, project, "render", "--check").returncode == 0
 

@@ -18,13 +18,17 @@ from enginebox import CHECKOUT, Box, docker
 LEAST_FREE_GIB = 4.0
 """A build is ended below this: a full disk takes all else on the machine with it."""
 ROOM_GIB = 36.0
-"""What a build of about 11 GB unpacked needs: steps, layers, compressed layers, and the layers as containers see them."""
+"""What a build of 11 GB unpacked needs: its steps, its layers, these compressed, and these as containers see them."""
 BUILD_S = 3600
+VERSIONS = """
+import importlib, json, sys
+print(json.dumps({name: importlib.import_module(name).__version__ for name in sys.argv[1:]}))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BigImage:
-    """An image that was just built; `data` is what `rlbox build --json` said, `most_gib` what the disk lost at worst."""
+    """An image that was just built; `data` is what `rlbox build --json` said, `most_gib` what the disk lost by it."""
 
     target: str
     tag: str
@@ -38,6 +42,11 @@ class BigImage:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s)
         assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
         return done.stdout
+
+    def versions(self, *names: str) -> dict[str, str]:
+        """Import modules in the image and return their versions, without what follows a `+`."""
+        found = json.loads(self.run("python", "-c", VERSIONS, *names).splitlines()[-1])
+        return {name: version.partition("+")[0] for name, version in found.items()}
 
     def locked(self) -> dict[str, str]:
         """Name and version of every Python package of the lock in the image."""

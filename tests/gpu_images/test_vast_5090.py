@@ -1,4 +1,4 @@
-"""`vast-5090` built for real, from apt packages and wheels alone; no GPU is needed. Many gigabytes: `make gpu-images`."""
+"""`vast-5090` built for real, from apt packages and wheels alone, without a GPU. Many gigabytes: `make gpu-images`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 
 TARGET = "vast-5090"
 IMPORTED = ("torch", "vllm", "ray", "verl")
-VERSIONS = (
-    "import importlib, json, sys; print(json.dumps({n: importlib.import_module(n).__version__ for n in sys.argv[1:]}))"
-)
-# Files that name a mirror by themselves are upstream's own: each has the sha256 that its wheel says, or is in a git tree.
+# Files of upstream may name a mirror: such a one has the sha256 that its wheel says, or lies in a git tree.
 LEAKS = """
 import base64, csv, hashlib, json, pathlib, subprocess, sys
 hosts, trees = json.loads(sys.argv[1]), tuple(json.loads(sys.argv[2]))
@@ -45,13 +42,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigImage]:
 
 
 def test_it_imports_what_is_locked(image: BigImage) -> None:
-    found = json.loads(image.run("python", "-c", VERSIONS, *IMPORTED).splitlines()[-1])
     locked = image.locked()
-    assert {name: version.partition("+")[0] for name, version in found.items()} == {n: locked[n] for n in IMPORTED}
+    assert image.versions(*IMPORTED) == {name: locked[name] for name in IMPORTED}
 
 
 def test_the_component_test_passes_without_a_gpu(image: BigImage) -> None:
-    report = json.loads(image.run("rlbox", "components", "--json", "--timeout", "300"))
+    report = json.loads(image.run("rlbox", "components", "--json", "--timeout", "600", timeout_s=700))
     assert [part for part in report["parts"] if part["state"] == "failed"] == []
     assert {"ok", "no-gpu"} <= {part["state"] for part in report["parts"]}
 

@@ -135,6 +135,11 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
     assert found == {f"{LIB}a.py", f"{LIB}data/b.toml"}
 
 
+def test_an_image_knows_no_mirrors() -> None:
+    found = {name for name in context_entries(image_plan()) if name.startswith(f"{LIB}data/sources/")}
+    assert found == {f"{LIB}data/sources/direct.toml"}
+
+
 def test_what_changes_the_digest(tmp_path: Path) -> None:
     plan = image_plan()
     first = build_digest(entries(tmp_path / "0"), plan)

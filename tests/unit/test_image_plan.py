@@ -45,6 +45,7 @@ def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
 def test_the_whole_plan(folder: Folder) -> None:
     folder.write("templates/Dockerfile.j2", "FROM {{ target.name }}\n")
     folder.write("templates/base.j2", "base\n")
+    folder.write("templates/compose.yaml.j2", "name: mine\n")
     for script in ("install.sh", "apply_patches.py", "unified_diff.py", "entrypoint.sh", "init.sh"):
         folder.write(f"templates/scripts/{script}", f"{script}\n")
     target = load(folder, 'sources = "cn"\n' + TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
@@ -57,6 +58,7 @@ def test_the_whole_plan(folder: Folder) -> None:
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"], None) == image_plan(
         rendered={
             "images/mine/Dockerfile": "FROM mine\n",
+            "images/mine/compose.yaml": "name: mine\n",
             "Dockerfile.base": "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\nbase\n",
         },
         context={

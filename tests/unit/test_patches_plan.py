@@ -55,6 +55,13 @@ def test_a_patch_of_a_git_part_starts_in_its_folder_and_asks_no_version(name: st
     assert (row.into, row.skip) == ("/srv/verl", "")
 
 
+def test_a_tree_beside_the_package_of_its_name_is_left_as_it_is() -> None:
+    (row,) = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), target(GIT), {"code": "", "verl": "0.6.1"})
+    assert (row.into, row.skip) == (SITE, "")
+    (row,) = rows_of(fix({"package": ["verl>=0.7"]}), target(GIT), {"code": "", "verl": "0.6.1"})
+    assert row.skip == "verl 0.6.1 is not >=0.7"
+
+
 def test_a_folder_may_be_named() -> None:
     (row,) = rows_of(fix({"into": "/opt/python{{ python }}"}))
     assert row.into == "/opt/python3.11"

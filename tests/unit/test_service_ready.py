@@ -39,6 +39,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append(self.path)
         body = self.bodies.get(self.path)
+        if self.path == "/token":  # as a Ray head that wants one
+            body = b"{}" if self.headers["authorization"] == "Bearer mine" else None
         self.send_response(200 if body else 404)
         self.send_header("content-length", str(len(body or b"")))
         self.end_headers()
@@ -93,6 +95,12 @@ def wait_for(service: RunningService, answer: str) -> None:
 )
 def test_a_request_proves_it_only_with_a_good_answer(port: int, path: str, said: str) -> None:
     assert probe_ready(ReadyPlan(url=f"http://127.0.0.1:{port}/{path}")) == said
+
+
+def test_a_head_with_a_token_gets_it(port: int) -> None:
+    ready = ReadyPlan(url=f"http://127.0.0.1:{port}/token")
+    assert probe_ready(ready) == "HTTP 404"
+    assert probe_ready(ready, {"Authorization": "Bearer mine"}) == "ready"
 
 
 def test_a_port_proves_it_when_it_takes_a_connection(port: int) -> None:
