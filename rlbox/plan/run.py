@@ -175,7 +175,7 @@ def plan_run(
 
 
 def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
-    """Return the stages of a run with `profile` (several: joined by `+`): those of every run and those of its profiles."""
+    """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
     chosen = set(profile.split("+"))
     return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
 

@@ -89,7 +89,11 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tow"], "unknown job 'tow' (did you mean 'two'?)\n  where: {jobs}\n  next:  choose one of: gkd, grpo, holdem, sft, smoke, two, xdan"),
+        (
+            ["tow"],
+            "unknown job 'tow' (did you mean 'two'?)\n  where: {jobs}\n"
+            "  next:  choose one of: gkd, grpo, holdem, sft, smoke, two, xdan",
+        ),
         (["two", "--profile", "lern"], "job two has no profile 'lern'\n  next:  choose one of: learn"),
         (["two", "--set", "rounds"], "--set rounds: no '=' in it\n  next:  write --set NAME=VALUE"),
         (

@@ -145,7 +145,7 @@ def test_shipped_locks_are_written_as_they_are_read() -> None:
         assert lock.target == name
         names = [package.name for group in lock.groups for package in group.packages]
         assert len(names) == len(set(names)), "a package in two groups"
-        sized = [package for package in lock.packages() if "://" not in package.source]  # a wheel by address may have none
+        sized = [row for row in lock.packages() if "://" not in row.source]  # a wheel by address may have none
         assert all(package.size for package in (*sized, *lock.debs)), "a file of unknown size"
 
 
