@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow lint chaos-fetch chaos-runs faults bench render docs help-text relock gpu-images
+.PHONY: smoke test test-slow lint chaos-fetch chaos-runs faults bench render docs help-text relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -74,3 +74,7 @@ relock:
 .venv/rlbox.stamp: requirements.lock pyproject.toml scripts/ensure-python.sh
 	@scripts/ensure-python.sh
 	@touch $@
+
+# A built target on a machine with GPUs: doctor, components, planted faults, a small SFT and GRPO run (docs/gpus.md).
+gpu-check: .venv/rlbox.stamp
+	$(PY) tests/gpu/check.py $(TARGET) $(ARGS)

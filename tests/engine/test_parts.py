@@ -208,6 +208,6 @@ def test_the_stack_lies_over_what_a_base_image_holds(based: Box) -> None:
     digest(based, "based")
     assert (
         inside("rlbox/based", "python -c 'import held; print(held.__file__)'")
-        == "/usr/lib/python3/dist-packages/held.py"
+        == "/usr/lib/python3/dist-packages/held.py\n"
     )
-    assert inside("rlbox/based", "python -c 'import sys; print(sys.prefix)'") == "/opt/venv"
+    assert inside("rlbox/based", "python -c 'import sys; print(sys.prefix)'") == "/opt/venv\n"

@@ -1,6 +1,6 @@
 """`a800-cn` built for real: its repositories through the `cn` profile's own rewrite of addresses.
 
-`RLBOX_GIT_SNAPSHOTS` names a folder of bare repositories (`OWNER+NAME`); a mirror on loopback serves them under the name
+`RLBOX_GIT_SNAPSHOTS` names a folder of bare repositories (`OWNER+NAME`); a mirror on loopback serves them by the name
 of the profile's first mirror, and packages come from where this machine gets them. Without it the profile's mirrors are
 asked for all.
 """

@@ -319,4 +319,4 @@ def test_a_machine_that_cannot_ask_apt(
 
 
 def base_without_files() -> Base:
-    return Base(bootstrap="debian:bookworm", suites=(), image="", packages=())
+    return Base(bootstrap="debian:bookworm", suites=(), image="", packages=(), holds={}, holds_apt=())
