@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TypeVar
 
@@ -51,13 +51,54 @@ class Verdict:
 
 
 def judge(problem: Problem) -> Verdict:
-    """Return how what a target fixes stands to the facts, with the ways out of a contradiction."""
+    """Return how what a target fixes stands to the facts, with the ways out of a contradiction.
+
+    What no version can repair comes first: a machine or a base whose own properties contradict each other.
+    """
     values = solve(problem.domains(problem.wishes), problem.rules)
     if values is not None:
         return Verdict(values=values)
+    given = replace(problem, wishes=tuple(wish for wish in problem.wishes if not wish.own))
+    if solve(given.domains(given.wishes), given.rules) is None:
+        rules, wishes = _clash(given)
+        movable = replace(given, wishes=tuple(replace(wish, own=True) for wish in given.wishes))
+        changes = _changes(movable, [replace(wish, own=True) for wish in wishes], fixed=("arch", "datacenter", "glibc"))
+    else:
+        rules, wishes = _clash(problem)
+        changes = _changes(problem, wishes, fixed=MACHINE) or _all_open(problem)
+    return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
+
+
+def _clash(problem: Problem) -> tuple[tuple[Rule, ...], tuple[Wish, ...]]:
     rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
-    wishes = _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
-    return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=_changes(problem, wishes))
+    return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
+
+
+def _all_open(problem: Problem) -> tuple[Change, ...]:
+    """Return one change of as many packages as it takes; none when not even that helps."""
+    open_ = [replace(wish, range=">=0") if wish.own and wish.range else wish for wish in problem.wishes]
+    for at, wish in enumerate(problem.wishes):
+        pinned = [*open_[:at], wish, *open_[at + 1 :]]
+        open_ = pinned if solve(problem.domains(pinned), problem.rules) else open_
+    before = problem.domains(problem.wishes)
+    domains = problem.domains(open_)
+    near = {
+        name: (
+            *(version for version in before[name] if version in versions),
+            *_near(problem.versions[name], before[name], versions, absent=False),
+        )
+        for name, versions in domains.items()
+        if "" not in versions
+    }
+    values = solve({**domains, **near}, problem.rules)
+    if values is None:
+        return ()
+    moved = [name for name in near if values[name] not in before[name] and name not in (*MACHINE, "cuda")]
+    return (Change(to=_to(moved, values), far=len(moved)),)
+
+
+def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, values["cuda"] if name == "default" else values[name]) for name in names)
 
 
 def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -> tuple[_Row, ...]:
@@ -77,10 +118,10 @@ def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -
         step = max(1, step // 2)
 
 
-def _changes(problem: Problem, clash: Iterable[Wish]) -> tuple[Change, ...]:
+def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -> tuple[Change, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
-    free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in MACHINE]
-    others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *MACHINE)]
+    free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
+    others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *fixed)]
     for count, absent in ((1, False), (2, False), (1, True), (3, False), (2, True)):
         found = [
             change
@@ -104,8 +145,7 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> Change | 
     for way in ways[:_MOST_TRIED]:
         fixed = {name: (version,) for name, (_, version) in zip(names, way, strict=True)}
         if values := solve({**domains, **fixed}, problem.rules):
-            to = tuple((name, values["cuda"] if name == "default" else values[name]) for name in names)
-            return Change(to=to, far=sum(at for at, _ in way))
+            return Change(to=_to(names, values), far=sum(at for at, _ in way))
     return None
 
 

@@ -79,6 +79,8 @@ def _one_change(name: str, version: str) -> str:
             return f"take torch from the channel cu{version.replace('.', '')} of the torch wheel index"
         case "nvcc":
             return "put a CUDA compiler into base.packages" if version else "take the CUDA compiler out"
+        case "driver":
+            return f"take a machine with driver {version} or newer"
         case _ if not version:
             return f"leave out {name}"
         case _:
