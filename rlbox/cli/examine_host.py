@@ -47,7 +47,7 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     began = time.monotonic()
     image = app.image_plan(name) if name else None
     wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
-    demands = with_gpus(_demands(app, image), str(wish.number or ("none" if wish.none else "all")))
+    demands = with_gpus(_demands(app, image), wish.word)
     folder = _folder(image, data)
     inside: list[Report] = []
     probes = Probes(began + budget_s + _GRACE_S)

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.cli.app import App
 from rlbox.errors import NodeError
-from rlbox.plan.gpu_access import NO_GPUS, GpuAccess, GpuOffer, assumed_access, choose_access, parse_gpus
+from rlbox.plan.gpu_access import (
+    GPUS_VARIABLE,
+    NO_GPUS,
+    GpuAccess,
+    GpuOffer,
+    assumed_access,
+    choose_access,
+    parse_gpus,
+)
 
 if TYPE_CHECKING:
     from rlbox.plan.doctor_host import ImageNeeds
     from rlbox.plan.image import ImagePlan
-
-VARIABLE = "RLBOX_GPUS"
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,13 +31,13 @@ def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--gpus",
         metavar="WHICH",
         default="",
-        help=f"GPUs of the container: 2, 0,1, device=0, all, none [{VARIABLE}]; else the target's.",
+        help=f"GPUs of the container: 2, 0,1, device=0, all, none [{GPUS_VARIABLE}]; else the target's.",
     )(function)
 
 
 def wished(text: str) -> str:
     """Return what `--gpus` says, else the environment; empty when neither says anything."""
-    return text or os.environ.get(VARIABLE, "")
+    return text or os.environ.get(GPUS_VARIABLE, "")
 
 
 def offered() -> GpuOffer:
@@ -62,7 +68,7 @@ def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
         return NO_GPUS
     if app.dry_run:
         return assumed_access(wish)
-    access = choose_access(wish, NO_OFFER if wish.none else offered(), explicit=bool(asked))
+    access = choose_access(wish, GpuOffer() if wish.none else offered(), explicit=bool(asked))
     if not wish.none:
         app.say(f"GPUs: {access.told()}")
     return access
@@ -115,6 +121,3 @@ def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
     compat = bool(require and env.get("CUDA_VERSION"))
     return ImageNeeds(require=require, torch_cuda=stack_cuda(packages), compat=compat)
-
-
-NO_OFFER = GpuOffer()

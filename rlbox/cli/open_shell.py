@@ -23,14 +23,14 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.act.engine_api import engine_is_here
     from rlbox.act.site import site_ca
     from rlbox.plan.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
-    from rlbox.plan.gpu_access import NO_GPUS
+    from rlbox.plan.gpu_access import GPUS_VARIABLE, NO_GPUS
 
     image = app.image_plan(name)
     folder = data_folder(image.container, data)
     if not app.dry_run:
         check_disk(folder, 0, create=image.container.create)
     access = NO_GPUS
-    if gpus or image.container.gpus or "RLBOX_GPUS" in os.environ:
+    if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
         from rlbox.cli.gpu_choice import choose_gpus
 
         access = choose_gpus(app, image, gpus)

@@ -39,6 +39,11 @@ class GpuWish:
         """How many GPUs are wanted; 0 for none, and for all of them, however many they are."""
         return len(self.ids) or max(self.count, 0)
 
+    @property
+    def word(self) -> str:
+        """What `RLBOX_GPUS` says of it inside the container: a number, `all` or `none`."""
+        return "none" if self.none else str(self.number or "all")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOffer:
@@ -141,7 +146,7 @@ def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> 
     NodeError
         The machine has fewer GPUs, or not those.
     """
-    told = {GPUS_VARIABLE: str(wish.number or ("none" if wish.none else "all"))} if explicit else {}
+    told = {GPUS_VARIABLE: wish.word} if explicit else {}
     if wish.none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not offer.ways:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment
 def render(folders: Sequence[Path], name: str, values: Mapping[str, Any], bytecode: Path | None = None) -> str:
     """Return the template `name` filled with `values`; an undefined name raises."""
     return environment(tuple(folders), bytecode).get_template(name).render(values)
+
+
+def page_environment(folders: Sequence[Path], **filters: Callable[..., str]) -> Environment:
+    """Return the template environment of the pages in `docs/`, which have filters of their own besides."""
+    env = environment(tuple(folders), None).overlay()
+    env.filters = {**env.filters, **filters}
+    return env
 
 
 def quote_compose(text: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from rlbox.plan.render import page_environment
 from rlbox.report.coverage import Row
 from rlbox.report.fix_words import baked_rows, condition_words, kind_of
 from rlbox.spec.demand import Causes, Demand
@@ -41,17 +40,9 @@ class Catalogue:
     rows: tuple[Row, ...]
 
 
-def fix_pages(catalogue: Catalogue, templates: Iterable[Path]) -> dict[str, str]:
+def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = Environment(
-        loader=FileSystemLoader([str(folder) for folder in templates]),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - Markdown, no HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    engine.filters |= {"cell": _cell, "fence": _fence}
+    engine = page_environment(templates, cell=_cell, fence=_fence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)

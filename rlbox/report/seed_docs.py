@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from rlbox.plan.render import page_environment
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml
 from rlbox.spec.seed import Seeds
@@ -23,19 +22,12 @@ def load_seeds(checkout: Path) -> Seeds:
     return check_spec(Seeds, load_toml(path), str(path))
 
 
-def seed_page(seeds: Seeds, templates: Iterable[Path]) -> str:
+def seed_page(seeds: Seeds, templates: Sequence[Path]) -> str:
     """Return the page; `templates` are the folders that have `docs/*.j2`."""
-    engine = Environment(
-        loader=FileSystemLoader([str(folder) for folder in templates]),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - Markdown, no HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    engine.filters["code"] = _code
-    return engine.get_template("docs/seeds.md.j2").render(
-        seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row)
+    return (
+        page_environment(templates, code=_code)
+        .get_template("docs/seeds.md.j2")
+        .render(seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row))
     )
 
 
