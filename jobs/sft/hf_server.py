@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from sft.json_handler import JsonHandler
 
 
 class Model:
@@ -37,26 +39,16 @@ class Model:
         return {"object": "chat.completion", "model": self.path, "choices": [choice], "usage": usage}
 
 
-def handler(model: Model) -> type[BaseHTTPRequestHandler]:
+def handler(model: Model) -> type[JsonHandler]:
     """Return the request handler of `model`."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(JsonHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
+            self.send(200, {"object": "list", "data": [{"id": model.path, "object": "model"}]})
 
-        def do_GET(self) -> None:
-            self._send(200, {"object": "list", "data": [{"id": model.path, "object": "model"}]})
-
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            self._send(200, model.chat(asked))
-
-        def _send(self, status: int, content: Any) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+        def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
+            asked = json.loads(self.body())
+            self.send(200, model.chat(asked))
 
     return Handler
 

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from sft.json_handler import JsonHandler
 
 LONGEST = 1 << 20  # bytes of output that are kept
 FUSION = "/opt/rlbox/bin/sandbox-serve"
@@ -91,36 +93,26 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     """POST /run_code, GET /v1/ping."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
         """Answer a ping."""
-        self._send(200 if self.path == "/v1/ping" else 404, "pong")
+        self.send(200 if self.path == "/v1/ping" else 404, "pong")
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
         """Run a program."""
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body()
         if self.path != "/run_code":
-            self._send(404, {"detail": "Not Found"})
+            self.send(404, {"detail": "Not Found"})
             return
         try:
             asked = json.loads(body)
             asked["code"]
         except (ValueError, KeyError, TypeError) as error:
-            self._send(422, {"detail": f"no request: {error!r}"})
+            self.send(422, {"detail": f"no request: {error!r}"})
             return
-        self._send(200, answer(asked))
-
-    def _send(self, status: int, content: Any) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send(200, answer(asked))
 
     def log_message(self, *words: Any) -> None:
         """Say nothing: a line a program would fill the log."""
