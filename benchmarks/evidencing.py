@@ -12,17 +12,18 @@ from pathlib import Path
 
 from benchmarks.pairs import Sample, Unusable, interleave, time_process
 from benchmarks.place import Place
-from rlbox.act.excerpt import scan_log
-from rlbox.act.folders import write_atomic
-from rlbox.act.run_folder import write_plan
-from rlbox.act.run_state import StageState, utc_now
-from rlbox.act.stage import StageEnd
-from rlbox.act.supervisor import StageFailure
-from rlbox.plan.causes import failed_exit
-from rlbox.plan.first_fatal import FatalSpot
-from rlbox.plan.masks import Masks
-from rlbox.plan.run import Paths, RunPlan, StagePlan
-from rlbox.report.evidence import explain_failure, write_evidence
+from rlbox.causes.act.excerpt import scan_log
+from rlbox.causes.cause import failed_exit
+from rlbox.causes.first_fatal import FatalSpot
+from rlbox.evidence.act.explain import explain_failure, write_evidence
+from rlbox.files.act.folders import write_atomic
+from rlbox.job.plan import Paths, RunPlan, StagePlan
+from rlbox.machine.act.clock import utc_now
+from rlbox.record.act.folder import write_plan
+from rlbox.record.act.state import StageState
+from rlbox.secrets.masks import Masks
+from rlbox.supervise.stage import StageEnd
+from rlbox.supervise.supervisor import StageFailure
 
 LOG_BYTES = 1 << 30
 FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from rlbox.act.tail import BLOCK
-from rlbox.plan.gate_plan import LinePlan
-from rlbox.plan.gates import STAGE_LOG, Gate
-from rlbox.plan.params import plan_values
-from rlbox.plan.run import Paths, StagePlan, plan_run
-from rlbox.spec.load import load_job
+from rlbox.files.act.tail import BLOCK
+from rlbox.gate.gate import STAGE_LOG, Gate
+from rlbox.job.gate_plan import LinePlan
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import Paths, StagePlan, plan_run
 from rlbox.spec.project import Project
 
 SIZE = 256 << 20

@@ -14,12 +14,13 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import Supervised
-from rlbox.plan.activity import Rates
-from rlbox.plan.hang import HangJudge, Stall
-from rlbox.plan.lines import LineCutter
-from rlbox.plan.phases import phases_of, plan_phases
-from rlbox.plan.run import StagePlan
-from rlbox.spec.load import load_phases
+from rlbox.hang.judge import HangJudge, Stall
+from rlbox.hang.phases import phases_of
+from rlbox.job.load import load_phases
+from rlbox.job.phases import plan_phases
+from rlbox.job.plan import StagePlan
+from rlbox.logs.lines import LineCutter
+from rlbox.machine.counters import Rates
 
 NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""

@@ -7,7 +7,7 @@ import subprocess
 from benchmarks.pairs import Case, Sample, interleave, time_process
 from benchmarks.place import Place, run
 from benchmarks.stack import Stack
-from rlbox.act.uv import find_uv
+from rlbox.machine.act.uv import find_uv
 
 TOOLS = "/opt/tools"
 INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layer /usr/bin/python3 all"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, Unusable
-from rlbox.act.folders import cache_folder
+from rlbox.files.act.folders import cache_folder
 from rlbox.spec.project import Project
 
 _Made = TypeVar("_Made")

@@ -40,8 +40,8 @@ def against_same_run(place: Place, rounds: int) -> Sample:
 
 def further_stage(place: Place, rounds: int) -> Sample:
     """From the start of a stage that does nothing to the start of the next, against `docker exec C true`."""
-    if importlib.util.find_spec("rlbox.cli.supervise") is None:
-        raise NotBuilt("rlbox.cli.supervise")
+    if importlib.util.find_spec("rlbox.supervise") is None:
+        raise NotBuilt("rlbox.supervise")
     target = place.built_target()
     words = ("docker", "run", "--rm", "--detach", "--init", "--network=none", _image(target), "sleep", "3600")
     container = run(words).strip()

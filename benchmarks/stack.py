@@ -18,8 +18,8 @@ from benchmarks.pairs import Case, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, stack_text, wheel_digests, wheel_folder
-from rlbox.act.store import store_folder
 from rlbox.spec.project import Project
+from rlbox.store.act.objects import store_folder
 
 NEED_GIB = 10
 PROFILE = """\

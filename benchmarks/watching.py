@@ -15,8 +15,8 @@ import psutil
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from rlbox.plan.gate_plan import LinePlan
-from rlbox.plan.run import Paths, RunPlan, StagePlan
+from rlbox.job.gate_plan import LinePlan
+from rlbox.job.plan import Paths, RunPlan, StagePlan
 
 SAMPLES = 40
 POLL_S = 0.1
@@ -136,7 +136,7 @@ class Supervised:
             curves="",
         )
         (self.folder / "plan.json").write_text(json.dumps(plan.as_json()))
-        argv = [sys.executable, "-m", "rlbox.cli.supervise", text]
+        argv = [sys.executable, "-m", "rlbox.supervise", text]
         self._process = subprocess.Popen(argv, env=place.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._facts = psutil.Process(self._process.pid)
         self.peak_bytes = 0

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.place import Place, run
-from rlbox.act.folders import cache_folder, write_atomic
-from rlbox.act.store import Store, store_folder
-from rlbox.cli.app import own_requirements
-from rlbox.spec.lock import load_lock
+from rlbox.app import own_requirements
+from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.lock import load_lock
 
 TARGET = "stack"
 SPEC = Path(__file__).with_name("stack.toml")

@@ -68,3 +68,9 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
+
+
+VENV, OWN = "/opt/venv", "/opt/rlbox"
+
+
+LOCK_IN_IMAGE, FIXES_IN_IMAGE = "/opt/rlbox/share/lock.json", "/opt/rlbox/share/fixes.json"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlbox.report.catalogue import load_catalogue
-from rlbox.report.fix_docs import fix_pages
-from rlbox.report.seed_docs import PAGE, load_seeds, seed_page
+from rlbox.docs.catalogue import load_catalogue
+from rlbox.docs.fix_docs import fix_pages
+from rlbox.docs.seed_docs import PAGE, load_seeds, seed_page
 from rlbox.spec.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent

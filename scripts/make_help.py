@@ -1,4 +1,4 @@
-"""Write rlbox/data/help.txt: what click prints for `rlbox --help` on a terminal of 80 columns.
+"""Write rlbox/cli/help.txt: what click prints for `rlbox --help` on a terminal of 80 columns.
 
 `rlbox --help` answers from that file without importing click. Run it after a change to the verbs or their summaries:
 `python scripts/make_help.py`; with `--check` it writes nothing and exits 1 when the file is stale.
@@ -26,7 +26,7 @@ def main() -> int:
     if HELP_TEXT.read_text(encoding="utf-8") == text:
         return 0
     if "--check" in sys.argv[1:]:
-        sys.stderr.write("rlbox/data/help.txt is stale: python scripts/make_help.py\n")
+        sys.stderr.write("rlbox/cli/help.txt is stale: python scripts/make_help.py\n")
         return 1
     HELP_TEXT.write_text(text, encoding="utf-8")
     return 0

@@ -23,9 +23,9 @@ def main() -> int:
     sys.path.insert(0, str(CHECKOUT / "tests"))
     from reportbox import iso, write_run
 
-    from rlbox.plan.masks import Masks
-    from rlbox.report.html import render_report
-    from rlbox.report.run_record import load_run_record
+    from rlbox.report.act.html import render_report
+    from rlbox.report.act.read import load_run_record
+    from rlbox.secrets.masks import Masks
 
     chromium = shutil.which("chromium")
     if not chromium:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from wheelbox import make_wheel
 
-from rlbox.act.store import Store
-from rlbox.cli.app import own_requirements
+from rlbox.app import own_requirements
 from rlbox.fixes.load import load_fixed_target
-from rlbox.spec.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum, lock_patch
 from rlbox.spec.project import Project
+from rlbox.store.act.objects import Store
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum, lock_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORDS = b"vocabulary\n"

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from rlbox.act.store import Store, store_folder
-from rlbox.cli.app import own_requirements
-from rlbox.plan.image import ContainerDefaults, ImagePlan
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.app import own_requirements
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.load import load_target
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.target import Target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CASES = Path(__file__).resolve().parent / "cases"

@@ -25,16 +25,17 @@ from typing import Any
 
 from fakes import CHECKOUT
 
-from rlbox.act.file_facts import probe_file
-from rlbox.plan.answers import judge_answer
-from rlbox.plan.benign import known_benign
-from rlbox.plan.gate_rules import file_text, probe_text
-from rlbox.plan.gates import RAY_RULE, STAGE_LOG, Gate, RuleState, exit_text
-from rlbox.plan.params import plan_values
-from rlbox.plan.run import Paths, StagePlan, plan_run
+from rlbox.fixes.benign import known_benign
+from rlbox.fixes.load import load_fixes
+from rlbox.gate.act.file_facts import probe_file
+from rlbox.gate.answers import judge_answer
+from rlbox.gate.gate import RAY_RULE, STAGE_LOG, Gate, RuleState, exit_text
+from rlbox.gate.rules import file_text, probe_text
+from rlbox.job.job import Job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import Paths, StagePlan, plan_run
 from rlbox.spec.check import check_spec
-from rlbox.spec.job import Job
-from rlbox.spec.load import load_fixes, load_toml
+from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project
 
 CASES = sorted((CHECKOUT / "tests/cases/gates").glob("*.toml"))

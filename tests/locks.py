@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.spec.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch
 
 SECRET = "s3cr3t-token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

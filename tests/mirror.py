@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.spec.artifact import Artifact, Kind
+from rlbox.target.artifact import Artifact, Kind
 
 Answer = Callable[["Request"], None]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote
 
-from rlbox.spec.artifact import Artifact, Kind
+from rlbox.target.artifact import Artifact, Kind
 
 JSON_INDEX = "application/vnd.pypi.simple.v1+json"
 

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from rlbox.act.run_state import RunState, ServiceState, StageState, write_run_state
-from rlbox.plan.causes import Cause
-from rlbox.plan.gates import RuleState
-from rlbox.plan.masks import Masks
+from rlbox.causes.cause import Cause
+from rlbox.gate.gate import RuleState
+from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
+from rlbox.secrets.masks import Masks
 
 BEGAN = datetime(2026, 11, 20, 8, 0, tzinfo=timezone.utc)
 FATAL = "torch.OutOfMemoryError: CUDA out of memory <script>alert(1)</script>"

@@ -9,8 +9,8 @@ import zipfile
 
 from mirrorbox import MirrorServer
 
-from rlbox.act.store import Store
-from rlbox.spec.lock import Lock
+from rlbox.store.act.objects import Store
+from rlbox.target.lock import Lock
 
 FOREVER = {"Cache-Control": "max-age=31536000, immutable"}  # as real indexes say of files
 

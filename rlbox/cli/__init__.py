@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMPLETION = "_RLBOX_COMPLETE"  # a shell that completes calls without words, and asks by this variable
-HELP_TEXT = Path(__file__).resolve().parent.parent / "data" / "help.txt"
+HELP_TEXT = Path(__file__).with_name("help.txt")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from rlbox.app import App
 from rlbox.cli import COMPLETION
-from rlbox.cli.app import App
 from rlbox.cli.options import shared
 
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

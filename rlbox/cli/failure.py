@@ -41,7 +41,7 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
 def _report_bug(error: Exception) -> int:
     import traceback
 
-    from rlbox.act.folders import cache_folder, write_atomic
+    from rlbox.files.act.folders import cache_folder, write_atomic
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlbox.cli.app import App, project_of
+from rlbox.app import App, project_of
 from rlbox.errors import SpecError
 from rlbox.spec.project import Project
 

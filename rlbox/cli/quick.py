@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlbox.cli.app import App
+    from rlbox.app import App
 
 _BUILD_FLAGS = ("--no-cache", "--rebuild")
 
@@ -29,8 +29,8 @@ def run_quickly(words: Sequence[str]) -> int | None:
 
 
 def _build(words: Sequence[str], name: str, flags: Sequence[str]) -> int | None:
-    from rlbox.cli.build_image import BuildWish, build_target
     from rlbox.cli.failure import answer_failures
+    from rlbox.image.act.build import BuildWish, build_target
 
     app = _app()
     no_cache, rebuild = (flag in flags for flag in _BUILD_FLAGS)
@@ -40,7 +40,7 @@ def _build(words: Sequence[str], name: str, flags: Sequence[str]) -> int | None:
 
 def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | None:
     from rlbox.cli.failure import answer_failures
-    from rlbox.cli.open_shell import open_shell
+    from rlbox.run.shell import open_shell
 
     app = _app()
     return answer_failures(words, lambda: open_shell(app, name, command, None)) if app else None
@@ -48,7 +48,7 @@ def _shell(words: Sequence[str], name: str, command: tuple[str, ...]) -> int | N
 
 def _push(words: Sequence[str], name: str, place: str) -> int | None:
     from rlbox.cli.failure import answer_failures
-    from rlbox.cli.push_image import push_target
+    from rlbox.registry.act.push_target import push_target
 
     app = _app()
     return answer_failures(words, lambda: push_target(app, name, place, plain_http=False, gzip=False)) if app else None
@@ -56,7 +56,7 @@ def _push(words: Sequence[str], name: str, place: str) -> int | None:
 
 def _app() -> App | None:
     """Return the object that a verb without shared options gets; None when its project folder is missing."""
-    from rlbox.cli.app import App, project_of
+    from rlbox.app import App, project_of
 
     try:
         app = App(project=project_of(None))

@@ -10,6 +10,7 @@ import click
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
 from rlbox.cli.verbs import VERBS as VERBS
+from rlbox.cli.verbs import module_of
 
 HELP = """
 Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
@@ -33,7 +34,7 @@ class LazyGroup(click.Group):
         """Return the verb's command; each module has one named `verb`."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"rlbox.cli.{cmd_name}").verb
+        command: click.Command = importlib.import_module(module_of(cmd_name)).verb
         return command
 
     def resolve_command(

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
-VERBS = {
-    "attach": "watch a run that goes on, from any shell",
-    "apply": "bring this machine, which has no Docker, to a target's lock",
-    "build": "build a target's image, unless nothing changed",
-    "bundle": "write an archive with all that explains a run",
-    "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
-    "ckpt": "list checkpoints, or check that they are whole",
-    "completion": "print the completion script of a shell",
-    "data": "check training data, or make a tiny set of them",
-    "doctor": "say what is wrong with this machine, a container, or a target's image",
-    "fetch": "bring every file of a target's lock into the store",
-    "export": "print a target as compose.yaml or as an Apptainer definition",
-    "egress": "list every host that a target contacts, and why",
-    "fixes": "list the fixes, show one, or explain what a target gets",
-    "gpus": "say who holds which GPU, and whether a split of them fits",
-    "lint": "find what no longer works in scripts, notes, specs and jobs",
-    "load": "load an image from an archive of `rlbox save`",
-    "lock": "pin every package of a target with its sha256",
-    "logs": "print or follow the logs of a run",
-    "mirrors": "list the mirrors of a sources profile, or measure them",
-    "onstart": "print the on-start script of a target of vast.ai",
-    "push": "push a target's image to a registry",
-    "render": "write a target's Dockerfile",
-    "report": "write a run as one HTML file",
-    "run": "run a job stage by stage, stopping at the first fatal line",
-    "runs": "list the runs on the data disk, or compare two",
-    "save": "write a target's image to an archive",
-    "shell": "open a shell in a target's image, or run one command",
-    "show": "print a target or job, or explain an image",
-    "stack": "judge whether a target's versions fit together, or find a set that does",
-    "stop": "end a run that goes on, from any shell",
-    "store": "list, verify or prune the store of fetched files",
-    "targets": "list targets and jobs",
-    "vast": "search, create and destroy instances of vast.ai for a target",
-    "warm": "read files into memory, and prove that they are there",
+SECTIONS = {
+    "images": {
+        "build": "build a target's image, unless nothing changed",
+        "egress": "list every host that a target contacts, and why",
+        "export": "print a target as compose.yaml or as an Apptainer definition",
+        "fetch": "bring every file of a target's lock into the store",
+        "load": "load an image from an archive of `rlbox save`",
+        "lock": "pin every package of a target with its sha256",
+        "mirrors": "list the mirrors of a sources profile, or measure them",
+        "push": "push a target's image to a registry",
+        "render": "write a target's Dockerfile",
+        "save": "write a target's image to an archive",
+        "shell": "open a shell in a target's image, or run one command",
+        "show": "print a target or job, or explain an image",
+        "store": "list, verify or prune the store of fetched files",
+        "targets": "list targets and jobs",
+    },
+    "runs": {
+        "attach": "watch a run that goes on, from any shell",
+        "bundle": "write an archive with all that explains a run",
+        "logs": "print or follow the logs of a run",
+        "report": "write a run as one HTML file",
+        "run": "run a job stage by stage, stopping at the first fatal line",
+        "runs": "list the runs on the data disk, or compare two",
+        "stop": "end a run that goes on, from any shell",
+    },
+    "machines": {
+        "apply": "bring this machine, which has no Docker, to a target's lock",
+        "ckpt": "list checkpoints, or check that they are whole",
+        "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
+        "data": "check training data, or make a tiny set of them",
+        "doctor": "say what is wrong with this machine, a container, or a target's image",
+        "gpus": "say who holds which GPU, and whether a split of them fits",
+        "onstart": "print the on-start script of a target of vast.ai",
+        "vast": "search, create and destroy instances of vast.ai for a target",
+        "warm": "read files into memory, and prove that they are there",
+    },
+    "rules": {
+        "fixes": "list the fixes, show one, or explain what a target gets",
+        "lint": "find what no longer works in scripts, notes, specs and jobs",
+        "stack": "judge whether a target's versions fit together, or find a set that does",
+    },
+    "": {
+        "completion": "print the completion script of a shell",
+    },
 }
+"""Folder of `rlbox/cli/` to its verbs, and what each does; a verb is the module of its name."""
+
+VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items()}
+
+
+def module_of(verb: str) -> str:
+    """Return the module that holds a verb's command."""
+    folder = next(folder for folder, verbs in SECTIONS.items() if verb in verbs)
+    return ".".join(("rlbox.cli", *folder.split(), verb))

@@ -1,1 +1,1 @@
-"""The fix catalogue: which fixes a target gets, and what they bake into its image."""
+"""The fix catalogue: which fixes a target gets, what they bake into its image, and how they are told."""

@@ -11,9 +11,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rlbox.spec.fix import Applies, Fix
-from rlbox.spec.lock import Lock
-from rlbox.spec.target import GitSource, Target
+from rlbox.fixes.fix import Applies, Fix
+from rlbox.target.lock import Lock
+from rlbox.target.target import GitSource, Target
 
 Versions = Mapping[str, str]
 """Canonical name of each package of the stack to its version; an empty version is not known."""

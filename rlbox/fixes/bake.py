@@ -11,8 +11,8 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge
-from rlbox.spec.fix import Fix, RayWords
-from rlbox.spec.target import Target
+from rlbox.fixes.fix import Fix, RayWords
+from rlbox.target.target import Target
 
 HOOKS = "/opt/rlbox/hooks"
 RAY_START = "/opt/rlbox/bin/ray-start"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import fix_packages
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import load_fixes, load_target
+from rlbox.fixes.fix import Fix
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.load import load_target
+from rlbox.target.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +37,23 @@ def load_fixed_target(project: Project, name: str) -> FixedTarget:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
     return FixedTarget(target=target, files=loaded.files, fixes=fixes)
+
+
+def load_fixes(project: Project) -> tuple[Fix, ...]:
+    """Return the fix catalogue, sorted by id; a file of the project takes the place of a shipped one of its name.
+
+    Raises
+    ------
+    SpecError
+        Broken TOML (with line), or wrong keys and values of one file.
+    """
+    return tuple(
+        _fix(name, shown := shown_path(path, project), read_text(path, shown))
+        for name, path in project.fix_files().items()
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _fix(name: str, shown: str, text: str) -> Fix:
+    """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
+    return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown)

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlbox.fixes.applies import Versions
 from rlbox.fixes.bake import fill, template_values
-from rlbox.spec.fix import Fix
-from rlbox.spec.target import Target
+from rlbox.fixes.fix import Fix
+from rlbox.target.target import Target
 
 SCHEMA = 1
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}

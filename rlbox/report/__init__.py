@@ -1,1 +1,1 @@
-"""Reports: what outcomes and log text mean, and how they are shown."""
+"""A run on a terminal, as HTML, and two compared."""

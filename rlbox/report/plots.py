@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
+from rlbox.amounts import transfer_size
 from rlbox.report.series import Series, ticks
-from rlbox.report.transfer_view import size_text
 
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 82, 12, 10, 26
@@ -107,7 +107,7 @@ def draw_plot(
 def value_text(value: float, unit: str) -> str:
     """Return a value with its unit as people read it."""
     if unit in ("bytes", "bytes/s"):
-        return size_text(value) + unit.removeprefix("bytes")
+        return transfer_size(value) + unit.removeprefix("bytes")
     text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
 

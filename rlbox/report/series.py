@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlbox.plan.resources import GpuSample, PartSample, Sample
+from rlbox.record.resources import GpuSample, PartSample, Sample
 
 Points = tuple[tuple[float, float], ...]
 _TICKS = 5

@@ -1,1 +1,1 @@
-"""Specs: what the user wrote, checked and frozen. Nothing here touches a process, a socket or a clock."""
+"""How TOML is read, merged and checked; kinds of values; where a project's files are."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from rlbox.errors import SpecError
-from rlbox.spec.problems import Problems
 
 Model = TypeVar("Model", bound=BaseModel)
 _SHOWN = 60  # characters of a wrong value that a message repeats
@@ -145,3 +144,11 @@ def suggest(given: str, known: list[str]) -> str:
     """Return ` (did you mean 'X'?)` for the nearest of `known`, or nothing."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+class Problems(ValueError):
+    """Raised by a validator; each of `lines` is `KEY: MESSAGE`, the key relative to the table that was validated."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))

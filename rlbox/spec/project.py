@@ -9,6 +9,7 @@ from pathlib import Path
 from rlbox.errors import SpecError
 
 PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED_PROFILES = PACKAGE / "sources" / "profiles"
 
 
 def _shipped() -> Path:
@@ -48,7 +49,7 @@ class Project:
 
     def source_profiles(self) -> dict[str, Path]:
         """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
-        folders = (PACKAGE / "data" / "sources", self.folder / "sources")
+        folders = (SHIPPED_PROFILES, self.folder / "sources")
         found = {path.stem: path for folder in folders for path in folder.glob("*.toml")}
         return dict(sorted(found.items()))
 
@@ -108,5 +109,5 @@ class Project:
 
     def _folders(self, kind: str) -> tuple[Path, ...]:
         if kind == "sources profile":
-            return (self.folder / "sources", PACKAGE / "data" / "sources")
+            return (self.folder / "sources", SHIPPED_PROFILES)
         return tuple(root / ("images" if kind == "target" else "jobs") for root in self.roots)

@@ -7,11 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlbox.spec.fix import Fix
-from rlbox.spec.job import Job
-from rlbox.spec.load import DEFAULTS, load_toml
-from rlbox.spec.profile import Profile
-from rlbox.spec.target import Target
+from rlbox.fixes.fix import Fix
+from rlbox.job.job import Job
+from rlbox.sources.profile import Profile
+from rlbox.spec.load import load_toml
+from rlbox.target.load import DEFAULTS
+from rlbox.target.target import Target
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
-from rlbox.act.container_note import list_notes
-from rlbox.act.disk_lock import disk_holder
-from rlbox.act.process_table import carries, probe_process, probe_processes
-from rlbox.act.supervisor_file import SupervisorFacts, load_supervisor
+from rlbox.machine.act.process_table import carries, probe_process, probe_processes
+from rlbox.record.act.container_note import list_notes
+from rlbox.record.act.disk_lock import disk_holder
+from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor
 
 PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")

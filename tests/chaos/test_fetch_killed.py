@@ -16,11 +16,11 @@ import pytest
 from fakes import CHECKOUT, Folder
 from mirror import Mirror, serving
 
-from rlbox.act.store import Store
-from rlbox.act.store_care import verify_objects
-from rlbox.cli.app import own_requirements
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import HttpFile, Lock, LockedGroup, lock_checksum
+from rlbox.app import own_requirements
+from rlbox.store.act.care import verify_objects
+from rlbox.store.act.objects import Store
+from rlbox.target.load import load_target
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, lock_checksum
 
 SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or time.time())
 CAMPAIGNS = int(os.environ.get("RLBOX_CHAOS_CAMPAIGNS") or 3)

@@ -50,7 +50,7 @@ FIRST = int(os.environ.get("RLBOX_CHAOS_FIRST", "1"))
 PLACES = os.environ.get("RLBOX_CHAOS_PLACES", "here").split(",")
 AS_IT_IS = """
 import sys
-import rlbox.cli.run_docker as place
+import rlbox.run.docker as place
 from rlbox.cli import main
 place.is_current = lambda *words: True
 sys.exit(main(sys.argv[1:]))
@@ -212,7 +212,7 @@ def wait_until_over(round: Round, log: Path) -> None:
 
 
 def still_there(round: Round) -> bool:
-    from rlbox.act.disk_lock import disk_holder
+    from rlbox.record.act.disk_lock import disk_holder
 
     if disk_holder(round.data):
         return True

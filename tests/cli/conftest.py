@@ -9,10 +9,10 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import EngineError
-from rlbox.plan.egress import EgressFacts
-from rlbox.plan.mirrors import Machine
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import load_fixes
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.load import load_fixes
+from rlbox.sources.egress import EgressFacts
+from rlbox.sources.mirrors import Machine
 from rlbox.spec.project import Project
 
 
@@ -36,17 +36,16 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the catalogue once, and keep the plans of images from test to test: that is most of the time of a verb."""
-    for module in ("rlbox.fixes.load", "rlbox.spec.load"):
-        monkeypatch.setattr(f"{module}.load_fixes", lambda project: catalogue)
+    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: catalogue)
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
 
 
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.cli.open_shell._run", no_image)
-    monkeypatch.setattr("rlbox.act.vast.has_key", lambda: False)  # the platform's client takes seconds to import
-    monkeypatch.setattr("rlbox.cli.show_image.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.act.egress.probe_egress", lambda *asked: EgressFacts())
-    monkeypatch.setattr("rlbox.act.mirror_probe.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.run.shell._run", no_image)
+    monkeypatch.setattr("rlbox.vast.act.account.has_key", lambda: False)  # that client takes seconds to import
+    monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.sources.act.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.sources.act.probe.probe_mirrors", lambda *asked: ())

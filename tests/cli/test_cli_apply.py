@@ -20,13 +20,14 @@ from fakes import CHECKOUT, Folder, Rlbox
 from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
-from rlbox.act.apply import lay_back
-from rlbox.act.apply_facts import STAMP
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store
-from rlbox.cli.app import App
-from rlbox.cli.place_here import ApplyWish, carry_out, look, prepare
-from rlbox.plan.apply_layout import Layout
+from rlbox.app import App
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.plans import image_plan
+from rlbox.place.act.apply import lay_back
+from rlbox.place.act.bring import ApplyWish, carry_out, look, prepare
+from rlbox.place.act.facts import STAMP
+from rlbox.place.layout import Layout
+from rlbox.store.act.objects import Store
 
 pytestmark = pytest.mark.allow("processes")
 FIRST = {"alpha": "1.0", "beta": "2.0"}
@@ -304,7 +305,7 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     venv = disk / "rlbox/opt/venv"
     app = App(project=folder.project, verbosity=-1)
     layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
-    prepared = prepare(app, app.image_plan("small"), layout)
+    prepared = prepare(app, image_plan(app.project, "small"), layout)
     for expected in (True, False):
         plan = look(prepared, "no")
         assert bool(plan.steps) == expected

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.act.bootstrap import rootfs_path
-from rlbox.act.context import build_digest, context_entries
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store, store_folder
-from rlbox.cli.app import App
-from rlbox.spec.lock import LockedGroup, Package, lock_patch
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.bootstrap import rootfs_path
+from rlbox.image.act.context import build_digest, context_entries
+from rlbox.image.act.plans import image_plan
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.lock import LockedGroup, Package, lock_patch
 
 TAG = "rlbox/mine:latest"
 
@@ -35,7 +35,7 @@ def mine(folder: Folder) -> Folder:
 
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
-    plan = App(project=folder.project).image_plan("mine")
+    plan = image_plan(folder.project, "mine")
     digest = build_digest(context_entries(plan), plan)
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
@@ -62,7 +62,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             plugin.write_text(program.read_text())
             plugin.chmod(0o755)
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr("rlbox.act.builder._PLUGIN_FOLDERS", ())
+        monkeypatch.setattr("rlbox.image.act.builder._PLUGIN_FOLDERS", ())
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
         return noted
 
@@ -234,7 +234,7 @@ def test_an_unknown_sources_profile(rlbox: Rlbox, mine: Folder, more: list[str])
         code=2,
         out="",
         err="rlbox: error: unknown sources profile 'direkt' (did you mean 'direct'?)\n"
-        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/data/sources\n  next:  choose one of: cn, direct\n",
+        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/sources/profiles\n  next:  choose one of: cn, direct\n",
     )
 
 
@@ -250,7 +250,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
         build=LockedGroup(name="build", packages=(tool,)),
         groups=(LockedGroup(name="tools", packages=(six, sdist)),),
     )
-    plan = App(project=folder.project).image_plan("mine")
+    plan = image_plan(folder.project, "mine")
     rootfs_path(plan.rootfs).parent.mkdir(parents=True)
     rootfs_path(plan.rootfs).write_bytes(b"tar")
     noted = client()
@@ -384,7 +384,7 @@ def test_a_build_that_made_nothing(
 
 @pytest.mark.allow("sockets")
 def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
-    from rlbox.act.file_lock import hold
+    from rlbox.files.act.lock import hold
 
     with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
         said = rlbox("build", "mine")

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import pytest
 from fakes import Folder, Rlbox, Said
 
-from rlbox.act.folders import write_atomic
-from rlbox.act.run_state import new_run_state, write_run_state
-from rlbox.plan.causes import Cause
-from rlbox.plan.masks import Masks
-from rlbox.plan.run import Paths, RunPlan, StagePlan
+from rlbox.causes.cause import Cause
+from rlbox.files.act.folders import write_atomic
+from rlbox.job.plan import Paths, RunPlan, StagePlan
+from rlbox.record.act.state import new_run_state, write_run_state
+from rlbox.secrets.masks import Masks
 
 SECRET = "planted-5ecret-value"
 
@@ -130,7 +130,7 @@ def test_what_became_a_secret_since_is_masked(rlbox: Rlbox, folder: Folder, disk
 def test_long_logs_keep_their_end_and_the_fatal_line(
     rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.plan.bundle.LOG_TAIL_BYTES", 500_000)
+    monkeypatch.setattr("rlbox.evidence.bundle.LOG_TAIL_BYTES", 500_000)
     count = 7000
     run(disk, log="ValueError: early\n" + ("x" * 99 + "\n") * count)
     assert rlbox("bundle").code == 0
@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, mo
 
     run(disk)
     (tmp_path / "smoke-1.tar.gz").write_text("the one before")
-    monkeypatch.setattr("rlbox.act.bundle.MaskStream", full)
+    monkeypatch.setattr("rlbox.evidence.act.bundle.MaskStream", full)
     said = rlbox("bundle")
     assert (said.code, said.out) == (5, "")
     assert "No space left on device" in said.err

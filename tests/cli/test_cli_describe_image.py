@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder
 
-from rlbox.act.folders import cache_folder
-from rlbox.cli.app import App
-from rlbox.cli.describe_image import describe_image
+from rlbox.app import App
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.describe import describe_image
+from rlbox.image.act.plans import image_plan
 
 TAG = "rlbox/mine:latest"
 ID = "sha256:" + "1234567890abcdef" * 4
@@ -36,7 +37,7 @@ def left() -> dict[str, Any]:
 
 def test_both_files_are_about_the_image(app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]) -> None:
     engine.images[TAG] = image(RepoDigests=[f"rlbox/mine@{ID}"])
-    describe_image(app, app.image_plan("mine"), hermetic=True)
+    describe_image(app, image_plan(app.project, "mine"), hermetic=True)
     assert list(left()) == FILES
     predicate = left()["provenance.json"]["predicate"]
     assert predicate["buildDefinition"]["externalParameters"]["mode"] == "hermetic"
@@ -49,7 +50,7 @@ def test_both_files_are_about_the_image(app: App, engine: EngineSocket, capsys: 
 
 def test_an_engine_that_keeps_no_manifest(app: App, engine: EngineSocket) -> None:
     engine.images[TAG] = image(RepoDigests=[])
-    describe_image(app, app.image_plan("mine"), hermetic=False)
+    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
     (subject,) = left()["provenance.json"]["subject"]
     assert subject["digest"] == {"sha256": ID.partition(":")[2]}
     assert "configuration" in subject["annotations"]["rlbox.digest"]
@@ -57,9 +58,9 @@ def test_an_engine_that_keeps_no_manifest(app: App, engine: EngineSocket) -> Non
 
 def test_what_explained_an_image_goes_with_it(app: App, engine: EngineSocket) -> None:
     engine.images[TAG] = image()
-    describe_image(app, app.image_plan("mine"), hermetic=False)
+    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
     del engine.images[TAG]
-    describe_image(app, app.image_plan("mine"), hermetic=False)
+    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
     assert left() == {}
 
 
@@ -67,7 +68,7 @@ def test_a_folder_that_cannot_be_written_fails_no_build(
     app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.images[TAG] = image()
-    plan = app.image_plan("mine")
+    plan = image_plan(app.project, "mine")
     folder = cache_folder("images", "mine")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")

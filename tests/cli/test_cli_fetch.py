@@ -14,12 +14,12 @@ from mirror import Mirror, serving
 from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
 
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store
-from rlbox.cli.app import own_requirements
-from rlbox.plan import oci
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum
+from rlbox.app import own_requirements
+from rlbox.engine import oci
+from rlbox.files.act.folders import cache_folder
+from rlbox.store.act.objects import Store
+from rlbox.target.load import load_target
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -52,9 +52,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.act.mirrors.machine_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.act.apt.machine_archives", dict)
-    monkeypatch.setattr("rlbox.act.mirrors.default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.machine_archives", dict, raising=False)
+    monkeypatch.setattr("rlbox.sources.act.apt_archives.machine_archives", dict)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"

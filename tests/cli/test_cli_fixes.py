@@ -7,8 +7,8 @@ import json
 import pytest
 from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
 
-from rlbox.report.fixes_view import fix_json, fix_text
-from rlbox.spec.load import load_fixes
+from rlbox.fixes.load import load_fixes
+from rlbox.fixes.view import fix_json, fix_text
 from rlbox.spec.project import Project
 
 FIX = """

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
-from rlbox.cli.app import own_requirements
+from rlbox.app import own_requirements
 from rlbox.errors import WorkFailed
-from rlbox.plan.lock import Upgrade
-from rlbox.spec.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
+from rlbox.lock.resolve import Upgrade
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
+from rlbox.target.target import Target
 
 
 class Resolver:
@@ -47,8 +47,8 @@ class Resolver:
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     """A resolver that finds six for every group."""
     made = Resolver()
-    monkeypatch.setattr("rlbox.act.lock.resolve_lock", made.resolve)
-    monkeypatch.setattr("rlbox.cli.places.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.lock.act.resolve.resolve_lock", made.resolve)
+    monkeypatch.setattr("rlbox.lock.act.places.lock_places", lambda app, target, sources: sources)
     return made
 
 
@@ -242,7 +242,8 @@ def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: 
         code=2,
         out="",
         err="rlbox: error: unknown sources profile 'wan' (did you mean 'lan'?)\n"
-        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/data/sources\n  next:  choose one of: cn, direct, lan\n",
+        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/sources/profiles\n"
+        "  next:  choose one of: cn, direct, lan\n",
     )
 
 
@@ -310,8 +311,8 @@ def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypat
     def none(*args: Any) -> None:
         raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
-    monkeypatch.setattr("rlbox.act.lock.resolve_lock", none)
-    monkeypatch.setattr("rlbox.act.mirrors.default_index", lambda: "")
+    monkeypatch.setattr("rlbox.lock.act.resolve.resolve_lock", none)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(
         code=1,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.act.engine_api import engine_is_here, engine_place
-from rlbox.act.helper_container import Helper, archive_for
-from rlbox.act.ssh_tunnel import Tunnel, open_tunnel
 from rlbox.cli import main
-from rlbox.cli.remote import without
+from rlbox.engine.act.api import engine_is_here, engine_place
+from rlbox.engine.act.helper_container import Helper, archive_for
+from rlbox.engine.act.ssh_tunnel import Tunnel, open_tunnel
 from rlbox.errors import EngineError
+from rlbox.run.remote import without
 from rlbox.spec.project import Project
 
 pytestmark = pytest.mark.allow("processes", "sockets")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.act.bootstrap import rootfs_path
-from rlbox.cli.app import App
+from rlbox.image.act.bootstrap import rootfs_path
+from rlbox.image.act.plans import image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
 COMPOSE = "images/mine/compose.yaml"
@@ -132,7 +132,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     folder.target("mine")
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = App(project=folder.project).image_plan("mine")
+    plan = image_plan(folder.project, "mine")
     rootfs = rootfs_path(plan.rootfs)
     rootfs.parent.mkdir(parents=True)
     rootfs.write_text("an archive")
@@ -142,7 +142,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     lib = "files/opt/rlbox/lib/rlbox"
     layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools")}
     carried = {"rootfs.tar", "wheels/README", f"wheels/uv/{UV.file}"}
-    assert {*plan.context, *layers, *carried, f"{lib}/__main__.py", f"{lib}/data/defaults.toml"} <= there
+    assert {*plan.context, *layers, *carried, f"{lib}/__main__.py", f"{lib}/target/defaults.toml"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"
     assert (context / "Dockerfile").read_text() == plan.context["Dockerfile"]
     (context / "stranger").write_text("x")

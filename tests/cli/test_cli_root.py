@@ -11,16 +11,16 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 
 from rlbox import __version__
-from rlbox.act.folders import cache_folder
-from rlbox.cli.app import App
 from rlbox.errors import EngineError, Interrupted, LockHeld, NodeError, RegistryError, RlboxError, TimedOut, WorkFailed
+from rlbox.files.act.folders import cache_folder
+from rlbox.spec.project import Project
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def fail(self: App, name: str) -> NoReturn:
+    def fail(project: Project, name: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(App, "image_plan", fail)
+    monkeypatch.setattr("rlbox.image.act.plans.load_cached_plan", fail)
 
 
 @pytest.mark.parametrize(

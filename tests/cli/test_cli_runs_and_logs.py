@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import Folder, Rlbox, Said
 
-from rlbox.act.folders import write_atomic
+from rlbox.files.act.folders import write_atomic
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
-from rlbox.act.run_folder import make_run_folder
-from rlbox.act.run_state import RunState, change_stage, new_run_state, write_run_state
-from rlbox.plan.gate_rules import RuleState
-from rlbox.plan.masks import Masks
-from rlbox.plan.params import plan_values
-from rlbox.plan.run import Paths, RunPlan, plan_run
-from rlbox.spec.load import load_job
+from rlbox.gate.rules import RuleState
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.record.act.folder import make_run_folder
+from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.secrets.masks import Masks
 
 JOB = """
 title = "learns"

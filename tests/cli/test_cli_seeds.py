@@ -10,22 +10,24 @@ import pytest
 from fakes import CHECKOUT, Rlbox
 from typedbox import Typed, typed_of
 
-from rlbox.act.run_folder import write_plan
-from rlbox.act.run_state import RunState, StageState, StageStatus, write_run_state
-from rlbox.cli.app import App
-from rlbox.cli.follow import run_files, specs_digest
-from rlbox.cli.run import container_plan
+from rlbox.app import App
+from rlbox.docs.seed import SeedRow
+from rlbox.docs.seed_docs import load_seeds
 from rlbox.fixes.applies import judge, stack_versions
-from rlbox.plan.lint import lint_text
-from rlbox.plan.masks import Masks
-from rlbox.plan.params import plan_values
-from rlbox.report.seed_docs import load_seeds
-from rlbox.spec.drift import load_drift
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import load_fixes, load_job, load_target
-from rlbox.spec.lock import load_lock
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.load import load_fixes
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.lint.documents import lint_text
+from rlbox.lint.drift import load_drift
+from rlbox.record.act.folder import write_plan
+from rlbox.record.act.state import RunState, StageState, StageStatus, write_run_state
+from rlbox.run.follow import run_files, specs_digest
+from rlbox.run.launch import container_plan
+from rlbox.secrets.masks import Masks
 from rlbox.spec.project import Project
-from rlbox.spec.seed import SeedRow
+from rlbox.target.load import load_target
+from rlbox.target.lock import load_lock
 
 SHIPPED = Project(folder=CHECKOUT)
 SEEDS = load_seeds(CHECKOUT)

@@ -11,9 +11,9 @@ import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
 from rlbox.errors import EngineError
-from rlbox.plan.image import image_labels
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import Lock
+from rlbox.image.plan import image_labels
+from rlbox.target.load import load_target
+from rlbox.target.lock import Lock
 
 TAG = "rlbox/mine:latest"
 ID = "sha256:" + "1234567890abcdef" * 4
@@ -78,7 +78,7 @@ def mine(folder: Folder) -> Folder:
 def inside(monkeypatch: pytest.MonkeyPatch) -> Inside:
     """What is inside of every image."""
     made = Inside()
-    monkeypatch.setattr("rlbox.act.docker_engine.DockerEngine.connect", lambda: made)
+    monkeypatch.setattr("rlbox.engine.act.docker.DockerEngine.connect", lambda: made)
     return made
 
 

@@ -9,10 +9,10 @@ import pytest
 from fakes import Folder, Rlbox, Said
 from mirror import artifact_of
 
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store
-from rlbox.act.store_names import remember
-from rlbox.spec.lock import HttpFile, Lock, LockedGroup
+from rlbox.files.act.folders import cache_folder
+from rlbox.store.act.names import remember
+from rlbox.store.act.objects import Store
+from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
 ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"
 SPEC = """

@@ -19,7 +19,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with serving(Platform()) as served:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", served.url)
-        monkeypatch.setattr("rlbox.act.vast._POLL_S", 0.01)
+        monkeypatch.setattr("rlbox.vast.act.account._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())  # what they refuse is tried elsewhere
         yield served
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fakes import Rlbox
 
-from rlbox.act import page_cache
-from rlbox.act.page_cache import resident_bytes
-from rlbox.act.warm import find_files, look_at
-from rlbox.plan.warm import Piece
+from rlbox.machine.act import page_cache
+from rlbox.machine.act.page_cache import resident_bytes
+from rlbox.training.act.warm import find_files, look_at
+from rlbox.training.warm import Piece
 
 SIZE = (8 << 20) + 5
 
@@ -81,7 +81,7 @@ def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
 def test_more_than_the_memory_is_refused_before_anything_is_read(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.act.page_cache.room_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("rlbox.machine.act.page_cache.room_bytes", lambda: 1 << 20)
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     said = rlbox("warm", str(model))
@@ -92,7 +92,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_read(
 def test_what_does_not_stay_is_read_again_and_then_said(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.act.warm.resident_bytes", lambda handle, offset, length: length // 2)
+    monkeypatch.setattr("rlbox.training.act.warm.resident_bytes", lambda handle, offset, length: length // 2)
     said = rlbox("warm", str(model), "--json")
     assert said.code == 1
     assert (said.data["read"], said.data["resident"], said.data["warm"]) == (6 * SIZE, 2 * (SIZE // 2), False)

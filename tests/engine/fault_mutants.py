@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rlbox.spec.fix import Bake, BakedRun, Fix, RayWords
+from rlbox.fixes.fix import Bake, BakedRun, Fix, RayWords
 
 
 @dataclass(frozen=True, kw_only=True)

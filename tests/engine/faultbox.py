@@ -16,18 +16,19 @@ from pathlib import Path
 
 from enginebox import CHECKOUT
 
-from rlbox.act.folders import cache_folder
+from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
+from rlbox.files.act.folders import cache_folder
 from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
-from rlbox.plan.container import limit_words
-from rlbox.plan.image import container_defaults
-from rlbox.plan.patches import needs_patching, patch_manifest, patch_rows
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
+from rlbox.image.plan import container_defaults
 from rlbox.spec.check import check_spec
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import DEFAULTS, load_toml, tomllib
+from rlbox.spec.load import load_toml, tomllib
 from rlbox.spec.merge import merge
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS
+from rlbox.target.target import Target
 
 FAULTS = CHECKOUT / "tests/faults"
 FIXES = CHECKOUT / "templates/fixes"

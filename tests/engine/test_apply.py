@@ -13,7 +13,7 @@ import pytest
 from applybox import give
 from enginebox import CHECKOUT, Result, docker
 
-from rlbox.act.store import Store
+from rlbox.store.act.objects import Store
 
 ODD = """# written by the platform
 CONTAINER_ID=4711

@@ -16,8 +16,8 @@ from mirrorbox import mirrors
 from registrybox import registry_running
 from wheelbox import Index, make_wheel
 
-from rlbox.act.store import Store, store_folder
-from rlbox.spec.lock import load_lock
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.lock import load_lock
 
 pytestmark = pytest.mark.slow
 

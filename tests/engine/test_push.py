@@ -14,7 +14,7 @@ import pytest
 from enginebox import CHECKOUT, Box, docker, wait_until
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
-from rlbox.act.registry import Registry
+from rlbox.registry.act.client import Registry
 
 ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.skipif(not ENGINES, reason="RLBOX_TEST_ENGINES names no other engine")
@@ -317,10 +317,10 @@ def test_an_archive_comes_back_as_the_same_image(make: Callable[..., Box], tmp_p
 def test_where_the_store_cannot_be_read_the_engine_exports(
     make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlbox.act import save
+    from rlbox.archive.act import save
 
     box = make()
-    monkeypatch.setattr("rlbox.act.save.find_blobs", lambda digest: None)
+    monkeypatch.setattr("rlbox.archive.act.save.find_blobs", lambda digest: None)
     image = image_of(box)
     assert save.save_image(image, TAG, tmp_path / "x.tar").digest == image["Id"]
     docker("image", "rm", TAG)

@@ -171,7 +171,7 @@ def test_a_supervisor_that_gets_no_secrets_ends_with_the_cause(planted: Box) -> 
     assert planted("run", "careless").code == 1
     run = planted.runs()[-1]
     words = ["docker", "run", "--rm", f"--volume={planted.data}:/data", "rlbox/tiny:latest"]
-    argv = ["/opt/rlbox/bin/python", "-m", "rlbox.cli.supervise", f"/data/runs/{run.name}"]
+    argv = ["/opt/rlbox/bin/python", "-m", "rlbox.supervise", f"/data/runs/{run.name}"]
     done = subprocess.run([*words, *argv], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 7, done.stderr
     assert "did not come over standard input" in done.stderr

@@ -11,9 +11,9 @@ from enginebox import TINY, Box, docker
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.act.folders import cache_folder
-from rlbox.plan.components import components
-from rlbox.spec.lock import load_lock
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.contents import components
+from rlbox.target.lock import load_lock
 
 TAG = "rlbox/explained:latest"
 

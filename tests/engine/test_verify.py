@@ -15,9 +15,9 @@ import pytest
 from enginebox import CHECKOUT, TINY, Box, Result, docker
 from mirrorbox import MirrorServer, mirrors
 
-from rlbox.act.store import Store
-from rlbox.spec.artifact import Artifact, artifacts
-from rlbox.spec.lock import load_lock
+from rlbox.store.act.objects import Store
+from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.lock import load_lock
 
 NAME = "repeat"
 BUILD = ("build", NAME, "--no-cache", "--json")

@@ -20,12 +20,14 @@ from faultbox import SPEC, STACK, _tar, lab_env, tag, tomllib
 
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import ImageFile, bake_fixes
-from rlbox.plan.onstart import plan_onstart
+from rlbox.fixes.load import load_fixes
+from rlbox.image.onstart import plan_onstart
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import DEFAULTS, load_fixes, load_toml
+from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS
+from rlbox.target.target import Target
 
 OVER = """
 [hardware]

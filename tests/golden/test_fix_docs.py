@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.docs.catalogue import load_catalogue
+from rlbox.docs.fix_docs import NAMES, fix_pages
 from rlbox.fixes.bake import template_values
-from rlbox.report.catalogue import load_catalogue
-from rlbox.report.fix_docs import NAMES, fix_pages
-from rlbox.spec.load import load_target
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 from make_docs import main, stale_pages

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
-from rlbox.cli.app import App
-from rlbox.plan.image import ImagePlan, part_files
-from rlbox.spec.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
+from rlbox.image.act.plans import image_plan
+from rlbox.image.plan import ImagePlan, part_files
 from rlbox.spec.project import Project
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
 
 SHIPPED = Project(folder=CHECKOUT)
 DIGEST = "0123456789abcdef" * 4
@@ -113,7 +113,7 @@ SECRET = re.compile(
 
 
 def plan(project: Project, name: str) -> ImagePlan:
-    return App(project=project).image_plan(name)
+    return image_plan(project, name)
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())

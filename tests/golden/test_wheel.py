@@ -59,7 +59,7 @@ def test_the_wheel_carries_the_package_and_its_data(wheel: Path) -> None:
         if path.is_file() and "_shipped" not in path.parts
     }
     assert there == repository_files("rlbox")
-    assert {"rlbox/data/defaults.toml", "rlbox/data/help.txt"} <= set(there)
+    assert {"rlbox/target/defaults.toml", "rlbox/cli/help.txt"} <= set(there)
 
 
 def test_the_wheel_carries_no_leftovers(wheel: Path) -> None:

@@ -103,7 +103,7 @@ def cn_hosts() -> set[str]:
 
     from rlbox.spec.load import load_toml
 
-    rules = load_toml(CHECKOUT / "rlbox/data/sources/cn.toml")["rule"]
+    rules = load_toml(CHECKOUT / "rlbox/sources/profiles/cn.toml")["rule"]
     return {urlsplit(rule["url"]).hostname or "" for rule in rules if rule.get("url")}
 
 

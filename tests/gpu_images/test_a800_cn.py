@@ -42,7 +42,7 @@ def repositories() -> dict[str, str]:
 
 
 def mirror_host() -> str:
-    rules = load_toml(CHECKOUT / "rlbox/data/sources/cn.toml")["rule"]
+    rules = load_toml(CHECKOUT / "rlbox/sources/profiles/cn.toml")["rule"]
     return urlsplit(next(rule["url"] for rule in rules if rule["kind"] == "git")).hostname or ""
 
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlbox.plan.params import plan_values
-from rlbox.plan.run import Paths, RunPlan, StagePlan, plan_run
-from rlbox.spec.job import Job
-from rlbox.spec.load import load_job
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import Paths, RunPlan, StagePlan, plan_run
 from rlbox.spec.project import Project
 
 PATHS = Paths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")

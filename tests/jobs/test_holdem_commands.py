@@ -11,10 +11,11 @@ from jobplan import plan_of, stage_of
 from optionbox import Refused, parser_of, read
 
 from rlbox.errors import SpecError
-from rlbox.plan.resume import plan_resume
-from rlbox.plan.run import RunPlan, StagePlan
-from rlbox.spec.load import load_job, load_target
+from rlbox.job.load import load_job
+from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.job.resume import plan_resume
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
 
 OPTIONS = Path(__file__).with_name("slime-0.2.2-options.txt")
 PROFILES = ("", "smoke", "full", "resume")

@@ -12,8 +12,8 @@ from fakes import CHECKOUT
 from jobplan import plan_of, stage_of
 from optionbox import parser_of, read
 
-from rlbox.plan.resume import plan_resume
-from rlbox.spec.load import load_job
+from rlbox.job.load import load_job
+from rlbox.job.resume import plan_resume
 from rlbox.spec.project import Project
 
 VERSION = "0.8.2"

@@ -16,25 +16,25 @@ from typing import Any
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from supervised import Bench, file_rule, wait_for
 
-from rlbox.act.disk_lock import Holder, disk_holder, take_disk
-from rlbox.act.process_table import carries, probe_process, probe_processes
-from rlbox.act.reconcile import Reconciled, reconcile
-from rlbox.act.run_folder import holder_of, load_plan, write_plan
-from rlbox.act.run_state import RunState, load_run_state, run_cause
-from rlbox.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
-from rlbox.cli.run_here import HereStart, Place
+from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.plan.apply_layout import Layout
-from rlbox.plan.causes import Cause
-from rlbox.plan.run import RunPlan
+from rlbox.job.plan import RunPlan
+from rlbox.machine.act.process_table import carries, probe_process, probe_processes
+from rlbox.place.layout import Layout
+from rlbox.record.act.disk_lock import Holder, disk_holder, take_disk
+from rlbox.record.act.folder import holder_of, load_plan, write_plan
+from rlbox.record.act.reconcile import Reconciled, reconcile
+from rlbox.record.act.state import RunState, load_run_state, run_cause
+from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
+from rlbox.run.here import HereStart, Place
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
 import os, sys
 from pathlib import Path
-import rlbox.cli.run_here as here
+import rlbox.run.here as here
 from rlbox.cli import main
-from rlbox.plan.apply_layout import Layout
+from rlbox.place.layout import Layout
 layout = Layout(data="/data")
 place = here.Place(python=Path(sys.executable), words=(), env=dict(os.environ), layout=layout)
 here.prepare_place = lambda *words, **more: place

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import rlbox.act.supervisor
-import rlbox.report.evidence  # noqa: F401
-from rlbox.act.process_table import carries, probe_processes
-from rlbox.act.run_state import RunState, StageState, load_run_state
+import rlbox.evidence.act.explain  # noqa: F401
 from rlbox.cli import supervise
-from rlbox.plan.run import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
+from rlbox.machine.act.process_table import carries, probe_processes
+from rlbox.record.act.state import RunState, StageState, load_run_state
 
 PATIENCE_S = 120.0
 

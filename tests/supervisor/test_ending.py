@@ -163,5 +163,5 @@ def test_pattern_that_does_not_compile(bench: Bench) -> None:
 
 def test_supervisor_runs_without_click() -> None:
     modules = "{'rich', 'click', 'docker'} & set(sys.modules)"
-    code = f"import sys, rlbox.cli.supervise, rlbox.act.supervisor; sys.exit(bool({modules}))"
+    code = f"import sys, rlbox.supervise, rlbox.supervise.supervisor; sys.exit(bool({modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from supervised import Bench, free_port, python, service
 
-from rlbox.report.failure_report import load_report
+from rlbox.evidence.act.failure_report import load_report
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
 NOISY = f"""
@@ -200,9 +200,9 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
     def broken() -> str:
         raise RuntimeError("driver is gone")
 
-    monkeypatch.setattr("rlbox.report.evidence_contents.gpu_text", broken)
-    monkeypatch.setattr("rlbox.report.evidence_contents.limit_text", lambda: __import__("time").sleep(600))
-    monkeypatch.setattr("rlbox.report.evidence.GATHER_S", 1.0)
+    monkeypatch.setattr("rlbox.evidence.act.contents.gpu_text", broken)
+    monkeypatch.setattr("rlbox.evidence.act.contents.limit_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.evidence.act.explain.GATHER_S", 1.0)
     bench.stage("train", python(NOISY))
     assert bench.run() == 1
     missing = manifest(bench)["missing"]
@@ -212,7 +212,7 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.report.evidence.make_report", lambda *facts: 1 / 0)
+    monkeypatch.setattr("rlbox.evidence.act.explain.make_report", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
     bench.start()
     code, told = bench.finish()

@@ -13,18 +13,18 @@ import pytest
 from supervised import Bench as Made
 from supervised import python
 
-from rlbox.act.bench import Bench
-from rlbox.act.hang_watch import HangWatch
-from rlbox.act.interrupt import Interrupt
-from rlbox.act.journal import Journal
-from rlbox.act.process_table import Process
-from rlbox.act.processes import RunProcesses
-from rlbox.act.run_state import new_run_state
-from rlbox.plan.activity import Activity, ProcessActivity
-from rlbox.plan.causes import Cause
-from rlbox.plan.lines import block_of
-from rlbox.plan.masks import Masks
-from rlbox.plan.run import load_run_plan
+from rlbox.causes.cause import Cause
+from rlbox.hang.act.watch import HangWatch
+from rlbox.job.plan import load_run_plan
+from rlbox.logs.lines import block_of
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.process_table import Process
+from rlbox.machine.act.processes import RunProcesses
+from rlbox.machine.counters import Activity, ProcessActivity
+from rlbox.record.act.journal import Journal
+from rlbox.record.act.state import new_run_state
+from rlbox.secrets.masks import Masks
+from rlbox.supervise.bench import Bench
 
 MIB = 1 << 20
 PROCESS = ProcessActivity(

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from supervised import Bench, free_port, python, service
 
-from rlbox.plan.phases import plan_phases
+from rlbox.job.phase import Phase
+from rlbox.job.phases import plan_phases
 from rlbox.spec.load import load_toml
-from rlbox.spec.phase import Phase
 
 CASES = Path(__file__).parents[1] / "cases" / "hangs"
 TABLE = {path.stem: load_toml(path) for path in sorted(CASES.glob("*.toml"))}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from supervised import Bench, python
 
-from rlbox.act.memory import MemoryFacts, probe_memory
+from rlbox.machine.act.memory import MemoryFacts, probe_memory
 
 ROOT = os.geteuid() == 0
 CGROUP_1 = Path("/sys/fs/cgroup/memory")
@@ -65,7 +65,7 @@ def test_disk_full_before_the_start(tiny_disk: Path) -> None:
         while file.write(b"x" * 4096):
             pass
     done = subprocess.run(
-        [sys.executable, "-m", "rlbox.cli.supervise", str(bench.run_dir)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "rlbox.supervise", str(bench.run_dir)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 5
     assert "data disk full" in done.stderr

@@ -15,9 +15,9 @@ import pytest
 from supervised import Bench, free_port, line_rule, python, service, wait_for
 from test_ray_stage import HEAD
 
-from rlbox.act.log_pump import LogPump
-from rlbox.plan.masks import Masks
-from rlbox.plan.run import RayPlan
+from rlbox.job.plan import RayPlan
+from rlbox.logs.act.pump import LogPump
+from rlbox.secrets.masks import Masks
 
 SECRET = "planted-5ecret"
 SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from supervised import PATIENCE_S, Bench, free_port, python, wait_for
 
-from rlbox.act.interrupt import Interrupt
-from rlbox.act.own_cgroup import OwnCgroup
-from rlbox.act.process_table import carries
-from rlbox.act.processes import RunProcesses
-from rlbox.act.ray_folders import RayFolders
-from rlbox.plan.run import RayPlan, load_run_plan
+from rlbox.job.plan import RayPlan, load_run_plan
+from rlbox.machine.act.cgroup import OwnCgroup
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.process_table import carries
+from rlbox.machine.act.processes import RunProcesses
+from rlbox.supervise.ray_folders import RayFolders
 
 # A process that has left tree, session and environment behind: only the control group still knows it.
 HIDDEN = """
@@ -34,7 +34,7 @@ time.sleep(600)
 """
 GROUP = """
 import os, subprocess, sys
-from rlbox.act.own_cgroup import OwnCgroup
+from rlbox.machine.act.cgroup import OwnCgroup
 group = OwnCgroup(sys.argv[1])
 print(group.enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
@@ -69,7 +69,8 @@ def word() -> Iterator[str]:
 
 def may_make_groups() -> bool:
     code = (
-        "import sys; from rlbox.act.own_cgroup import OwnCgroup as G; g = G(sys.argv[1]); print(g.enter()); g.leave()"
+        "import sys; from rlbox.machine.act.cgroup import OwnCgroup as G; "
+        "g = G(sys.argv[1]); print(g.enter()); g.leave()"
     )
     argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
     return subprocess.run(argv, capture_output=True, text=True).stdout == "True\n"
@@ -104,7 +105,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
 
 def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for bases in ((), (tmp_path / "none",)):
-        monkeypatch.setattr("rlbox.act.own_cgroup._bases", lambda found=bases: found)
+        monkeypatch.setattr("rlbox.machine.act.cgroup._bases", lambda found=bases: found)
         group = OwnCgroup("r")
         assert group.enter() is False
         assert group.members() == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervised import Bench, free_port, line_rule, python, service, wait_for
 
-from rlbox.plan.run import RayPlan
+from rlbox.job.plan import RayPlan
 
 HEAD = """
 import http.server, json, os, subprocess, sys

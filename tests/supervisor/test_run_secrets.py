@@ -14,12 +14,12 @@ from urllib.parse import quote
 import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
 
-from rlbox.act.disk_lock import Holder, take_disk
-from rlbox.act.run_folder import load_plan
-from rlbox.act.secrets import secrets_line
-from rlbox.cli.place_here import Place
-from rlbox.cli.run_here import HereStart
-from rlbox.plan.apply_layout import Layout
+from rlbox.place.act.bring import Place
+from rlbox.place.layout import Layout
+from rlbox.record.act.disk_lock import Holder, take_disk
+from rlbox.record.act.folder import load_plan
+from rlbox.run.here import HereStart
+from rlbox.secrets.act.hand_over import secrets_line
 from rlbox.values import Secret
 
 TOKEN = "wk+9/planted=Q7zR'x"
@@ -194,7 +194,7 @@ def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: 
     while start.alive():
         seen += command_lines()
         time.sleep(0.02)
-    assert b"rlbox.cli.supervise" in seen
+    assert b"rlbox.supervise" in seen
     assert b"planted" not in seen
     assert planted.states() == ["passed"]
     assert planted.log("1-asks/stage.log") == f"{len(TOKEN)}\n"

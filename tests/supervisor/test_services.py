@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised import Bench, file_rule, free_port, line_rule, python, service
 
-from rlbox.plan.run import ReadyPlan, ServicePlan
+from rlbox.job.plan import ReadyPlan, ServicePlan
 
 # Answers its process id; `/mute` makes it take requests and never answer, `/die` makes it end a moment later.
 SERVER = """

@@ -292,7 +292,7 @@ def test_secrets_stay_out_of_what_is_written(bench: Bench) -> None:
 def test_plan_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"schema": 1')
     done = subprocess.run(
-        [sys.executable, "-m", "rlbox.cli.supervise", str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "rlbox.supervise", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "plan.json cannot be read" in done.stderr

@@ -16,15 +16,15 @@ import pytest
 from launched import Disk
 from supervised import wait_for
 
-from rlbox.act.attempts import begin_attempt
-from rlbox.act.disk_lock import LOCK_FILE, Holder, disk_holder, take_disk
-from rlbox.act.process_table import probe_process
-from rlbox.act.run_folder import load_plan, write_plan
-from rlbox.act.run_rebuild import last_state
-from rlbox.act.run_state import RUN_FILE
-from rlbox.act.stop import stop_run
-from rlbox.act.supervisor_file import SUPERVISOR_FILE
 from rlbox.errors import LockHeld, NodeError
+from rlbox.machine.act.process_table import probe_process
+from rlbox.record.act.attempts import begin_attempt
+from rlbox.record.act.disk_lock import LOCK_FILE, Holder, disk_holder, take_disk
+from rlbox.record.act.folder import load_plan, write_plan
+from rlbox.record.act.rebuild import last_state
+from rlbox.record.act.state import RUN_FILE
+from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.run.stop import stop_run
 
 MAKES = "echo one > {run}/made-first"
 HANGS = "echo there; sleep 600"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rlbox.errors import SpecError
-from rlbox.plan.apply import (
+from rlbox.place.changes import (
     ABSENT,
     ApplyFacts,
     LaidRecord,
@@ -22,9 +22,9 @@ from rlbox.plan.apply import (
     plan_apply,
     stamp_of,
 )
-from rlbox.plan.apply_layout import Layout, check_prefix
-from rlbox.plan.apply_wanted import Laid, Part, Wanted
-from rlbox.plan.merged_lines import merged_text, unmerged_text
+from rlbox.place.layout import Layout, check_prefix
+from rlbox.place.merged_lines import merged_text, unmerged_text
+from rlbox.place.wanted import Laid, Part, Wanted
 
 HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
 LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.cli.app import App
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import Baked, bake_fixes
 from rlbox.fixes.load import load_fixed_target
-from rlbox.plan.apply_layout import Layout
-from rlbox.plan.apply_wanted import Wanted, at_data, plan_wanted
-from rlbox.plan.image import container_defaults
-from rlbox.plan.machine import container_limits
-from rlbox.spec.lock import load_lock
+from rlbox.image.act.plans import image_plan
+from rlbox.image.machine import container_limits
+from rlbox.image.plan import container_defaults
+from rlbox.place.layout import Layout
+from rlbox.place.wanted import Wanted, at_data, plan_wanted
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.lock import load_lock
+from rlbox.target.target import Target
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -31,7 +31,7 @@ def planned(name: str, layout: Layout, absent: frozenset[str] = frozenset()) -> 
     assert lock
     target = at_data(loaded.target, layout.data)
     baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
-    image = App(project=project).image_plan(name)
+    image = image_plan(project, name)
     return plan_wanted(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
 

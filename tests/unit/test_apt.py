@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, TARGET, Folder
 
-from rlbox.act.apt import architecture_of, resolve_debs
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.plan.apt import (
+from rlbox.lock.act.apt import architecture_of, resolve_debs
+from rlbox.lock.apt import (
     AptSuite,
     archives_in,
     parse_uris,
@@ -18,11 +18,11 @@ from rlbox.plan.apt import (
     plan_apt_root,
     plan_image_root,
     plan_image_settings,
-    suites_of,
 )
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import Deb
-from rlbox.spec.target import Base
+from rlbox.sources.suites import suites_of
+from rlbox.target.load import load_target
+from rlbox.target.lock import Deb
+from rlbox.target.target import Base
 from rlbox.values import Command
 
 A, B = "a" * 64, "b" * 64

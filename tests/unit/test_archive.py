@@ -14,19 +14,20 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from rlbox.act.archive_check import Archive, check_archive
-from rlbox.act.archive_file import ArchiveWriter, whole_file
-from rlbox.act.layers import Chunks, gzipped, unpacked, zstandard_packed
-from rlbox.act.load import docker_archive
-from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.plan.archive import (
+from rlbox.archive.act.check import Archive, check_archive
+from rlbox.archive.act.load import docker_archive
+from rlbox.archive.act.write import ArchiveWriter
+from rlbox.archive.parts import (
     INDEX_FILE,
     LAYOUT,
     LAYOUT_TEXT,
     archive_index,
     blob_name,
 )
-from rlbox.plan.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest, index, sha256_of
+from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest, index, sha256_of
+from rlbox.errors import LockHeld, NodeError, WorkFailed
+from rlbox.files.act.compression import Chunks, gzipped, unpacked, zstandard_packed
+from rlbox.files.act.copies import whole_file
 
 CONTENTS = (b"first layer" * 90_000, b"second")
 NAME = "docker.io/rlbox/mine:latest"

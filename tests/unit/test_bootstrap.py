@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fakes import DEB, Folder
 
-from rlbox.act.bootstrap import make_rootfs, rootfs_path
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store
 from rlbox.errors import NodeError
-from rlbox.plan.bootstrap import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
-from rlbox.plan.image import rootfs_checksum
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
+from rlbox.image.bootstrap import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
+from rlbox.image.plan import rootfs_checksum
+from rlbox.store.act.objects import Store
 from rlbox.values import Command
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.plan.causes import (
+from rlbox.causes.cause import (
     Cause,
     CauseKind,
     dead_service,
@@ -17,7 +17,7 @@ from rlbox.plan.causes import (
     out_of_memory,
     taken_port,
 )
-from rlbox.plan.run import LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.job.plan import LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
 
 VLLM = ServicePlan(
     name="vllm",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from rlbox.plan.solve_search import Rule, broken_rules, solve
-from rlbox.spec.compat import CompatTable, Fact, parse_condition, texts
-from rlbox.spec.load import load_compat
+from rlbox.stack.compat import CompatTable, Fact, load_compat, parse_condition, texts
+from rlbox.stack.search import Rule, broken_rules, solve
 
 TABLE = load_compat()
 FACTS = {fact.id: fact for fact in TABLE.facts()}

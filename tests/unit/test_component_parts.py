@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlbox.plan.component_parts import (
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.stack import LinkFacts, ProgramFacts
+from rlbox.training.part import Component, load_components
+from rlbox.training.parts import (
     NO_GPU,
     Ground,
     Part,
@@ -19,10 +22,7 @@ from rlbox.plan.component_parts import (
     ray_part,
     torch_parts,
 )
-from rlbox.plan.doctor_facts import Demands
-from rlbox.plan.doctor_stack import LinkFacts, ProgramFacts
-from rlbox.report.components_view import part_text, parts_summary
-from rlbox.spec.component import Component, load_components
+from rlbox.training.parts_view import part_text, parts_summary
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = Ground(

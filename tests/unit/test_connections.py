@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from registry_server import Fault, RegistryServer, running
 
-from rlbox.act.connections import Broken, Connections, Request
+from rlbox.registry.act.connections import Broken, Connections, Request
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -119,7 +119,7 @@ def test_a_body_that_is_cut_short() -> None:
 
 
 def test_silence_in_the_middle_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.act.connections._SILENCE_S", 0.2)
+    monkeypatch.setattr("rlbox.registry.act.connections._SILENCE_S", 0.2)
     (tmp_path / "blob").write_bytes(bytes(64 << 20))
     end = threading.Event()
 

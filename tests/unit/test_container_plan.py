@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import LIMITS
 
-from rlbox.plan.container import ContainerPlan, client_words, engine_options, plan_container
+from rlbox.engine.container import ContainerPlan, client_words, engine_options, plan_container
 from rlbox.values import Mount
 
 GIB = 1 << 30

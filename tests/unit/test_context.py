@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from fakes import image_plan
 
-from rlbox.act.context import (
+from rlbox.errors import NodeError, SpecError
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.context import (
     FileDigests,
     build_digest,
     carried_entries,
@@ -19,8 +21,6 @@ from rlbox.act.context import (
     context_entries,
     write_context,
 )
-from rlbox.act.folders import cache_folder
-from rlbox.errors import NodeError, SpecError
 
 LIB = "files/opt/rlbox/lib/rlbox/"
 SEAL = 315_532_800  # the time stamp of every object of the store
@@ -67,7 +67,7 @@ def test_entries_of_a_context(tmp_path: Path) -> None:
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
     }
-    assert {f"{LIB}__main__.py", f"{LIB}cli/root.py", f"{LIB}data/defaults.toml"} <= own
+    assert {f"{LIB}__main__.py", f"{LIB}cli/root.py", f"{LIB}target/defaults.toml"} <= own
     assert [name for name in own if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name] == []
 
 
@@ -85,7 +85,7 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.act.context.site_ca", lambda: "")
+    monkeypatch.setattr("rlbox.image.act.context.site_ca", lambda: "")
     with pytest.raises(NodeError) as caught:
         context_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
@@ -130,14 +130,14 @@ def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
 def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
         source(tmp_path / name, "x")
-    monkeypatch.setattr("rlbox.act.context.PACKAGE", tmp_path)
+    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", tmp_path)
     found = {name for name in context_entries(image_plan()) if name.startswith(LIB)}
     assert found == {f"{LIB}a.py", f"{LIB}data/b.toml"}
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in context_entries(image_plan()) if name.startswith(f"{LIB}data/sources/")}
-    assert found == {f"{LIB}data/sources/direct.toml"}
+    found = {name for name in context_entries(image_plan()) if name.startswith(f"{LIB}sources/profiles/")}
+    assert found == {f"{LIB}sources/profiles/direct.toml"}
 
 
 def test_what_changes_the_digest(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_digests_notice_a_change(tmp_path: Path, change: str) -> None:
     "text", ["", "{", "[]", "null", '{"PATH": 5}', '{"PATH": []}', '{"PATH": ["KEY"]}', '{"PATH": ["KEY", 5]}', "\xff"]
 )
 def test_a_torn_memory_is_no_memory(tmp_path: Path, text: str) -> None:
-    from rlbox.act.plan_cache import file_key
+    from rlbox.image.act.plan_cache import file_key
 
     path = source(tmp_path / "a", "one")
     memory = cache_folder("digests.json")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act.excerpt import read_fatal_line, scan_log
+from rlbox.causes.act.excerpt import read_fatal_line, scan_log
+from rlbox.causes.act.known import SIGNATURES_FILE, find_known_cause
+from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
-from rlbox.report.known_causes import SIGNATURES_FILE, find_known_cause
-from rlbox.spec.load import load_fixes
 from rlbox.spec.project import Project
 
 CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.report.catalogue import lint_rules, load_catalogue
-from rlbox.report.coverage import coverage_problems, coverage_rows, fix_gap, unknown_numbers
-from rlbox.report.fix_docs import Catalogue
+from rlbox.docs.catalogue import lint_rules, load_catalogue
+from rlbox.docs.coverage import coverage_problems, coverage_rows, fix_gap, unknown_numbers
+from rlbox.docs.demand import Demand
+from rlbox.docs.fix_docs import Catalogue
+from rlbox.fixes.fix import Fix
 from rlbox.spec.check import check_spec
-from rlbox.spec.demand import Demand
-from rlbox.spec.fix import Fix
 from rlbox.spec.project import Project
 
 FIX = {
@@ -62,7 +62,7 @@ def test_fixes_heal_causes_that_exist(catalogue: Catalogue) -> None:
 
 def test_what_doctor_finds_exists(catalogue: Catalogue) -> None:
     """Ids stand in its code as they are, or with a name in front: `f"{name}-full"`."""
-    texts = [path.read_text("utf-8") for path in (CHECKOUT / "rlbox/plan").glob("doctor_*.py")]
+    texts = [path.read_text("utf-8") for path in (CHECKOUT / "rlbox/doctor").glob("*.py")]
     known = {hit for text in texts for hit in re.findall(r'"([a-z0-9-]+)"', text)}
     ends = tuple(hit for text in texts for hit in re.findall(r'f"\{name\}(-[a-z-]+)"', text))
     asked = {name for demand in catalogue.demands.values() for name in demand.doctor}

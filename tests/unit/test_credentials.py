@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.credentials import CredentialStream, mask_credentials
+from rlbox.secrets.credentials import CredentialStream, mask_credentials
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act.command import run_command
+from rlbox.machine.act.command import run_command
 from rlbox.values import Command
 
 HADOLINT = Path(sys.executable).with_name("hadolint")

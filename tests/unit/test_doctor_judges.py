@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from rlbox.plan.doctor_disks import PlaceFacts, judge_places
-from rlbox.plan.doctor_env import DotEnv, EnvFacts, judge_environment, parse_dotenv
-from rlbox.plan.doctor_facts import Demands, demands_of
-from rlbox.plan.doctor_limits import GIB, MIB, LimitFacts, judge_limits
-from rlbox.plan.doctor_network import NetworkFacts, Reached, Taken, judge_network
-from rlbox.plan.doctor_packages import AbiGap, Damage, PackageFacts, judge_packages
-from rlbox.plan.doctor_paths import PathFacts, judge_paths
-from rlbox.plan.doctor_processes import Running, judge_processes
-from rlbox.spec.finding import Finding
+from rlbox.amounts import GIB, MIB
+from rlbox.doctor.disks import PlaceFacts, judge_places
+from rlbox.doctor.env import DotEnv, EnvFacts, judge_environment, parse_dotenv
+from rlbox.doctor.facts import Demands, demands_of
+from rlbox.doctor.limits import LimitFacts, judge_limits
+from rlbox.doctor.network import NetworkFacts, Reached, Taken, judge_network
+from rlbox.doctor.packages import AbiGap, Damage, PackageFacts, judge_packages
+from rlbox.doctor.paths import PathFacts, judge_paths
+from rlbox.doctor.processes import Running, judge_processes
+from rlbox.findings import Finding
 
 TARGET = Demands(target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"})
 LIMITS = LimitFacts(

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.act.doctor_fixes import probe_fixes, read_table
-from rlbox.act.doctor_repair import repair
-from rlbox.act.elf import BrokenElf, check_elf, read_symbols
-from rlbox.act.probe_disks import places_of, probe_places
-from rlbox.act.probe_limits import probe_limits
-from rlbox.act.probe_network import ray_ports
-from rlbox.act.probe_packages import probe_packages
-from rlbox.act.probe_paths import probe_environment, probe_paths
-from rlbox.act.probe_processes import probe_running
-from rlbox.act.probe_programs import Program
-from rlbox.act.probe_threads import Probes
-from rlbox.plan.doctor_facts import Demands
-from rlbox.spec.finding import Finding
+from rlbox.doctor.act.disks import places_of, probe_places
+from rlbox.doctor.act.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.act.fix_checks import probe_fixes, read_table
+from rlbox.doctor.act.limits import probe_limits
+from rlbox.doctor.act.network import ray_ports
+from rlbox.doctor.act.packages import probe_packages
+from rlbox.doctor.act.paths import probe_environment, probe_paths
+from rlbox.doctor.act.processes import probe_running
+from rlbox.doctor.act.programs import Program
+from rlbox.doctor.act.repair import repair
+from rlbox.doctor.act.threads import Probes
+from rlbox.doctor.facts import Demands
+from rlbox.findings import Finding
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
 

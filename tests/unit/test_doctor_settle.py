@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlbox.plan.doctor import Report, load_report, merge, settle
-from rlbox.report.doctor_view import report_text, summary_line
-from rlbox.spec.finding import Finding, load_finding
+from rlbox.doctor.report import Report, load_report, merge, settle
+from rlbox.doctor.view import report_text, summary_line
+from rlbox.findings import Finding, load_finding
 
 TRUNCATED = Finding(
     id="file-truncated", title="files of vllm are damaged", seen="12 bytes of 99", breaks=("extension-*",)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlbox.plan.doctor_facts import Demands
-from rlbox.plan.doctor_fixes import TIMED_OUT, checks_of, judge_checks, with_dependents
-from rlbox.plan.doctor_gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.plan.doctor_host import (
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.fix_checks import TIMED_OUT, checks_of, judge_checks, with_dependents
+from rlbox.doctor.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.host import (
     Container,
     DriverFacts,
     EngineFacts,
@@ -20,7 +20,7 @@ from rlbox.plan.doctor_host import (
     judge_image,
     required_cuda,
 )
-from rlbox.plan.doctor_stack import (
+from rlbox.doctor.stack import (
     LinkFacts,
     ProgramFacts,
     judge_link,
@@ -30,7 +30,7 @@ from rlbox.plan.doctor_stack import (
     read_steps,
     unfinished,
 )
-from rlbox.spec.finding import Finding
+from rlbox.findings import Finding
 
 TARGET = Demands(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.act.download import Try, Unfetched, mask_urls
-from rlbox.act.fetch import FetchReport, Progress, ensure
-from rlbox.act.store import Store
 from rlbox.errors import WorkFailed
-from rlbox.spec.artifact import Artifact
+from rlbox.store.act.download import Try, Unfetched, mask_urls
+from rlbox.store.act.fetch import FetchReport, Progress, ensure
+from rlbox.store.act.objects import Store
+from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("sockets")
 

@@ -8,15 +8,16 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
-from rlbox.act.egress import probe_egress
-from rlbox.plan.egress import Contact, EgressFacts, contacted, holds, host_of, plan_addresses, plan_egress
-from rlbox.plan.mirrors import Machine
-from rlbox.plan.sources import SiteFacts
-from rlbox.spec.artifact import Artifact
-from rlbox.spec.egress import HiddenHost
-from rlbox.spec.load import load_hidden_hosts, load_target
-from rlbox.spec.profile import Declared, Profile, Rule
-from rlbox.spec.target import Target
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.egress import probe_egress
+from rlbox.sources.egress import Contact, EgressFacts, contacted, holds, host_of, plan_addresses, plan_egress
+from rlbox.sources.hidden_hosts import HiddenHost
+from rlbox.sources.load import load_hidden_hosts
+from rlbox.sources.mirrors import Machine
+from rlbox.sources.profile import Declared, Profile, Rule
+from rlbox.target.artifact import Artifact
+from rlbox.target.load import load_target
+from rlbox.target.target import Target
 
 SMALL = """
 title = "smallest target"

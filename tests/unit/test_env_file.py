@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlbox.plan.env_file import EnvFile, parse_env_file
+from rlbox.secrets.env_file import EnvFile, parse_env_file
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlbox.act.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
-from rlbox.act.log_times import time_at
-from rlbox.plan.first_fatal import FatalSpot
+from rlbox.causes.act.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
+from rlbox.causes.first_fatal import FatalSpot
+from rlbox.logs.act.times import time_at
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalSpot:

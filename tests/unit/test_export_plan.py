@@ -11,15 +11,15 @@ import pytest
 from deffile import Definition, parse_definition
 from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, fitting_lock
 
-from rlbox.cli.app import App
-from rlbox.cli.export_target import export_text
-from rlbox.fixes.load import load_fixed_target
-from rlbox.plan.apptainer import plan_apptainer, plan_exported
-from rlbox.plan.compose import plan_compose
-from rlbox.plan.image import ContainerDefaults
-from rlbox.plan.render import quote_definition
-from rlbox.spec.load import load_fixes, load_target
+from rlbox.app import App
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.fixes.load import load_fixed_target, load_fixes
+from rlbox.image.act.export import export_text
+from rlbox.image.apptainer import plan_apptainer, plan_exported
+from rlbox.image.compose import plan_compose
+from rlbox.image.templates import quote_definition
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 ODD = """

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.fatal_lines import FATAL_LINE
-from rlbox.plan.first_fatal import FatalSpot, FirstFatal
-from rlbox.plan.lines import LineCutter
+from rlbox.causes.fatal_lines import FATAL_LINE
+from rlbox.causes.first_fatal import FatalSpot, FirstFatal
+from rlbox.logs.lines import LineCutter
 
 TRACEBACK = """\
 start

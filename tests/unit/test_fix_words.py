@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from rlbox.fixes.bake import template_values
-from rlbox.report.fix_words import baked_rows, condition_words, filled_bake, kind_of
+from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
+from rlbox.fixes.words import baked_rows, condition_words, filled_bake, kind_of
 from rlbox.spec.check import check_spec
-from rlbox.spec.fix import Applies, Bake, BakedRun, Fix, RayWords
-from rlbox.spec.load import DEFAULTS, load_toml
+from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS
+from rlbox.target.target import Target
 
 FIX: dict[str, Any] = {
     "id": "a-fix",

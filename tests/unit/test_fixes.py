@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
-from rlbox.cli.app import App
+from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import has_package, judge, stack_versions
 from rlbox.fixes.bake import applicable, bake_fixes
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.fixes.manifest import fix_manifest
-from rlbox.plan.container import limit_words
-from rlbox.plan.image import container_defaults, image_labels
+from rlbox.image.act.plans import image_plan
+from rlbox.image.plan import container_defaults, image_labels
 from rlbox.spec.check import check_spec
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import load_fixes, load_target
-from rlbox.spec.lock import LockedGroup
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.load import load_target
+from rlbox.target.lock import LockedGroup
+from rlbox.target.target import Target
 
 SHIPPED = Project(folder=CHECKOUT)
 STACK = '[[stack]]\nname = "engine"\npackages = ["vLLM[x]==0.12.0", "ray"]\n[[git]]\nname = "verl"\n'
@@ -234,7 +234,7 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_shipped_targets_bake_what_they_need(name: str) -> None:
-    plan = App(project=SHIPPED).image_plan(name)
+    plan = image_plan(SHIPPED, name)
     assert json.loads(plan.context["fixes/opt/rlbox/share/fixes.json"])["target"] == name
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from fakes import LIMITS
 
-from rlbox.act.command import check_command, run_command
-from rlbox.act.disk import check_disk, data_folder
-from rlbox.act.file_lock import hold
-from rlbox.act.folders import cache_folder, make_folder, write_atomic, write_if_changed
+from rlbox.engine.act.data_disk import check_disk, data_folder
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
+from rlbox.files.act.folders import cache_folder, make_folder, write_atomic, write_if_changed
+from rlbox.files.act.lock import hold
+from rlbox.machine.act.command import check_command, run_command
 from rlbox.values import Command, Outcome
 
 

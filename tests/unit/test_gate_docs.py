@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.job.gate import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ProbeRule, RequireRule
 from rlbox.spec.check import check_spec
-from rlbox.spec.gate import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ProbeRule, RequireRule
 
 if sys.version_info >= (3, 11):
     import tomllib

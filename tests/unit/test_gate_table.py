@@ -16,8 +16,8 @@ from gatebox import CASES, fed, judge, load_case, plan_case, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlbox.plan import answers
-from rlbox.plan.run import StagePlan
+from rlbox.gate import answers
+from rlbox.job.plan import StagePlan
 
 Change = Callable[[StagePlan], StagePlan]
 RUN = Path("/nowhere/run")

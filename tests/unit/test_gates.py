@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.gates import EXIT_RULE, Gate
-from rlbox.plan.run import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.gate.gate import EXIT_RULE, Gate
+from rlbox.job.plan import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.act.evidence_folder import write_manifest, write_texts
-from rlbox.act.gather import PART_BYTES, NotHere, Part, gather
+from rlbox.evidence.act.folder import write_manifest, write_texts
+from rlbox.evidence.act.gather import PART_BYTES, NotHere, Part, gather
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -61,7 +61,7 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path.name)
 
-    monkeypatch.setattr("rlbox.act.evidence_folder.write_atomic", write)
+    monkeypatch.setattr("rlbox.evidence.act.folder.write_atomic", write)
     assert write_texts(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from gitmirror import git_mirror
 
-from rlbox.act.git_tree import lock_git
-from rlbox.plan.mirrors import git_places
-from rlbox.spec.load import load_profile
+from rlbox.sources.load import load_profile
+from rlbox.sources.mirrors import git_places
 from rlbox.spec.project import Project
+from rlbox.store.act.git_tree import lock_git
 
 URL = "https://github.com/rlbox-test/project"
 

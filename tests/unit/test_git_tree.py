@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLink, FakeLocator
 
-from rlbox.act.fetch import ensure
-from rlbox.act.git_tree import TreeFacts, lock_git
-from rlbox.act.store import Store
 from rlbox.errors import WorkFailed
-from rlbox.plan.plain_tar import END, FILE, SYMLINK, padding, tar_header
-from rlbox.spec.artifact import Artifact
+from rlbox.store.act.fetch import ensure
+from rlbox.store.act.git_tree import TreeFacts, lock_git
+from rlbox.store.act.objects import Store
+from rlbox.store.plain_tar import END, FILE, SYMLINK, padding, tar_header
+from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 # sha256 of the archive of `project`, so that a lock made years ago still fits.

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
-from rlbox.act.gpu_access import devices, host_paths, probe_offer
+from rlbox.doctor.facts import Demands, with_gpus
+from rlbox.doctor.host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.engine.act.gpu_access import devices, host_paths, probe_offer
+from rlbox.engine.container import client_words, engine_options, plan_container
+from rlbox.engine.gpu_access import ALL, GpuAccess, GpuOffer, GpuWish, assumed_access, choose_access, parse_gpus
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.plan.container import client_words, engine_options, plan_container
-from rlbox.plan.doctor_facts import Demands, with_gpus
-from rlbox.plan.doctor_host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
-from rlbox.plan.gpu_access import ALL, GpuAccess, GpuOffer, GpuWish, assumed_access, choose_access, parse_gpus
 from rlbox.values import Mount
 
 # As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.plan.gpu_split import GpuFacts, GpuState, Holder, RayNode, SplitWish, plan_split
-from rlbox.report.gpus_view import gpus_text
+from rlbox.training.gpu_split import GpuFacts, GpuState, Holder, RayNode, SplitWish, plan_split
+from rlbox.training.gpus_view import gpus_text
 
 GIB = 1 << 30
 FREE = tuple(GpuState(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))

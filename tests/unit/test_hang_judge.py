@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.plan.activity import Rates
-from rlbox.plan.hang import HangJudge, Stall
-from rlbox.plan.phases import PhasePlan, phases_of, plan_phases
-from rlbox.spec.load import load_phases
+from rlbox.hang.judge import HangJudge, Stall
+from rlbox.hang.phases import phases_of
+from rlbox.job.load import load_phases
+from rlbox.job.phases import PhasePlan, plan_phases
+from rlbox.machine.counters import Rates
 
 MIB = 1 << 20
 SHIPPED = plan_phases(load_phases().phases, str)

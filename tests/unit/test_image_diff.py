@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from rlbox.act.image_diff import Difference, compare_images, differences
+from rlbox.image.act.diff import Difference, compare_images, differences
 
 COPY = "COPY /out/ / # buildkit"
 TITLE = "layer 2 (COPY /out/ /)"

@@ -8,7 +8,8 @@ from dataclasses import replace
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
 from rlbox.fixes.manifest import fix_manifest
-from rlbox.plan.image import (
+from rlbox.image.machine import machine_facts
+from rlbox.image.plan import (
     ImagePlan,
     image_labels,
     load_image_plan,
@@ -17,11 +18,10 @@ from rlbox.plan.image import (
     rootfs_checksum,
     spec_checksum,
 )
-from rlbox.plan.machine import machine_facts
-from rlbox.plan.sources import TorchGroup
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
-from rlbox.spec.target import Target
+from rlbox.sources.settings import TorchGroup
+from rlbox.target.load import load_target
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
+from rlbox.target.target import Target
 
 TEMPLATES = [CHECKOUT / "templates"]
 CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act.excerpt import FatalLine
+from rlbox.causes.act.excerpt import FatalLine
+from rlbox.causes.act.known import SIGNATURES_FILE, find_known_cause
+from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
-from rlbox.report.known_causes import SIGNATURES_FILE, find_known_cause
-from rlbox.spec.load import load_fixes
 from rlbox.spec.project import Project
 
 FIXES = load_fixes(Project(folder=CHECKOUT))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlbox.plan.build import Step
-from rlbox.plan.image_facts import LayerFacts
-from rlbox.report.layer_times import layer_times, layers_text
+from rlbox.image.act.layer_times import layer_times, layers_text
+from rlbox.image.build import Step
+from rlbox.image.facts import LayerFacts
 
 LAYERS = [
     LayerFacts(part="os", size=500_000_000, command="ADD rootfs.tar /"),

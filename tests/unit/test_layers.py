@@ -8,10 +8,10 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.plan.layers import MOST_LAYERS, Layer, plan_layers
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import Lock, LockedGroup, Package
-from rlbox.spec.target import Target
+from rlbox.image.layers import MOST_LAYERS, Layer, plan_layers
+from rlbox.target.load import load_target
+from rlbox.target.lock import Lock, LockedGroup, Package
+from rlbox.target.target import Target
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.plan.lint import kind_of, lint_text, read_document
-from rlbox.spec.drift import load_drift
+from rlbox.lint.documents import kind_of, lint_text, read_document
+from rlbox.lint.drift import load_drift
 
 
 def found(name: str, text: str) -> list[tuple[int, str]]:

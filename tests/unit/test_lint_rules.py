@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.plan.lint import lint_text
-from rlbox.plan.lint_hits import Where
-from rlbox.spec.drift import load_drift
+from rlbox.lint.documents import lint_text
+from rlbox.lint.drift import load_drift
+from rlbox.lint.hits import Where
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"

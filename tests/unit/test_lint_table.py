@@ -8,10 +8,10 @@ import time
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.plan.lint import lint_text
-from rlbox.plan.lint_checks import CHECKS
+from rlbox.lint.checks import CHECKS
+from rlbox.lint.documents import lint_text
+from rlbox.lint.drift import Drift, Rule, load_drift
 from rlbox.spec.check import check_spec
-from rlbox.spec.drift import Drift, Rule, load_drift
 
 
 def rule(**changes: object) -> Rule:

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 
-from rlbox.act.mirrors import Link, Locator
-from rlbox.act.pages import new_client
-from rlbox.plan.mirrors import Machine
-from rlbox.plan.sources import SiteFacts
-from rlbox.spec.artifact import Artifact
-from rlbox.spec.profile import Profile, Rule
+from rlbox.machine.act.http_client import new_client
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.mirrors import Link, Locator
+from rlbox.sources.mirrors import Machine
+from rlbox.sources.profile import Profile, Rule
+from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("sockets")
 BODY = b"the wheel" * 100

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.errors import SpecError
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import (
+from rlbox.spec.project import Project
+from rlbox.target.load import load_target
+from rlbox.target.lock import (
     Deb,
     GitTree,
     HttpFile,
@@ -29,7 +30,6 @@ from rlbox.spec.lock import (
     lock_state,
     requirements,
 )
-from rlbox.spec.project import Project
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import CASES, DEB, PACKAGE, Folder
 
 from rlbox.errors import WorkFailed
-from rlbox.plan.lock import (
+from rlbox.lock.resolve import (
     Further,
     Inputs,
     Resolution,
@@ -23,9 +23,10 @@ from rlbox.plan.lock import (
     plan_inputs,
     plan_lock,
 )
-from rlbox.plan.sources import SourcePlan
-from rlbox.spec.load import load_target, load_toml
-from rlbox.spec.lock import (
+from rlbox.sources.settings import SourcePlan
+from rlbox.spec.load import load_toml
+from rlbox.target.load import load_target
+from rlbox.target.lock import (
     GitTree,
     HttpFile,
     Lock,
@@ -34,7 +35,7 @@ from rlbox.spec.lock import (
     Patch,
     lock_checksum,
 )
-from rlbox.spec.target import Target
+from rlbox.target.target import Target
 from rlbox.values import Command
 
 PINS = (CASES / "lock/pins.txt").read_text(encoding="utf-8")

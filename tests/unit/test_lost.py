@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.plan.causes import Cause
-from rlbox.plan.lost import LastWord, container_end, lost_cause, process_end
+from rlbox.causes.cause import Cause
+from rlbox.causes.lost import LastWord, container_end, lost_cause, process_end
 
 WHEN = "while stage train was running"
 

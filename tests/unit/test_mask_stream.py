@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.mask_stream import MaskStream
+from rlbox.secrets.mask_stream import MaskStream
 
 # few letters, so that secrets overlap themselves and each other
 WORDS = st.text("ab\nß", min_size=1, max_size=6)

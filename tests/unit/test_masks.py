@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlbox.plan.masks import Masks
+from rlbox.secrets.masks import Masks
 
 ENVIRONMENT = {
     "RLBOX_SECRETS": "WANDB, EMPTY,ABSENT",

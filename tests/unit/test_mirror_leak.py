@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act.context import context_entries
-from rlbox.cli.app import App
-from rlbox.cli.egress import as_built
-from rlbox.plan.egress import Contact, EgressFacts, plan_egress
-from rlbox.spec.load import load_hidden_hosts, load_profile, load_target
-from rlbox.spec.lock import load_lock
+from rlbox.cli.images.egress import as_built
+from rlbox.image.act.context import context_entries
+from rlbox.image.act.plans import image_plan
+from rlbox.sources.egress import Contact, EgressFacts, plan_egress
+from rlbox.sources.load import load_hidden_hosts, load_profile
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
+from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=CHECKOUT)
 TARGETS = sorted(PROJECT.targets())
@@ -40,7 +41,7 @@ def test_the_profile_names_hosts() -> None:
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_no_file_of_another_target_names_one(name: str) -> None:
     """The spec, the lock, what is rendered, and every file that the build carries."""
-    plan = App(project=PROJECT).image_plan(name)
+    plan = image_plan(PROJECT, name)
     committed = [path for path in (CHECKOUT / "images" / name).glob("*") if path.is_file()]
     entries = {str(path): path for path in committed} | context_entries(plan) | plan.rendered
     assert len(entries) > 100

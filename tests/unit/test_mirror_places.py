@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from mirrorbox import artifact
 
-from rlbox.plan.mirrors import (
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.mirrors import (
     Machine,
     Place,
     archives,
@@ -19,8 +20,8 @@ from rlbox.plan.mirrors import (
     refusal,
     same_file,
 )
-from rlbox.plan.sources import Choice, SiteFacts
-from rlbox.spec.profile import Profile, Rule
+from rlbox.sources.profile import Profile, Rule
+from rlbox.sources.settings import Choice
 
 SIX = artifact(b"six")
 TORCH = artifact(b"t", "torch-2.9.0+cu128-cp311-cp311-linux_x86_64.whl", "torch-wheels", name="torch", origin="cu128")

@@ -9,10 +9,13 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.act import mirror_probe
-from rlbox.act.mirror_choice import choose_mirrors
-from rlbox.act.mirror_probe import probe_mirrors, remember_ranking, remembered_ranking
-from rlbox.plan.mirror_ranking import (
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act import probe as mirror_probe
+from rlbox.sources.act.choice import choose_mirrors
+from rlbox.sources.act.probe import probe_mirrors, remember_ranking, remembered_ranking
+from rlbox.sources.mirrors import Machine
+from rlbox.sources.profile import Profile, Rule
+from rlbox.sources.ranking import (
     FRESH_S,
     QUICK_FRESH_S,
     Probed,
@@ -22,9 +25,7 @@ from rlbox.plan.mirror_ranking import (
     ranking_json,
     read_ranking,
 )
-from rlbox.plan.mirrors import Machine
-from rlbox.plan.sources import Choice, SiteFacts
-from rlbox.spec.profile import Profile, Rule
+from rlbox.sources.settings import Choice
 
 BODY = b"the wheel" * 100
 SIX = artifact(BODY)
@@ -42,8 +43,8 @@ def hosts() -> Iterator[list[MirrorServer]]:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staller is given up after half a second."""
-    monkeypatch.setattr("rlbox.act.mirror_probe._SILENT_S", 0.3)
-    monkeypatch.setattr("rlbox.act.mirror_choice.QUICK_S", 0.3)
+    monkeypatch.setattr("rlbox.sources.act.probe._SILENT_S", 0.3)
+    monkeypatch.setattr("rlbox.sources.act.choice.QUICK_S", 0.3)
 
 
 def index(host: MirrorServer, name: str) -> Rule:

@@ -8,13 +8,13 @@ import pytest
 from fakes import Folder
 
 from rlbox.errors import SpecError
-from rlbox.plan.overrides import override_entry
-from rlbox.plan.params import Values, default_params, param_lines, parse_settings, plan_values, units_of
-from rlbox.plan.resume import plan_resume
-from rlbox.plan.run import Paths, RunPlan, plan_run
-from rlbox.spec.job import Job
-from rlbox.spec.load import load_job
-from rlbox.spec.param_sets import lay
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.overrides import override_entry
+from rlbox.job.param_sets import lay
+from rlbox.job.params import Values, default_params, param_lines, parse_settings, plan_values, units_of
+from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.job.resume import plan_resume
 
 JOB = """
 title = "full and resume of seed 000"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder
 
-from rlbox.act.command import run_command
 from rlbox.errors import SpecError
-from rlbox.plan.patches import patch_manifest, patch_rows
-from rlbox.spec.load import load_target
+from rlbox.fixes.patches import patch_manifest, patch_rows
+from rlbox.machine.act.command import run_command
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
 from rlbox.values import Command, Outcome
 
 DIFF = "--- a/core/x.py\n+++ b/core/x.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"

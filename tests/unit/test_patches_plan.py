@@ -12,14 +12,15 @@ from fakes import CHECKOUT
 from patchbox import SCRIPTS, Box, patch, scripts
 
 from rlbox.errors import SpecError
-from rlbox.plan.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
-from rlbox.plan.render import render
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
+from rlbox.image.templates import render
 from rlbox.spec.check import check_spec
-from rlbox.spec.fix import Fix
-from rlbox.spec.load import DEFAULTS, load_toml, tomllib
+from rlbox.spec.load import load_toml, tomllib
 from rlbox.spec.merge import merge
-from rlbox.spec.patch import FixPatch
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS
+from rlbox.target.patch import FixPatch
+from rlbox.target.target import Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
 ROW = {"name": "p", "made_for": "verl 0.6.1", "reason": "it is bad", "marker": "# rlbox: f", "diff": DIFF}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.plan.patterns import compile_pattern, loose, pattern_set
-from rlbox.spec.gate_check import group_text
+from rlbox.job.gate_check import group_text
+from rlbox.logs.patterns import compile_pattern, loose, pattern_set
 from rlbox.spec.pattern import check_pattern
 
 

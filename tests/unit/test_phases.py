@@ -9,11 +9,12 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import SpecError
-from rlbox.plan.phases import PhaseFinder, plan_phases
+from rlbox.hang.phases import PhaseFinder
+from rlbox.job.job import Stage
+from rlbox.job.load import load_phases
+from rlbox.job.phase import FLOORS, Phase
+from rlbox.job.phases import plan_phases
 from rlbox.spec.check import check_spec
-from rlbox.spec.job import Stage
-from rlbox.spec.load import load_phases
-from rlbox.spec.phase import FLOORS, Phase
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml

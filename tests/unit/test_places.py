@@ -6,12 +6,13 @@ import pytest
 from fakes import Folder
 from mirrorbox import mirrors
 
-from rlbox.cli.app import App
-from rlbox.cli.places import live_sources, lock_places, unreached_explained
+from rlbox.app import App
 from rlbox.errors import WorkFailed
-from rlbox.plan.mirrors import Machine
-from rlbox.plan.sources import SiteFacts
-from rlbox.spec.load import load_target
+from rlbox.lock.act.places import lock_places
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.live import live_sources, unreached_explained
+from rlbox.sources.mirrors import Machine
+from rlbox.target.load import load_target
 
 RULE = '[[rule]]\nkind = "{}"\nprotocol = "{}"\nurl = "{}"\n'
 SPEC = """
@@ -51,7 +52,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
 @pytest.mark.allow("sockets")
 def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(archives={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"})
-    monkeypatch.setattr("rlbox.act.mirrors.probe_machine", lambda site, index: machine)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site, index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
     assert dict(lock_places(app, target).archives) == dict(machine.archives)

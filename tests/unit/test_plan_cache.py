@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, TARGET, Folder
 
-from rlbox.act.folders import cache_folder
-from rlbox.act.plan_cache import file_key, load_cached_plan
-from rlbox.cli.app import App
-from rlbox.plan.image import ImagePlan
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.plan_cache import file_key, load_cached_plan
+from rlbox.image.act.plans import image_plan
+from rlbox.image.plan import ImagePlan
 
 
 def plan(folder: Folder, name: str = "mine") -> ImagePlan:
-    return App(project=folder.project).image_plan(name)
+    return image_plan(folder.project, name)
 
 
 def remembered(folder: Folder, name: str = "mine") -> ImagePlan | None:
@@ -34,7 +34,7 @@ def test_an_unchanged_target_is_not_planned_again(folder: Folder, monkeypatch: p
     folder.target("mine")
     first = plan(folder)
     assert remembered(folder) == first
-    monkeypatch.setattr("rlbox.spec.load.load_target", None)
+    monkeypatch.setattr("rlbox.target.load.load_target", None)
     assert plan(folder) == first
 
 
@@ -107,14 +107,14 @@ def test_folders_do_not_share(folder: Folder, tmp_path: Path) -> None:
 def test_another_version_of_rlbox(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     plan(folder)
-    monkeypatch.setattr("rlbox.act.plan_cache.__version__", "9.9.9")
+    monkeypatch.setattr("rlbox.image.act.plan_cache.__version__", "9.9.9")
     assert remembered(folder) is None
 
 
 def test_what_a_plan_is_made_from(folder: Folder) -> None:
     folder.target("mine")
     inputs = set(plan(folder).inputs)
-    own = [CHECKOUT / name for name in ("rlbox/spec/target.py", "rlbox/plan/image.py", "rlbox/data/defaults.toml")]
+    own = [CHECKOUT / "rlbox" / name for name in ("target/target.py", "image/plan.py", "target/defaults.toml")]
     shipped = [
         CHECKOUT / name for name in ("templates", "templates/base.j2", "templates/scripts", "templates/Dockerfile.j2")
     ]

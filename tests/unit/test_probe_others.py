@@ -9,11 +9,11 @@ import pytest
 from mirrorbox import artifact
 from registry_server import running
 
-from rlbox.act.mirror_probe import probe_mirrors
-from rlbox.plan.mirrors import Machine
-from rlbox.plan.oci import MANIFESTS
-from rlbox.spec.artifact import Artifact
-from rlbox.spec.profile import Profile, Rule
+from rlbox.engine.oci import MANIFESTS
+from rlbox.sources.act.probe import probe_mirrors
+from rlbox.sources.mirrors import Machine
+from rlbox.sources.profile import Profile, Rule
+from rlbox.target.artifact import Artifact
 
 URL = "https://github.com/o/r.git"
 

@@ -9,8 +9,9 @@ import pytest
 from fakes import CASES, CHECKOUT, Folder
 
 from rlbox.errors import SpecError
-from rlbox.spec.load import load_hidden_hosts, load_profile, load_toml
-from rlbox.spec.profile import PROTOCOLS, Profile, Rule, direct_rule
+from rlbox.sources.load import load_hidden_hosts, load_profile
+from rlbox.sources.profile import PROTOCOLS, Profile, Rule, direct_rule
+from rlbox.spec.load import load_toml
 
 SOURCES = sorted((CASES / "sources").glob("*.toml"))
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from registry_server import Fault, RegistryServer, running
 
-from rlbox.act.engine_files import StoredImage
-from rlbox.act.push import push_image
-from rlbox.act.push_blobs import push_blobs
-from rlbox.act.registry import Registry
+from rlbox.engine.act.files import StoredImage
+from rlbox.engine.oci import CONFIG, LAYER, describe, image_manifest, parse_manifest
+from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError, WorkFailed
-from rlbox.plan.oci import CONFIG, LAYER, describe, image_manifest, parse_manifest
-from rlbox.plan.push import Layer, layer_key
-from rlbox.plan.reference import Reference
+from rlbox.registry.act.client import Registry
+from rlbox.registry.act.push import push_image
+from rlbox.registry.act.push_blobs import push_blobs
+from rlbox.registry.push import Layer, layer_key
 
 pytestmark = pytest.mark.allow("sockets")
 LAYERS = [bytes([number]) * (number * 100_000) for number in range(1, 8)]
@@ -132,7 +132,7 @@ def test_files_that_can_be_read_are_sent_from_there(
     store = tmp_path / "containerd/io.containerd.content.v1.content/blobs"
     store.mkdir(parents=True)
     (store / "sha256").symlink_to(image.folder)
-    monkeypatch.setattr("rlbox.act.engine_files._SYSTEM", str(tmp_path / "containerd"))
+    monkeypatch.setattr("rlbox.engine.act.files._SYSTEM", str(tmp_path / "containerd"))
     digest = image.manifest.digest
     contents = {"Layers": ["sha256:plain"] * len(image.manifest.layers)}
     described = {"Id": digest, "RepoDigests": [f"rlbox/x@{digest}"], "RootFS": contents}

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from rlbox.plan.oci import Descriptor
-from rlbox.plan.push import Layer, PushCount, count_push
-from rlbox.plan.push_log import PushLog, engine_takes_plain, may_pass, push_error
-from rlbox.plan.reference import Reference
+from rlbox.engine.oci import Descriptor
+from rlbox.engine.reference import Reference
+from rlbox.registry.push import Layer, PushCount, count_push
+from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")
 CONTENT_A, CONTENT_B = ("sha256:" + sign * 64 for sign in "cd")

@@ -10,12 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlbox.errors import SpecError
-from rlbox.plan.image import plan_image
-from rlbox.plan.render import quote_dockerfile, render
+from rlbox.image.plan import plan_image
+from rlbox.image.templates import quote_dockerfile, render
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import DEFAULTS, load_target, load_toml
+from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS, load_target
+from rlbox.target.target import Target
 
 CONTROL = [chr(code) for code in (*range(32), 127)]
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters=CONTROL), max_size=12) | st.text(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.errors import SpecError
-from rlbox.plan.oci import (
+from rlbox.engine.oci import (
     INDEX,
     MANIFEST,
     TITLE,
@@ -22,7 +21,7 @@ from rlbox.plan.oci import (
     parse_manifest,
     with_referrer,
 )
-from rlbox.plan.reference import (
+from rlbox.engine.reference import (
     Reference,
     familiar_name,
     host_name,
@@ -30,6 +29,7 @@ from rlbox.plan.reference import (
     parse_reference,
     push_reference,
 )
+from rlbox.errors import SpecError
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from registry_server import PASSWORD, USER, Fault, RegistryServer, running
 
-from rlbox.act.attach import attach, find_attachments
-from rlbox.act.registry import Registry
-from rlbox.act.registry_auth import engine_header, find_login
-from rlbox.act.registry_fetch import fetch_blob
-from rlbox.act.registry_peek import peek_manifest
+from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
+from rlbox.engine.reference import Reference
 from rlbox.errors import NodeError, RegistryError
-from rlbox.plan.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
-from rlbox.plan.reference import Reference
+from rlbox.registry.act.attach import attach, find_attachments
+from rlbox.registry.act.auth import engine_header, find_login
+from rlbox.registry.act.client import Registry
+from rlbox.registry.act.fetch import fetch_blob
+from rlbox.registry.act.peek import peek_manifest
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 BLOB = bytes(range(256)) * 5000
@@ -205,7 +205,7 @@ def test_an_unknown_host_is_asked_once(pauses: list[float]) -> None:
 
 
 def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.act.registry_wire.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.registry.act.wire.is_loopback", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
         registry.ping()
     assert refused(error) == (f"{server.host} does not speak TLS", "if plain http will do there, give --plain-http")
@@ -454,7 +454,7 @@ def test_the_sites_ca_is_trusted_and_no_other(
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
     subprocess.run([*make.split(), *names], check=True, capture_output=True)
     server.speak_tls(certificate, key)
-    monkeypatch.setattr("rlbox.act.registry_wire.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.registry.act.wire.is_loopback", lambda host: False)
     (tmp_path / "blob").write_bytes(BLOB)
     with Registry(server.host, write=True, ca_bundle=str(certificate)) as registry:
         registry.ping()

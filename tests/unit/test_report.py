@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from reportbox import FATAL, iso, write_run, write_wide_run
 
-from rlbox.act.run_state import RunState, write_run_state
 from rlbox.errors import SpecError
-from rlbox.plan.masks import Masks
-from rlbox.report.html import LANGUAGES, MOST_BYTES, render_report
-from rlbox.report.run_record import load_run_record
-from rlbox.report.timeline import make_timeline, time_range
+from rlbox.record.act.state import RunState, write_run_state
+from rlbox.report.act.html import LANGUAGES, MOST_BYTES, render_report
+from rlbox.report.act.read import load_run_record
+from rlbox.report.act.timeline import make_timeline, time_range
+from rlbox.secrets.masks import Masks
 from rlbox.spec.project import PACKAGE
 
 NOW = iso(30000)
@@ -217,7 +217,7 @@ def test_a_broken_run_is_told_as_far_as_it_goes(tmp_path: Path, name: str, harm:
 
 
 def test_a_torn_state_is_made_from_the_events(tmp_path: Path) -> None:
-    from rlbox.plan.run import Paths, RunPlan
+    from rlbox.job.plan import Paths, RunPlan
 
     folder = tmp_path / "run"
     write_run(folder, samples=2, steps=2)
@@ -321,7 +321,7 @@ def _contrast(one: str, other: str) -> float:
 
 
 def test_everything_can_be_read_in_light_and_dark() -> None:
-    css = (PACKAGE / "data/report/report.css").read_text()
+    css = (PACKAGE / "report/page/report.css").read_text()
     schemes = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
     assert len(schemes) == 2
     for scheme in schemes:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from reportbox import iso, write_run
 
-from rlbox.plan.masks import Masks
-from rlbox.report.html import render_report
-from rlbox.report.run_record import load_run_record
+from rlbox.report.act.html import render_report
+from rlbox.report.act.read import load_run_record
+from rlbox.secrets.masks import Masks
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.plan.resources import GpuSample, PartSample, Sample
-from rlbox.report import log_metrics
-from rlbox.report.log_metrics import read_log
+from rlbox.logs.act import metrics as log_metrics
+from rlbox.logs.act.metrics import read_log
+from rlbox.record.resources import GpuSample, PartSample, Sample
 from rlbox.report.series import merge_samples, thin_points, ticks
 
 

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from rlbox.plan.activity import Activity, GpuFacts, ProcessActivity, sum_activity
-from rlbox.plan.resources import disk_full_in, make_sample, read_sample
+from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity, sum_activity
+from rlbox.record.resources import disk_full_in, make_sample, read_sample
 
 GPU = GpuFacts(
     index=0, name="A800", utilization=97, power_w=312.5, power_limit_w=400, memory_bytes=7, total_bytes=80, processes=()

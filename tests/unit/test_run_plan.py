@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.errors import SpecError
-from rlbox.plan.params import Values, plan_values
-from rlbox.plan.run import (
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.params import Values, plan_values
+from rlbox.job.plan import (
     FilePlan,
     LinePlan,
     Paths,
@@ -24,8 +26,6 @@ from rlbox.plan.run import (
     load_run_plan,
     plan_run,
 )
-from rlbox.spec.job import Job
-from rlbox.spec.load import load_job
 from rlbox.spec.project import Project
 
 JOB = """

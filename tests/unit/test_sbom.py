@@ -15,9 +15,9 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.plan.components import components, public_url, purl
-from rlbox.plan.sbom import Built, plan_sbom
-from rlbox.spec.lock import Lock
+from rlbox.image.contents import components, public_url, purl
+from rlbox.image.sbom import Built, plan_sbom
+from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64
 IMAGE = Built(name="rlbox/mine", digest=DIGEST, has_manifest=True, epoch=1735689600)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act.find_secrets import find_secrets
-from rlbox.act.secrets import accept_secrets, receive_secrets, secrets_line, send_secrets
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.bake import secret_aliases
-from rlbox.spec.load import load_fixes
+from rlbox.fixes.load import load_fixes
+from rlbox.secrets.act.find import find_secrets
+from rlbox.secrets.act.hand_over import accept_secrets, receive_secrets, secrets_line, send_secrets
 from rlbox.spec.project import Project
 from rlbox.values import Secret
 

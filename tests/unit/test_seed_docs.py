@@ -7,11 +7,11 @@ import re
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.docs.seed import Seeds
+from rlbox.docs.seed_docs import load_seeds, seed_page
 from rlbox.errors import SpecError
-from rlbox.report.seed_docs import load_seeds, seed_page
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project
-from rlbox.spec.seed import Seeds
 
 ROW = {"seed": "000", "commands": "1 2: a `b` | c\n3: d", "rlbox": ["rlbox run x"], "how": "a | b"}
 SEEDS = {"seeds": {"000": {"title": "t", "target": "x", "job": "x"}}, "row": [ROW]}

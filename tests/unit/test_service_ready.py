@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.act import services
-from rlbox.act.services import RunningService, probe_ready
 from rlbox.errors import SpecError
-from rlbox.plan.lines import LineCutter
-from rlbox.plan.params import plan_values
-from rlbox.plan.run import Paths, ReadyPlan, ServicePlan, plan_run
+from rlbox.job.job import Job, Service
+from rlbox.job.params import plan_values
+from rlbox.job.plan import Paths, ReadyPlan, ServicePlan, plan_run
+from rlbox.logs.lines import LineCutter
 from rlbox.spec.check import check_spec
-from rlbox.spec.job import Job, Service
 from rlbox.spec.load import tomllib
+from rlbox.supervise import services
+from rlbox.supervise.services import RunningService, probe_ready
 from rlbox.values import Command
 
 pytestmark = pytest.mark.allow("sockets")

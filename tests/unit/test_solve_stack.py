@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.plan.solve_explain import Verdict, judge
-from rlbox.plan.solve_facts import plan_problem
-from rlbox.plan.solve_search import Rule, broken_rules, solve
-from rlbox.report.stack_view import clash_lines, next_step
 from rlbox.spec.check import check_spec
-from rlbox.spec.compat import Condition
-from rlbox.spec.load import DEFAULTS, load_compat, load_target, load_toml
-from rlbox.spec.lock import load_lock
+from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.stack.compat import Condition, load_compat
+from rlbox.stack.explain import Verdict, judge
+from rlbox.stack.facts import plan_problem
+from rlbox.stack.search import Rule, broken_rules, solve
+from rlbox.stack.view import clash_lines, next_step
+from rlbox.target.load import DEFAULTS, load_target
+from rlbox.target.lock import load_lock
+from rlbox.target.target import Target
 
 TABLE = load_compat()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.act.site import probe_site
-from rlbox.plan.sources import Choice, SiteFacts, SourcePlan, TorchGroup, local_wheels, plan_sources
-from rlbox.spec.profile import Rule
+from rlbox.machine.act.site import probe_site
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.profile import Rule
+from rlbox.sources.settings import Choice, SourcePlan, TorchGroup, local_wheels, plan_sources
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
@@ -138,7 +139,7 @@ def pip_conf(path: Path, text: str) -> Path:
 
 def test_files_and_environment_in_pips_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://system\nextra-index-url = https://e1\n")
-    monkeypatch.setattr("rlbox.act.site.SYSTEM_FILE", system)
+    monkeypatch.setattr("rlbox.machine.act.site.SYSTEM_FILE", system)
     environ = {"HOME": str(tmp_path)}
     assert probe_site(environ) == SiteFacts(index_url="https://system", extra_index_urls=("https://e1",))
     pip_conf(

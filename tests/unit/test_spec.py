@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
 from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.job import Job
-from rlbox.spec.load import DEFAULTS, load_job, load_target, load_toml
+from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
 from rlbox.spec.project import Project
 from rlbox.spec.schema import schema_of
-from rlbox.spec.target import Target
+from rlbox.target.load import DEFAULTS, load_target
+from rlbox.target.target import Target
 
 SHIPPED = Project(folder=CHECKOUT)
 
@@ -105,7 +107,7 @@ def test_includes_of_includes(folder: Folder) -> None:
     folder.target("c", 'include = "b"\n[env]\nC = "c"\n')
     loaded = load_target(folder.project, "c")
     assert loaded.target.env == {"A": "a", "B": "b", "C": "c"}
-    assert [path.parent.name for path in loaded.files] == ["c", "b", "a", "data"]
+    assert [path.parent.name for path in loaded.files] == ["c", "b", "a", "target"]
 
 
 def test_keys_of_the_user_are_ignored(folder: Folder) -> None:

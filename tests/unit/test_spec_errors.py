@@ -8,7 +8,9 @@ import pytest
 from fakes import CASES, CHECKOUT, Folder
 
 from rlbox.errors import SpecError
-from rlbox.spec.load import load_job, load_target, load_toml
+from rlbox.job.load import load_job
+from rlbox.spec.load import load_toml
+from rlbox.target.load import load_target
 
 TARGETS, JOBS = (sorted((CASES / kind).glob("*.toml")) for kind in ("target", "job"))
 

@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLocator, artifact_of, serving
 
-from rlbox.act.fetch import ensure
-from rlbox.act.folders import cache_folder
-from rlbox.act.store import Store, link_or_copy, store_folder
-from rlbox.act.store_care import Damage, prune, verify_objects
-from rlbox.act.store_names import known_locks, names, remember, wanted_digests
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.spec.lock import Lock, LockedGroup
+from rlbox.files.act.copies import link_or_copy
+from rlbox.files.act.folders import cache_folder
+from rlbox.store.act.care import Damage, prune, verify_objects
+from rlbox.store.act.fetch import ensure
+from rlbox.store.act.names import known_locks, names, remember, wanted_digests
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.lock import Lock, LockedGroup
 
 DATA = b"0123456789" * 1000
 FILE = artifact_of(DATA, "six-1.16.0.whl")
@@ -307,8 +308,8 @@ PROGRAM = """
 import sys
 sys.path[:0] = sys.argv[4:]
 from mirror import FakeLocator, artifact_of
-from rlbox.act.fetch import ensure
-from rlbox.act.store import Store
+from rlbox.store.act.fetch import ensure
+from rlbox.store.act.objects import Store
 from pathlib import Path
 files = [artifact_of(bytes([n]) * int(sys.argv[3]), f"p{n}.whl") for n in range(6)]
 report = ensure(files, FakeLocator(a=sys.argv[2]), Store(Path(sys.argv[1])), jobs=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import CASES
 
-from rlbox.plan.unreached import rule_to_add, unreached_host
+from rlbox.sources.unreached import rule_to_add, unreached_host
 
 EXCERPTS = sorted((CASES / "unreached").glob("*.txt"))
 

@@ -15,14 +15,15 @@ from vastbox import recorded
 
 from rlbox.errors import SpecError
 from rlbox.fixes.bake import bake_fixes
-from rlbox.plan.onstart import LIMIT, SANDBOX_PORT, plan_onstart
-from rlbox.plan.secret_text import is_secret, secret_lines
-from rlbox.plan.vast_offers import Needs, misses, offer_needs, platform_gpu_name, rank, read_offer
-from rlbox.plan.vast_options import VastOptions, parse_options
+from rlbox.fixes.load import load_fixes
+from rlbox.image.onstart import LIMIT, SANDBOX_PORT, plan_onstart
+from rlbox.secrets.leaks import is_secret, secret_lines
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_fixes, load_target
 from rlbox.spec.project import Project
-from rlbox.spec.target import Target
+from rlbox.target.load import load_target
+from rlbox.target.target import Target
+from rlbox.vast.offers import Needs, misses, offer_needs, platform_gpu_name, rank, read_offer
+from rlbox.vast.options import VastOptions, parse_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)

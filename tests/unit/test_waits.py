@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlbox.plan.waits import (
+from rlbox.hang.waits import (
     Frame,
     ProcessWait,
     ThreadWait,

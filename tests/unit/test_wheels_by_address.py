@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from fakes import Folder, fitting_lock
 
-from rlbox.act.store import Store
 from rlbox.errors import SpecError
-from rlbox.plan.layers import plan_layers
-from rlbox.plan.lock import Resolution, plan_lock
-from rlbox.plan.mirrors import refusal
-from rlbox.spec.artifact import artifacts
-from rlbox.spec.load import load_target
-from rlbox.spec.lock import lock_checksum, parse_lock
-from rlbox.spec.target import Target, Wheel
+from rlbox.image.layers import plan_layers
+from rlbox.lock.resolve import Resolution, plan_lock
+from rlbox.sources.mirrors import refusal
+from rlbox.store.act.objects import Store
+from rlbox.target.artifact import artifacts
+from rlbox.target.load import load_target
+from rlbox.target.lock import lock_checksum, parse_lock
+from rlbox.target.target import Target, Wheel
 
 URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
 SPEC = f"""

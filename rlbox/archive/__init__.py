@@ -1,0 +1,1 @@
+"""An image as one file."""

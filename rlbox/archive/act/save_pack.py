@@ -1,0 +1,101 @@
+"""The archive of an image from an engine without the containerd store: it exports plain layers, which become zstd."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, BinaryIO, cast
+
+from rlbox.archive.act.save_store import damaged_store
+from rlbox.archive.act.write import ArchiveWriter
+from rlbox.archive.parts import (
+    DOCKER_MANIFEST_FILE,
+    INDEX_FILE,
+    LAYOUT,
+    LAYOUT_TEXT,
+    archive_index,
+    blob_name,
+    docker_manifest,
+)
+from rlbox.engine.act.stream import engine_call
+from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest
+from rlbox.files.act.compression import CHUNK, Hashed, zstandard_packed
+
+_SMALL = 4 << 20
+_DOCUMENTS = ("VERSION", "repositories")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Export:
+    """What came out of the engine so far, by name: packed layers with the digest of their contents, and documents."""
+
+    layers: dict[str, tuple[Descriptor, str]] = field(default_factory=dict)
+    documents: dict[str, bytes] = field(default_factory=dict)
+
+
+def pack_layers(file: BinaryIO, tag: str, on_bytes: Callable[[int], None]) -> str:
+    """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
+
+    The configuration is the engine's own, so that the image id of such an engine stays what it was.
+
+    Raises
+    ------
+    WorkFailed
+        A layer is not what the image's configuration says.
+    """
+    writer = ArchiveWriter(file)
+    writer.add(LAYOUT, LAYOUT_TEXT)
+    export = _Export()
+    with (
+        engine_call("GET", f"/images/{tag}/get") as answer,
+        tarfile.open(fileobj=cast(IO[bytes], answer), mode="r|", bufsize=CHUNK) as exported,
+    ):
+        for member in exported:
+            if member.issym():  # a layer that occurs twice
+                there = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
+                export.layers[member.name] = export.layers[there]
+            elif member.isfile():
+                _take(writer, export, member, cast(IO[bytes], exported.extractfile(member)), on_bytes)
+    return _finish(writer, export, tag)
+
+
+def _take(
+    writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, source: IO[bytes], on_bytes: Callable[[int], None]
+) -> None:
+    head = source.read(1)
+    if member.size < _SMALL and (head == b"{" or head == b"[" or posixpath.basename(member.name) in _DOCUMENTS):
+        export.documents[member.name] = head + source.read()
+        return
+    plain = Hashed()
+    chunks = (plain.take(chunk) for chunk in _chunks(head, source, on_bytes))
+    packed = writer.add_unknown(zstandard_packed(chunks), f"{LAYER}+zstd")
+    export.layers[member.name] = (packed, plain.digest)
+
+
+def _chunks(head: bytes, source: IO[bytes], on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    yield head
+    while chunk := source.read(CHUNK):
+        on_bytes(len(chunk))
+        yield chunk
+
+
+def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
+    listed = json.loads(export.documents[DOCKER_MANIFEST_FILE])[0]
+    text = export.documents[listed["Config"]]
+    own = [export.layers[name] for name in listed["Layers"]]
+    for (_, got), wanted in zip(own, json.loads(text)["rootfs"]["diff_ids"], strict=True):
+        if got != wanted:
+            raise damaged_store(wanted, got)
+    config = describe(text, CONFIG)
+    body = image_manifest(config, [packed for packed, _ in own], {})
+    manifest = describe(body, MANIFEST)
+    writer.add(blob_name(config.digest), text)
+    writer.add(blob_name(manifest.digest), body)
+    names = [blob_name(packed.digest) for packed, _ in own]
+    writer.add(DOCKER_MANIFEST_FILE, docker_manifest(blob_name(config.digest), [tag], names))
+    writer.add(INDEX_FILE, archive_index(manifest, f"docker.io/{tag}"))
+    writer.finish()
+    return manifest.digest

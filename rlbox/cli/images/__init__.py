@@ -1,0 +1,1 @@
+"""Verbs about targets, their locks and images."""

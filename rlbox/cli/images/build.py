@@ -1,0 +1,34 @@
+"""`rlbox build`: make the image, unless it is proven to be what the specs say."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
+@click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
+@click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
+@sources_option
+@dry_run
+@shared
+def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str) -> None:
+    """Build the image of TARGET.
+
+    Nothing is done when the image's label proves that specs, lock, context and base are what they were.
+
+    \b
+    Examples:
+      rlbox build local
+      rlbox build local --hermetic
+      rlbox build local --verify
+    """
+    from rlbox.image.act.build import BuildWish, build_target
+
+    wish = BuildWish(no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources)
+    build_target(app, name, wish)

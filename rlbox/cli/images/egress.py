@@ -1,0 +1,88 @@
+"""`rlbox egress`: every host that a target contacts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, shared, sources_option
+
+if TYPE_CHECKING:
+    from rlbox.sources.egress import Contact
+    from rlbox.spec.project import Project
+    from rlbox.target.artifact import Artifact
+    from rlbox.target.target import Target
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--closed", is_flag=True, help="List the hosts that a setting of the target closes as well.")
+@sources_option
+@shared
+def verb(app: App, name: str, closed: bool, sources: str) -> None:
+    """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
+
+    Hosts that software contacts by itself (usage statistics, kernels, vocabularies) are among them. What the clients'
+    own defaults lead to is asked now; hosts that cannot be asked are marked.
+
+    \b
+    Examples:
+      rlbox egress local
+      rlbox egress local --sources cn --json
+    """
+    from rlbox.sources.egress import contacted
+
+    profile, found = find_contacts(app, name, sources)
+    shown = [one for one in found if closed or not one.closed_by]
+    rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
+    app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
+    if count := len(found) - len(shown):
+        more = "1 more is" if count == 1 else f"{count} more are"
+        app.say(f"{more} closed by settings of the target: rlbox egress {name} --closed")
+
+
+def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
+    """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
+    from rlbox.machine.act.site import probe_site
+    from rlbox.sources.act.egress import probe_egress
+    from rlbox.sources.act.mirrors import probe_machine
+    from rlbox.sources.egress import plan_egress
+    from rlbox.sources.load import load_hidden_hosts, load_profile
+
+    target, files = as_built(app.project, name)
+    profile = load_profile(app.project, sources or target.sources)
+    facts = probe_egress(target, files, profile, probe_machine(probe_site()))
+    return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
+
+
+def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
+    """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.target.artifact import artifacts
+    from rlbox.target.lock import load_lock
+
+    fixed = load_fixed_target(project, name)
+    lock = load_lock(project.lock_file(name))
+    baked = bake_fixes(fixed.fixes, fixed.target, stack_versions(fixed.target, lock))
+    env = {**baked.env({}), **fixed.target.env}
+    return fixed.target.model_copy(update={"env": env}), artifacts(lock) if lock else ()
+
+
+def _table(found: list[Contact]) -> str:
+    from rlbox.sources.egress import PHASES
+
+    lines = []
+    for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
+        mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
+        lines.append((one.host or "?", one.kind, "+".join(one.phases), one.declared, one.why + mark, one.rule))
+    widths = [max(map(len, column), default=0) for column in list(zip(*lines, strict=True))[:4]]
+    text = []
+    for *cells, why, rule in lines:
+        head = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        text.append(f"{head}  {why}" + (f"\n{'':{widths[0]}}    -> {rule}" if rule and cells[3] == "hidden" else ""))
+    return "\n".join(text) or "no host is contacted"

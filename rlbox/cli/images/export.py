@@ -1,0 +1,55 @@
+"""`rlbox export`: a target in the form of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.image.compose import WAYS
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Whose form.")
+@click.option(
+    "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
+)
+@click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
+@click.option("--way", type=click.Choice(WAYS), help="compose: how its engine gives GPUs; default: gpus.")
+@click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
+@dry_run
+@shared
+def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> None:
+    """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
+
+    Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
+    files alone. docs/export.md says what neither form can carry.
+
+    \b
+    Examples:
+      rlbox export local --to compose
+      rlbox export local --to apptainer --output local.def
+      rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
+    """
+    from rlbox.image.act.export import export_text
+
+    if (gpus or way) and form != "compose":
+        raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
+    text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
+    if output and not app.dry_run:
+        from rlbox.image.act.export import write_export
+
+        write_export(Path(output), text)
+    data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
+    app.result(data, output or text.rstrip("\n"))
+    app.say(f"next: {_next(name, form, output or 'FILE', image)}")
+
+
+def _next(name: str, form: str, file: str, image: str) -> str:
+    if form == "compose":
+        return f"docker compose --file {file} run --rm {name} COMMAND"
+    context = "" if image else f"rlbox render {name} --context FOLDER --hermetic, and in FOLDER: "
+    return f"{context}apptainer build {name}.sif {file}"

@@ -1,0 +1,43 @@
+"""`rlbox fetch`: bring every file of a target's lock into the store."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--export", "export_to", metavar="PLACE", help="Then write the files to ./DIR or HOST/NAME:TAG.")
+@click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files fetched at once.")
+@click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+@sources_option
+@dry_run
+@shared
+def verb(
+    app: App,
+    name: str,
+    export_to: str | None,
+    import_from: str | None,
+    jobs: int,
+    store: str | None,
+    sources: str,
+) -> None:
+    """Fetch every file that the lock of TARGET names, verified; what is there is not fetched again.
+
+    \b
+    Examples:
+      rlbox fetch local
+      rlbox fetch local --dry-run
+      rlbox fetch local --export ./inputs
+      rlbox fetch local --import ./inputs
+    """
+    from rlbox.image.act.fetch_inputs import FetchWish, fetch_target
+
+    if export_to and import_from:
+        raise click.UsageError("--export and --import exclude each other.")
+    wish = FetchWish(sources=sources, store=store, jobs=jobs, export_to=export_to, import_from=import_from)
+    fetch_target(app, name, wish)

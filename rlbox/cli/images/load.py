@@ -1,0 +1,45 @@
+"""`rlbox load`: an image from an archive, proven before the engine sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@dry_run
+@shared
+def verb(app: App, file: Path) -> None:
+    """Load the image that `rlbox save` wrote to FILE.
+
+    Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run that is all that is done.
+
+    \b
+    Examples:
+      rlbox load local.oci.tar
+    """
+    from rlbox.amounts import transfer_size
+    from rlbox.archive.act.check import check_archive
+    from rlbox.archive.act.load import load_archive
+    from rlbox.registry.act.view import bytes_view
+
+    size = file.stat().st_size
+    with bytes_view("verifying", size, live=app.interactive) as on_bytes:
+        archive = check_archive(file, on_bytes)
+    if app.dry_run:
+        data = {"file": str(file), "images": archive.tags, "digests": [item.digest for item in archive.manifests]}
+        app.result(data, "\n".join(f"{file} is whole: {tag}" for tag in archive.tags))
+        return
+    with bytes_view("loading", size, live=app.interactive) as on_bytes:
+        loaded = load_archive(archive, on_bytes)
+    data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
+    app.result(
+        {**data, "layers": loaded.layers, "bytes": size},
+        f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {transfer_size(size)}",
+    )
+    app.say(f"next: docker run --rm {loaded.tag}")

@@ -1,0 +1,93 @@
+"""`rlbox render`: write what follows from the specs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.image.act.plans import image_plan
+from rlbox.image.plan import ImagePlan
+
+
+@click.command()
+@click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
+@click.option("--context", metavar="FOLDER", help="Also write the whole build context there, for plain docker build.")
+@click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
+@dry_run
+@shared
+def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> None:
+    """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
+
+    \b
+    Examples:
+      rlbox render local
+      rlbox render --check
+    """
+    if context and (len(names) != 1 or check):
+        raise click.UsageError("--context takes one target, and no --check")
+    if hermetic and not context:
+        raise click.UsageError("--hermetic says what --context carries")
+    plans = [image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
+    stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
+    if check and stale:
+        raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
+    if not (check or app.dry_run):
+        _write(app, stale)
+    if context and not app.dry_run:
+        _write_context(app, plans[0], Path(context), hermetic=hermetic)
+    files = sorted({name for plan in plans for name in plan.rendered})
+    app.result(
+        {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)},
+        "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files),
+    )
+
+
+def _state(stale: bool, only_look: bool) -> str:
+    return ("stale" if only_look else "written") if stale else "unchanged"
+
+
+def _differs(app: App, name: str, text: str) -> bool:
+    try:
+        return (app.project.folder / name).read_bytes() != text.encode()
+    except OSError:
+        return True
+
+
+def _write(app: App, files: dict[str, str]) -> None:
+    from rlbox.files.act.folders import write_atomic
+
+    for name, text in files.items():
+        path = app.project.folder / name
+        try:
+            write_atomic(path, text)
+        except OSError as error:
+            raise NodeError(
+                f"{name} cannot be written: {error.strerror}",
+                where=str(path),
+                next_step="make the project folder writable, or name another with --project DIR",
+            ) from error
+
+
+def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
+    from rlbox.image.act.build import BuildWish
+    from rlbox.image.act.context import check_context_folder
+    from rlbox.image.act.inputs import prepare
+
+    check_context_folder(folder)
+    prepare(app, plan, BuildWish(hermetic=hermetic), folder)
+
+
+def _diff(app: App, stale: dict[str, str]) -> str:
+    import difflib
+
+    lines = ["rendered files are stale"]
+    for name, text in sorted(stale.items()):
+        path = app.project.folder / name
+        old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+        lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""`rlbox save`: an image as one file, for a machine without a registry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.errors import EngineError
+from rlbox.image.act.plans import image_plan
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@dry_run
+@shared
+def verb(app: App, name: str, file: Path) -> None:
+    """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
+
+    A FILE that is there is replaced when the new one is whole.
+
+    \b
+    Examples:
+      rlbox save local local.oci.tar
+    """
+    from rlbox.amounts import transfer_size
+    from rlbox.archive.act.save import save_image
+    from rlbox.engine.act.api import find_image
+    from rlbox.registry.act.view import bytes_view
+
+    tag = image_plan(app.project, name).tag
+    file = Path(os.path.abspath(file))
+    if app.dry_run:
+        app.result({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}")
+        return
+    image = find_image(tag)
+    if image is None:
+        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+    with bytes_view(f"saving {tag}", int(image.get("Size") or 0), live=app.interactive) as on_bytes:
+        saved = save_image(image, tag, file, on_bytes)
+    data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
+    app.result(data, f"{file}  {saved.digest}  {transfer_size(saved.size)}")
+    app.say(f"next: rlbox load {file.name} (on the other machine)")

@@ -1,0 +1,29 @@
+"""`rlbox shell`: the image with its mounts, environment and limits."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.host.gpu_choice import gpus_option
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
+@gpus_option
+@dry_run
+@shared
+def verb(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str) -> int:
+    """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
+
+    \b
+    Examples:
+      rlbox shell local
+      rlbox shell local -- python -c 'import torch; print(torch.__version__)'
+    """
+    from rlbox.run.shell import open_shell
+
+    return open_shell(app, name, command, data, gpus)

@@ -1,0 +1,1 @@
+"""Verbs about machines and what stands beside a training."""

@@ -1,0 +1,54 @@
+"""`rlbox components`: do the parts of a stack work, in seconds."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, shared
+from rlbox.host.gpu_choice import gpus_option
+
+
+@click.command()
+@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
+@click.option("--file", "files", metavar="FILE", multiple=True, help="A data file that must be there and whole.")
+@click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
+@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all parts together.")
+@click.option("--place", type=click.Choice(["docker", "here"]), default="docker", help="In a container, or in place.")
+@gpus_option
+@shared
+def verb(
+    app: App,
+    name: str | None,
+    files: tuple[str, ...],
+    python: str,
+    data: str | None,
+    place: str,
+    gpus: str,
+    timeout: float,
+) -> int:
+    """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework, data files.
+
+    In a container of an image it tests what is there; with TARGET, from a host, the target's image in a container, or
+    with --place here what `rlbox apply` laid on this machine. What a part needs a GPU for is not tested where there is
+    none. A part that fails gives exit code 1, one that is not done in time 7.
+
+    \b
+    Examples:
+      rlbox components local
+      rlbox shell local -- rlbox components
+      rlbox components --python /usr/bin/python3
+    """
+    from rlbox.host.components import (
+        components_applied,
+        components_here,
+        components_in_container,
+        is_around,
+    )
+
+    if not name or python or is_around(name):
+        return components_here(app, python, files, timeout)
+    if place == "here":
+        return components_applied(app, name, data, files, timeout)
+    return components_in_container(app, name, data, gpus, files, timeout)

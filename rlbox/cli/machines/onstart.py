@@ -1,0 +1,66 @@
+"""`rlbox onstart`: the script of a vast.ai instance's on-start field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, shared
+from rlbox.errors import SpecError
+
+if TYPE_CHECKING:
+    from rlbox.image.onstart import OnStart
+    from rlbox.target.target import Target
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
+@click.option("--options", metavar="TEXT", help="Docker options of the instance [vast.options of the target].")
+@shared
+def verb(app: App, name: str, added: str | None, options: str | None) -> None:
+    """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
+
+    It runs at every start of the instance, may be run again at any time, and goes on where it was cut. Its log is
+    onstart.log on the data disk, its last word onstart.status beside it.
+
+    \b
+    Examples:
+      rlbox onstart vast-5090 > onstart.sh
+      rlbox onstart vast-5090 --json
+    """
+    from rlbox.image.onstart import LIMIT
+    from rlbox.vast.options import parse_options
+
+    target, made = make_onstart(app, name, added)
+    flags = parse_options(target, options).as_flags()
+    facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
+    template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
+    app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"))
+    app.say(f"{made.characters} of {LIMIT} characters ({made.form}); log: {target.disk.mount}/onstart.log")
+    app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+
+
+def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStart]:
+    """Return a target and its on-start script with the text of the file `added`; errors are those of the plan."""
+    from rlbox.files.act.folders import cache_folder, make_folder
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.image.onstart import plan_onstart
+
+    loaded = load_fixed_target(app.project, name)
+    bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
+    text = _read(added) if added else ""
+    folders = app.project.template_folders()
+    return loaded.target, plan_onstart(loaded.target, folders, make_folder(cache_folder("templates")), text)
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"the file of --add cannot be read: {error}", where=name) from error

@@ -1,0 +1,81 @@
+"""`rlbox vast search`: the offers that fit a target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared
+
+if TYPE_CHECKING:
+    from rlbox.vast.offers import Needs, Offer
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Most dollars an hour [vast.max_price].")
+@click.option("--disk", type=click.FloatRange(min=0), default=0.0, help="GB of disk [disk.need_gib].")
+@dry_run
+@shared
+def search(app: App, name: str, price: float, disk: float) -> None:
+    """List the offers that fit TARGET, the cheapest first, priced with its disk.
+
+    Exit code 1: none fits; what the nearest ones lack is listed.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast search vast-5090 --price 2.2 --dry-run
+    """
+    from rlbox.image.onstart import check_platform
+    from rlbox.target.load import load_target
+    from rlbox.vast.offers import offer_needs
+    from rlbox.vast.options import parse_options
+    from rlbox.vast.view import offer_row, offer_table
+
+    target = load_target(app.project, name).target
+    check_platform(target)
+    needs = offer_needs(target, price=price, disk=disk, ports=len(parse_options(target).ports))
+    if app.dry_run:
+        words = f"vastai search offers '{needs.query()}' --order dph_total --storage {needs.disk:g}"
+        app.result({"target": name, "query": needs.query(), "offers": []}, words)
+        return
+    fitting = fitting_offers(needs)
+    rows = [offer_row(offer) for offer in fitting]
+    app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
+    app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
+
+
+def fitting_offers(needs: Needs) -> tuple[Offer, ...]:
+    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack."""
+    from rlbox.errors import WorkFailed
+    from rlbox.vast.act.account import search_offers
+    from rlbox.vast.offers import rank, read_offer
+
+    rows = search_offers(needs.query(), needs.disk)
+    fitting, lacks = rank((read_offer(row, needs.disk) for row in rows), needs)
+    if fitting:
+        return fitting
+    shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
+    raise WorkFailed(
+        "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
+        next_step="raise --price, or try again later: offers change by the minute",
+    )
+
+
+def choose_offer(needs: Needs, number: int | None) -> Offer:
+    """Ask the platform, and return the cheapest offer that fits, or the one with `number` if it fits."""
+    from rlbox.errors import WorkFailed
+
+    fitting = fitting_offers(needs)
+    if number is None:
+        return fitting[0]
+    for offer in fitting:
+        if offer.id == number:
+            return offer
+    raise WorkFailed(
+        f"offer {number} is taken, or does not fit the target and its price ceiling",
+        next_step=f"take another: {', '.join(str(offer.id) for offer in fitting[:8])}",
+    )

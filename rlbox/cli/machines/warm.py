@@ -1,0 +1,46 @@
+"""`rlbox warm`: a model's files into the page cache, at the disk's speed, and proof that they are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@dry_run
+@shared
+def verb(app: App, paths: tuple[Path, ...]) -> int:
+    """Read files, or all files of folders, into memory, so that the next load comes from there and not from the disk.
+
+    What is there already is not read again. Afterwards the kernel is asked what is there: less than all gives exit
+    code 1. Files that are larger than the memory are refused, since reading them would only drive others out.
+
+    \b
+    Examples:
+      rlbox warm /data/models/Qwen3-8B
+      rlbox warm /data/models/Qwen3-8B --dry-run
+    """
+    from rlbox.errors import WorkFailed
+    from rlbox.machine.act.page_cache import room_bytes
+    from rlbox.training.act.warm import find_files, look_at, warm_files
+    from rlbox.training.warm import check_room
+    from rlbox.training.warm_view import warm_view, warmed_text
+
+    found = look_at(find_files(paths))
+    if app.dry_run or found.resident == found.size:
+        app.result(found.as_json(), warmed_text(found))
+        return 0
+    check_room(found.files, room_bytes())
+    missing = sum(piece.length for piece in found.pieces if not piece.whole)
+    with warm_view(missing, live=app.interactive) as on_bytes:
+        warmed = warm_files(found, on_bytes)
+    app.result(warmed.as_json(), warmed_text(warmed))
+    if warmed.warm is False:
+        app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
+        return WorkFailed.exit_code
+    return 0

@@ -1,0 +1,1 @@
+"""Verbs about rules: fixes, what no longer works, what fits together."""

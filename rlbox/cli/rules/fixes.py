@@ -1,0 +1,93 @@
+"""`rlbox fixes`: the fix catalogue, and what a target gets of it."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App, project_of
+from rlbox.cli.options import complete_target, shared
+from rlbox.errors import SpecError
+
+
+def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
+    if ctx.params.get("action") == "explain":
+        return complete_target(ctx, param, incomplete)
+    return [name for name in project_of(ctx.params.get("project")).fix_files() if name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("action", metavar="[list|show|explain]", default="list", type=click.Choice(["list", "show", "explain"]))
+@click.argument("name", metavar="[ID|TARGET]", required=False, shell_complete=complete_fix_or_target)
+@click.option(
+    "--lang",
+    type=click.Choice(["en", "zh"]),
+    default="en",
+    envvar="RLBOX_LANG",
+    help="Language of titles [RLBOX_LANG].",
+)
+@shared
+def verb(app: App, action: str, name: str | None, lang: str) -> int:
+    """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
+
+    Kinds: `baked` into the image, a `check` that only looks, a `remedy` that only advises, a `benign` warning.
+
+    \b
+    Examples:
+      rlbox fixes list
+      rlbox fixes show lcudart-link --lang zh
+      rlbox fixes explain vast-5090
+    """
+    if bool(name) != (action != "list"):
+        raise click.UsageError({"list": "list takes no name", "show": "name a fix"}.get(action, "name a target"))
+    if name and action == "show":
+        _show(app, name, lang)
+    elif name:
+        return _explain(app, name, lang)
+    else:
+        _list(app, lang)
+    return 0
+
+
+def _list(app: App, lang: str) -> None:
+    from rlbox.fixes.load import load_fixes
+    from rlbox.fixes.view import list_json, list_text
+
+    fixes = load_fixes(app.project)
+    app.result(list_json(fixes), list_text(fixes, lang))
+    app.say("next: rlbox fixes show ID")
+
+
+def _show(app: App, name: str, lang: str) -> None:
+    from rlbox.fixes.load import load_fixes
+    from rlbox.fixes.view import fix_json, fix_text
+    from rlbox.spec.check import suggest
+
+    known = {fix.id: fix for fix in load_fixes(app.project)}
+    if name not in known:
+        raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
+    app.result(fix_json(known[name]), fix_text(known[name], lang))
+
+
+def _explain(app: App, name: str, lang: str) -> int:
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.view import explain_json, explain_text, judge_all
+    from rlbox.target.lock import load_lock
+
+    loaded = load_fixed_target(app.project, name)
+    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    refusal = None
+    try:
+        bake_fixes(loaded.fixes, loaded.target, versions)
+    except SpecError as error:
+        refusal = error
+    judged = judge_all(loaded.fixes, loaded.target, versions)
+    data = explain_json(name, judged, refusal.what if refusal else "")
+    app.result(data, explain_text(name, judged, lang, whole=app.verbosity > 0))
+    if refusal and not app.as_json:  # one object on stdout: `refused` says it there
+        raise refusal
+    if not refusal:
+        app.say("next: rlbox fixes show ID")
+    return refusal.exit_code if refusal else 0

@@ -1,0 +1,37 @@
+"""`rlbox attach`: watch a run that goes on, from any shell."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options, myself
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False)
+@disk_options
+@shared
+def verb(app: App, name: str | None, target: str, data: str | None) -> int:
+    """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
+
+    \b
+    Examples:
+      rlbox attach
+      rlbox attach smoke-20260101
+    """
+    from rlbox.record.act.folder import find_run, load_plan
+    from rlbox.run.follow import finish, follow
+    from rlbox.run.launch import interruptible, run_goes_on
+
+    folder = disk_of(app, target, data)
+    bring_up_to_date(app, folder)
+    run_dir = find_run(folder, name)
+    plan = load_plan(run_dir)
+    with interruptible() as left:
+        follow(app, run_dir, lambda: not left() and run_goes_on(folder, plan.run_id))
+        if left() and run_goes_on(folder, plan.run_id):
+            app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
+            return 0
+    return finish(app, folder, run_dir, plan, myself("the end of a run"))

@@ -1,0 +1,97 @@
+"""`rlbox bundle`: one archive with all that explains a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+from rlbox.errors import RlboxError
+from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.run.masks import run_masks
+
+if TYPE_CHECKING:
+    from rlbox.evidence.bundle import Selection
+    from rlbox.record.act.state import RunState
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False)
+@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
+@click.option("--full", is_flag=True, help="Take logs whole, not only their last 20 MB.")
+@disk_options
+@dry_run
+@shared
+def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> None:
+    """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
+
+    A run may be bundled at any time, also while it goes on. Models and checkpoints are left out, secrets are masked.
+
+    \b
+    Examples:
+      rlbox bundle
+      rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
+    """
+    from rlbox.amounts import transfer_size
+    from rlbox.evidence.act.bundle import check_place, list_files, write_bundle
+    from rlbox.evidence.act.bundle_texts import bundle_texts
+    from rlbox.evidence.bundle import select_files
+    from rlbox.record.act.folder import find_run
+    from rlbox.registry.act.view import bytes_view
+
+    disk = disk_of(app, target, data)
+    run_dir = find_run(disk, name)
+    try:
+        bring_up_to_date(app, disk)
+    except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
+        app.say(f"how the run ended is not settled: {error.what}")
+    out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
+    check_place(run_dir, out)
+    selection = select_files(list_files(run_dir), full=full)
+    if app.dry_run:
+        app.result({"run": run_dir.name, "file": str(out), **_plan(selection)}, _table(selection))
+        return
+    total = sum(taken.keep for taken in selection.taken)
+    app.say(f"bundling {len(selection.taken)} files, {transfer_size(total)}; {len(selection.left)} left out")
+    texts = bundle_texts(run_dir, run_dir.name, _state(run_dir), selection)
+    with bytes_view(f"bundling {run_dir.name}", total, live=app.interactive) as on_bytes:
+        made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
+    size = out.stat().st_size
+    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
+    app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
+    app.say(f"{transfer_size(size)}; read {run_dir.name}/SUMMARY.md in it first")
+
+
+def _state(run_dir: Path) -> RunState | None:
+    from rlbox.record.act.folder import load_plan
+    from rlbox.record.act.rebuild import last_state
+    from rlbox.record.act.state import load_run_state
+
+    try:
+        return last_state(run_dir, load_plan(run_dir))
+    except RlboxError:
+        pass  # the plan is torn; the state may be whole
+    try:
+        return load_run_state(run_dir)
+    except RlboxError:
+        return None
+
+
+def _plan(selection: Selection) -> dict[str, Any]:
+    taken = [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep} for taken in selection.taken]
+    return {"files": taken, "left_out": [vars(left) for left in selection.left]}
+
+
+def _table(selection: Selection) -> str:
+    from rlbox.amounts import transfer_size
+
+    rows = [
+        f"{transfer_size(taken.keep):>10}  {taken.name}"
+        + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        for taken in selection.taken
+    ]
+    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))

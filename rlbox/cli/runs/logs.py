@@ -1,0 +1,114 @@
+"""`rlbox logs`: what the stages and services of a run wrote, and write."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+from rlbox.errors import SpecError
+from rlbox.run.data_disk import disk_of, disk_options
+
+_PAUSE_S = 0.1
+_ASK_S = 1.0
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False)
+@click.option("--follow", "-f", "grow", is_flag=True, help="Go on printing what comes, until the run ends.")
+@click.option("--lines", "-n", default=10, metavar="N", show_default=True, help="With -f: last lines to begin with.")
+@click.option("--stage", metavar="NAME", help="Only this stage.")
+@click.option("--log", metavar="NAME", help="Only this log: stage, or the name of a service.")
+@click.option("--attempt", type=int, metavar="N", help="An earlier attempt of stages that ran again.")
+@disk_options
+@shared
+def verb(
+    app: App,
+    name: str | None,
+    grow: bool,
+    lines: int,
+    stage: str | None,
+    log: str | None,
+    attempt: int | None,
+    target: str,
+    data: str | None,
+) -> None:
+    """Print the logs of RUN (the latest by default), stage after stage.
+
+    \b
+    Examples:
+      rlbox logs
+      rlbox logs -f
+      rlbox logs smoke-20260101 --stage rollout-only --log vllm
+    """
+    from rlbox.logs.act.follow import find_logs
+    from rlbox.record.act.folder import find_run
+
+    disk = disk_of(app, target, data)
+    folder = find_run(disk, name)
+    if grow and not app.as_json:
+        _follow(app, disk, folder, stage, log, max(0, lines))
+        return
+    paths = find_logs(folder, stage, log, attempt)
+    if not paths:
+        raise SpecError("no such log", where=str(folder / "stages"), next_step=f"rlbox logs {folder.name}")
+    if app.as_json:
+        app.result({"run": folder.name, "logs": [str(path) for path in paths]}, "")
+        return
+    for path in paths:
+        app.say(f"==> {path.relative_to(folder)} <==")
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _follow(app: App, disk: Path, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
+    """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
+    from rlbox.logs.act.follow import LogFollower
+    from rlbox.report.act.status_view import status_view
+    from rlbox.run.data_disk import bring_up_to_date
+
+    bring_up_to_date(app, disk)
+    follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
+    ended = True
+    with (
+        contextlib.closing(follower),
+        status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
+    ):
+        while True:
+            quiet = True
+            for path, data in follower.read():
+                quiet, ended = False, data.endswith(b"\n")
+                status.hide()
+                if path != shown:
+                    app.say(f"==> {path.relative_to(run_dir)} <==")
+                    shown = path
+                sys.stdout.buffer.write(data)
+                sys.stdout.flush()
+            if not quiet:
+                continue
+            if over:
+                return
+            status.show(after_line=ended)
+            if time.monotonic() - asked > _ASK_S:
+                asked = time.monotonic()
+                over = not _more_may_come(disk, run_dir, stage)
+            time.sleep(_PAUSE_S)
+
+
+def _more_may_come(disk: Path, run_dir: Path, stage: str | None) -> bool:
+    from rlbox.record.act.state import load_run_state
+    from rlbox.run.launch import run_goes_on
+
+    try:
+        state = load_run_state(run_dir)
+    except SpecError:
+        return run_goes_on(disk, run_dir.name)
+    waited = [s for s in state.stages if s.state in ("waiting", "starting", "running") and stage in (None, s.name)]
+    return (bool(waited) or stage is None) and run_goes_on(disk, run_dir.name)

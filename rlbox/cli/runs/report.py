@@ -1,0 +1,88 @@
+"""`rlbox report`: a run as one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+from rlbox.errors import NodeError
+from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.run.masks import run_masks
+
+POINTS = 400
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False)
+@click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", help="Language of the labels.")
+@click.option(
+    "--open", "opened", type=click.Choice(["auto", "yes", "no"]), default="auto", help="Show it in a browser."
+)
+@disk_options
+@dry_run
+@shared
+def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, target: str, data: str | None) -> None:
+    """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
+
+    \b
+    Examples:
+      rlbox report
+      rlbox report smoke-20260101 --out smoke.html --lang zh
+    """
+    from rlbox.machine.act.clock import utc_now
+    from rlbox.report.act.html import render_report
+    from rlbox.report.act.read import load_run_record
+
+    folder = _run_folder(app, name, target, data)
+    record = load_run_record(folder, run_masks(app, folder), points=POINTS)
+    html = render_report(record, made_at=utc_now(), language=lang)
+    if out == "-":
+        sys.stdout.buffer.write(html.encode("utf-8", "replace"))
+        return
+    path = Path(out or f"{folder.name}.html")
+    if not app.dry_run:
+        _write(path, html)
+    for gap in record.gaps:
+        app.say(f"left out: {gap}")
+    app.result({"run": record.state.run_id, "state": record.state.state, "report": str(path.resolve())}, str(path))
+    if not app.dry_run and _shows(app, opened):
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
+    if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
+        return Path(name).resolve()
+    from rlbox.record.act.folder import find_run
+
+    disk = disk_of(app, target, data)
+    folder = find_run(disk, name)
+    bring_up_to_date(app, disk)
+    return folder
+
+
+def _write(path: Path, html: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(html.encode("utf-8", "replace"))
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise NodeError(
+            f"the report cannot be written: {error.strerror}", where=str(path), next_step="name another file with --out"
+        ) from error
+
+
+def _shows(app: App, opened: str) -> bool:
+    """Whether to open a browser: when asked to, or when a person at a desktop waits for it."""
+    if opened != "auto":
+        return opened == "yes"
+    desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return app.interactive and sys.stdout.isatty() and desktop

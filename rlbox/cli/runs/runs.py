@@ -1,0 +1,102 @@
+"""`rlbox runs`: what ran, what runs, and how it ended."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+from rlbox.cli.runs.runs_diff import diff
+from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+
+if TYPE_CHECKING:
+    from rlbox.record.act.reconcile import Reconciled
+    from rlbox.record.act.state import RunState, StageState
+
+_COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
+_GOING = ("starting", "running")
+
+
+@click.group(invoke_without_command=True)
+@disk_options
+@shared
+@click.pass_context
+def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
+    """List the runs on the data disk, the latest first; `runs diff A B` compares two.
+
+    \b
+    Examples:
+      rlbox runs
+      rlbox runs --json
+    """
+    if ctx.invoked_subcommand:
+        return
+    from rlbox.record.act.folder import list_runs
+
+    folder = disk_of(app, target, data)
+    found = bring_up_to_date(app, folder)
+    rows = [run_row(run, found) for run in list_runs(folder)]
+    app.result({"runs": rows}, _table(rows) if rows else "no run yet")
+
+
+verb.add_command(diff)
+
+
+def run_row(run_dir: Path, found: Reconciled) -> dict[str, Any]:
+    """Return what `rlbox runs` says of one run; its `state` is never a guess."""
+    from rlbox.errors import RlboxError
+    from rlbox.record.act.folder import load_plan
+    from rlbox.record.act.rebuild import last_state
+    from rlbox.record.act.state import run_cause
+
+    row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
+    row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
+    try:
+        state = last_state(run_dir, load_plan(run_dir))
+    except RlboxError as error:
+        return row | {"state": "unknown", "cause": error.what}
+    alive = run_dir.name in found.alive or (found.holder is not None and found.holder.run == run_dir.name)
+    if state is None:
+        return row | {"state": "starting" if alive else "never started"}
+    cause, stage = run_cause(state), _stage(state)
+    shown = state.state if alive or state.state != "running" else "unknown"
+    return row | {
+        "state": shown,
+        "stage": stage.name if stage else "",
+        "phase": stage.phase if stage and stage.state in _GOING else "",
+        "time": _took(state),
+        "cause": cause.what if cause else found.unsettled.get(run_dir.name, ""),
+        "started_at": state.started_at,
+        "attempt": state.attempt,
+        "exit_code": state.exit_code,
+        "notes": list(state.notes),
+    }
+
+
+def _stage(state: RunState) -> StageState | None:
+    """Return the stage that goes on, or the one that the run ended in."""
+    going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
+    return going[0] if going else None
+
+
+def _took(state: RunState) -> str:
+    if not state.started_at:
+        return ""
+    begun = datetime.fromisoformat(state.started_at)
+    end = datetime.fromisoformat(state.ended_at) if state.ended_at else datetime.now(timezone.utc)
+    seconds = max(0, round((end - begun).total_seconds()))  # a clock that was set back makes no run shorter than 0
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in _COLUMNS[:-1]}
+    lines = [{name: name for name in _COLUMNS}, *rows]
+    return "\n".join(
+        "  ".join([*(f"{line[name]:<{widths[name]}}" for name in _COLUMNS[:-1]), str(line["cause"])]).rstrip()
+        for line in lines
+    )

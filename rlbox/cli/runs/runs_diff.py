@@ -1,0 +1,36 @@
+"""`rlbox runs diff`: what two runs were told and what came out of them."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+from rlbox.run.data_disk import disk_of, disk_options
+
+
+@click.command("diff")
+@click.argument("before", metavar="RUN")
+@click.argument("after", metavar="OTHER")
+@disk_options
+@shared
+def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
+    """Say how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
+
+    A unique beginning of a run's name will do. How long stages took is printed, but makes no difference.
+
+    \b
+    Examples:
+      rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
+      rlbox runs diff smoke-20250101 smoke-20250102 --json
+    """
+    from rlbox.record.act.folder import find_run
+    from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
+    from rlbox.report.act.run_record import load_run_record
+
+    disk = disk_of(app, target, data)
+    folders = find_run(disk, before), find_run(disk, after)
+    names = folders[0].name, folders[1].name
+    found = diff_runs(load_run_record(folders[0]), load_run_record(folders[1]))
+    app.result({"diff": diff_json(names, found)}, diff_text(names, found))
+    return 1 if different(found) else 0

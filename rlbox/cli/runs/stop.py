@@ -1,0 +1,53 @@
+"""`rlbox stop`: end a run that goes on, from any shell."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False)
+@click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
+@disk_options
+@dry_run
+@shared
+def verb(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
+    """Stop RUN (by default the one that goes on): its stages end in order, then what is left is killed.
+
+    Stopping a run that has ended changes nothing and is no error.
+
+    \b
+    Examples:
+      rlbox stop
+      rlbox stop smoke-20260101 --grace 60
+    """
+    from rlbox.cli.runs.runs import run_row
+    from rlbox.machine.act.identity import user_name
+    from rlbox.record.act.folder import find_run, load_plan
+    from rlbox.run.stop import stop_run
+
+    folder = disk_of(app, target, data)
+    found = bring_up_to_date(app, folder)
+    going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
+    if name is None and not going:
+        app.result({"run": "", "state": "", "stopped": False}, "no run goes on")
+        return 0
+    run_dir = find_run(folder, name or going[0])
+    if run_dir.name not in going:
+        row = run_row(run_dir, found)
+        app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")
+        app.say(f"run {row['run']} does not go on; there is nothing to stop")
+        return 0
+    if app.dry_run:
+        text = f"would ask run {run_dir.name} to stop, and kill it after {grace} s"
+        app.result({"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}, text)
+        return 0
+    app.say(f"stopping run {run_dir.name}")
+    stop_run(folder, run_dir, load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    row = run_row(run_dir, bring_up_to_date(app, folder))
+    app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
+    return 0

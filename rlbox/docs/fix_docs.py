@@ -1,0 +1,88 @@
+"""The pages of `docs/` that are made from the fix catalogue: one for each fix, their index, the coverage table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.docs.coverage import Row
+from rlbox.docs.demand import Causes, Demand
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.words import baked_rows, condition_words, kind_of
+from rlbox.image.templates import page_environment
+
+INDEX = "docs/fixes/README.md"
+COVERAGE = "docs/coverage.md"
+NO_FAMILY = "prevention"
+# What templates of fixes see, as `rlbox.fixes.bake.template_values` gives it.
+NAMES = {
+    "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
+    "hardware": "its table `[hardware]`: `hardware.arch`, `hardware.gpus`, …",
+    "disk": "where the container sees the data disk: `/data`",
+    "python": "version of the stack's interpreter: `3.11`",
+    "site": "folder of the stack's packages: `/opt/venv/lib/python3.11/site-packages`",
+    "has": '`has("vllm>=0.12")`: whether the stack has it',
+    "version": '`version("vllm")`: its version, or empty',
+    "aliases": "in `hook` only: the fix's own `aliases`, groups of variables that hold the same secret",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """What the pages are made from; `faults` are the ids of fixes that have a fault test."""
+
+    fixes: tuple[Fix, ...]
+    demands: Mapping[str, Demand]
+    causes: Causes
+    faults: Set[str]
+    rows: tuple[Row, ...]
+
+
+def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
+    """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
+    engine = page_environment(templates, cell=_cell, fence=_fence)
+    page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
+    found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
+    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)
+    found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults)
+    return found
+
+
+def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
+    return {
+        "fix": fix,
+        "kind": kind_of(fix),
+        "conditions": condition_words(fix.applies),
+        "baked": baked_rows(fix, fix.bake),
+        "covers": [(number, catalogue.demands[number].title) for number in fix.covers if number in catalogue.demands],
+        "tested": fix.id in catalogue.faults,
+    }
+
+
+def _families(catalogue: Catalogue) -> dict[str, Sequence[Fix]]:
+    """Return the fixes by the family of the first cause that they heal, in the order of the families.
+
+    A fix that heals none belongs to the family that its id begins with (`ray-token`), or to the last section.
+    """
+    found: dict[str, list[Fix]] = {family: [] for family in (*catalogue.causes.family, NO_FAMILY)}
+    for fix in catalogue.fixes:
+        families = [family for cause in fix.heals if (family := catalogue.causes.family_of(cause))]
+        families += [family for family in catalogue.causes.family if fix.id.startswith(f"{family}-")]
+        found[families[0] if families else NO_FAMILY].append(fix)
+    return {family: fixes for family, fixes in found.items() if fixes}
+
+
+def _cell(text: str) -> str:
+    """Return a text for a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _fence(text: str, language: str = "") -> str:
+    """Return a text as a fenced block, whatever backticks it holds."""
+    mark = "```"
+    while mark in text:
+        mark += "`"
+    body = text.strip("\n")
+    return f"{mark}{language}\n{body}\n{mark}"

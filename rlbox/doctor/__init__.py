@@ -1,0 +1,1 @@
+"""Judge and probe the machine or container that this runs in; the checks of fixes."""

@@ -1,0 +1,83 @@
+"""Run the checks of the fixes that this image has; the supervisor does so before a run, `rlbox doctor` at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
+from rlbox.findings import Finding
+from rlbox.values import FIXES_IN_IMAGE, OWN
+
+MANIFEST = Path(FIXES_IN_IMAGE)
+PLACE = "RLBOX_PLACE"
+"""Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
+_CHECK_S = 3
+# One shell for all: what the hooks of the image set is set once, as in a program that the entrypoint starts.
+_SCRIPT = f"""
+[ ! -r "$0" ] || . "$0" >/dev/null 2>&1
+limit=; ! command -v timeout >/dev/null 2>&1 || limit="timeout {_CHECK_S}"
+for text; do
+    said=$($limit sh -c "$text" 2>&1)
+    printf '%s\\0%s\\0' $? "$said"
+done
+"""
+
+
+def read_table(path: Path) -> Mapping[str, Any]:
+    """Return a JSON object of this image, as its lock and the manifest of its fixes are; empty when missing or torn."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def probe_fixes(
+    phase: str, manifest: Mapping[str, Any] | None = None, timeout_s: float = 8.0, own: str = ""
+) -> tuple[Finding, ...]:
+    """Return a finding for each fix of this image, or applied machine, whose check fails.
+
+    Parameters
+    ----------
+    phase
+        `run` before a run, `doctor` at other times: a check says in which it makes sense.
+    manifest
+        The image's manifest; read when it is not given.
+    own
+        Folder of what rlbox laid for itself; empty: `PLACE` says, or it is that of an image.
+    """
+    end = time.monotonic() + timeout_s
+    own = own or os.environ.get(PLACE, OWN)
+    checks = checks_of(read_table(Path(own, "share/fixes.json")) if manifest is None else manifest, phase)
+    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own))}
+    # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
+    again = tuple(check for check in checks if check.id in failed)
+    return judge_checks(again, _outcomes(again, end - time.monotonic(), own)) if again else ()
+
+
+def _outcomes(checks: Sequence[FixCheck], timeout_s: float, own: str) -> list[tuple[int, str]]:
+    if not checks:
+        return []
+    argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in checks)]
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(timeout_s, 0.5),
+            check=False,
+            env=dict(os.environ),
+        )
+        said = done.stdout
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+    except OSError:  # no process can be started: a limit, which has a finding of its own
+        return []
+    parts = said.decode("utf-8", "replace").split("\0")
+    return [(int(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False) if code.isdigit()]

@@ -1,0 +1,115 @@
+"""Programs that probes start: each in a session of its own, and ended with all it started when its time is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlbox.machine.act.process_table import carries, descendants, probe_processes
+
+MARK = "RLBOX_DOCTOR"
+_TAIL_S = 2.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What a program left behind. `exit_code` is negative for a signal; `idle` tells a hang from a busy machine.
+
+    `exit_code` is None when the time was over; `idle` is true then if the program hardly calculated in the last two
+    seconds although the machine had cores to spare.
+    """
+
+    exit_code: int | None
+    output: str
+    errors: str
+    idle: bool = False
+
+
+class Program:
+    """One program; `start` it, `feed` it, then `end` it at the latest at its deadline."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
+        self._mark = {MARK: token}
+        self._popen = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**env, **self._mark},
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+    def wait(self, stdin: bytes, deadline: float) -> Ran:
+        """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
+        try:
+            output, errors = self._talk(stdin, deadline - _TAIL_S)
+            return self._ran(self._popen.returncode, output, errors)
+        except subprocess.TimeoutExpired:
+            before = self._spent()
+        try:
+            output, errors = self._talk(b"", deadline)
+            return self._ran(self._popen.returncode, output, errors)
+        except subprocess.TimeoutExpired:
+            idle = _hangs(before, self._spent())
+            self.end()
+            output, errors = self._popen.communicate()
+            return self._ran(None, output, errors, idle=idle)
+
+    def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes]:
+        return self._popen.communicate(stdin or None, timeout=max(until - time.monotonic(), 0.05))
+
+    def _ran(self, code: int | None, output: bytes, errors: bytes, *, idle: bool = False) -> Ran:
+        self.end()
+        return Ran(
+            exit_code=code,
+            output=output.decode("utf-8", "replace"),
+            errors=errors.decode("utf-8", "replace"),
+            idle=idle,
+        )
+
+    def _family(self) -> set[int]:
+        table = probe_processes()
+        below = descendants(table, {self._popen.pid})
+        group = {p.pid for p in table.values() if p.session == self._popen.pid or p.group == self._popen.pid}
+        return below | group | {pid for pid in table if carries(pid, self._mark)}
+
+    def end(self) -> None:
+        """End it with all that it started; those whose parent is gone are known by session and mark."""
+        family = self._family()
+        for pid in family - {os.getpid()}:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _spent(self) -> tuple[float, float, float]:
+        """Return seconds that the program and its children calculated, that all cores idled, and now."""
+        ticks = sum(_ticks(pid) for pid in self._family())
+        return ticks / _TICKS, _idle_s(), time.monotonic()
+
+
+def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
+    spent, idled, passed = (late - early for early, late in zip(before, after, strict=True))
+    return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
+
+
+def _ticks(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _idle_s() -> float:
+    try:
+        with open("/proc/stat", "rb") as file:
+            return int(file.readline().split()[4]) / _TICKS
+    except (OSError, IndexError, ValueError):
+        return 0.0

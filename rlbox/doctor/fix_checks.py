@@ -1,0 +1,73 @@
+"""The checks of the fixes that an image has: which are run when, and what a failed one says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlbox.findings import Finding
+
+# What a shell says that could not start a program: nothing about the fix.
+_NOT_RUN = ("Resource temporarily unavailable", "Cannot fork", "Cannot allocate memory", "No space left on device")
+TIMED_OUT = 124  # of coreutils' timeout
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixCheck:
+    """The check of one fix, as the image's manifest has it."""
+
+    id: str
+    title: str
+    remedy: str
+    heals: tuple[str, ...]
+    run: str
+
+
+def checks_of(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
+    """Return the checks of an image's manifest that are for `phase`: build, run or doctor."""
+    rows = [row for row in manifest.get("fixes", ()) if row.get("check") and phase in row["check"].get("when", ())]
+    return tuple(
+        FixCheck(
+            id=str(row["id"]),
+            title=str(row["title"]),
+            remedy=str(row["remedy"]),
+            heals=tuple(map(str, row.get("heals", ()))),
+            run=str(row["check"]["run"]),
+        )
+        for row in rows
+    )
+
+
+def judge_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> tuple[Finding, ...]:
+    """Return a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
+
+    A check that could not be run, or was too slow, is no finding.
+    """
+    return tuple(
+        Finding(
+            id=check.id,
+            title=f"fix {check.id} is not in effect",
+            seen=_last_line(output) or f"its check ended with {code}",
+            where=f"what should be: {check.title}",
+            remedy=check.remedy,
+            covers=check.heals,
+        )
+        for check, (code, output) in zip(checks, outcomes, strict=False)
+        if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN)
+    )
+
+
+def with_dependents(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:
+    """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
+    places = {"data-disk-": mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
+    found = []
+    for finding in findings:
+        place = next((text for start, text in places.items() if finding.id.startswith(start)), "")
+        ids = tuple(check.id for check in checks if place and finding.level == "error" and place in check.run)
+        found.append(replace(finding, breaks=(*finding.breaks, *ids)))
+    return found
+
+
+def _last_line(output: str) -> str:
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")

@@ -1,0 +1,66 @@
+"""Probe the data disk before anything starts: there, writable, roomy enough."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.errors import NodeError
+
+
+def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
+    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or the target's own; absolute."""
+    text = chosen or os.environ.get("RLBOX_DATA") or limits.host
+    if not text:
+        raise NodeError(
+            "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"
+        )
+    return Path(text).expanduser().absolute()
+
+
+def check_disk(folder: Path, need_gib: float, *, create: bool) -> float:
+    """Return the free space of the data disk in GiB.
+
+    Raises
+    ------
+    NodeError
+        It is missing, no directory, read-only, or has less than `need_gib` free.
+    """
+    if create and not os.path.lexists(folder):
+        _make(folder)
+    if not os.path.isdir(folder):
+        kind = "is not a directory" if os.path.lexists(folder) else "is missing"
+        raise NodeError(
+            f"the data disk {kind}", where=str(folder), next_step="mount it or make it, or name another with --data DIR"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"rlbox")
+    except OSError as error:
+        raise NodeError(
+            f"the data disk cannot be written: {error.strerror}",
+            where=str(folder),
+            next_step="remount it writable, free space, or name another with --data DIR",
+        ) from error
+    free = shutil.disk_usage(folder).free / (1 << 30)
+    if free < need_gib:
+        raise NodeError(
+            f"the data disk is too full: {free:.1f} GiB free, {need_gib:g} GiB needed",
+            where=str(folder),
+            next_step="free space, or name another with --data DIR",
+        )
+    return free
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeError(
+            f"the data disk cannot be made: {error.strerror}",
+            where=str(folder),
+            next_step="make it, or name another with --data DIR",
+        ) from error

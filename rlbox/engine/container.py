@@ -1,0 +1,168 @@
+"""The container of a run or a shell, as one value and as the docker client's words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.values import Mount
+
+CA_BUNDLE = "/run/rlbox/ca.crt"
+"""Where a container sees the CA bundle of its machine."""
+
+CA_NAMES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+)
+"""Variables that name it to OpenSSL and httpx, requests, curl, pip, git and Node."""
+
+TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """One container; GiB, 0 means no limit. `user` is `uid:gid`, or empty for the image's own."""
+
+    image: str
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    network: str
+    shm_gib: float
+    memory_gib: float
+    cpus: float
+    pids: int
+    user: str
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    cap_add: tuple[str, ...] = ()
+    gpus: GpuAccess = NO_GPUS
+
+
+def plan_container(
+    image: str,
+    limits: ContainerDefaults,
+    *,
+    name: str,
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+    data: str,
+    caller: str,
+    ca_bundle: str = "",
+    gpus: GpuAccess = NO_GPUS,
+) -> ContainerPlan:
+    """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
+
+    Parameters
+    ----------
+    caller
+        `uid:gid` of whoever typed the command; it is used unless the target asks for root.
+    ca_bundle
+        Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
+    """
+    return ContainerPlan(
+        image=image,
+        name=name,
+        argv=argv,
+        env={**(dict.fromkeys(CA_NAMES, CA_BUNDLE) if ca_bundle else {}), **gpus.env, **env},
+        labels=dict(labels),
+        mounts=(
+            Mount(source=data, target=limits.mount),
+            *((Mount(source=ca_bundle, target=CA_BUNDLE, read_only=True),) if ca_bundle else ()),
+            *gpus.mounts,
+        ),
+        network=limits.network,
+        shm_gib=limits.shm_gib,
+        memory_gib=limits.memory_gib,
+        cpus=limits.cpus,
+        pids=limits.pids,
+        user=caller if limits.user == "caller" and caller != "0:0" else "",
+        ulimits=limits.ulimits,
+        cap_add=limits.cap_add,
+        gpus=gpus,
+    )
+
+
+def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
+    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
+    words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
+    words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
+    words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
+    words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
+    words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
+    words += ["--interactive"] if interactive else []
+    words += ["--tty"] if terminal else []
+    return (*words, plan.image, *plan.argv)
+
+
+def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+    """Return the docker client's words for the limits of a container."""
+    words = [f"--shm-size={_bytes(limits.shm_gib)}"]
+    if limits.memory_gib:  # without the second option as much again may be swapped
+        words += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
+    words += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
+    words += [f"--pids-limit={limits.pids}"] if limits.pids else []
+    words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
+    return words + [f"--cap-add={name}" for name in limits.cap_add]
+
+
+def _gpu_words(gpus: GpuAccess) -> list[str]:
+    if gpus.way == "gpus":  # a list is one field of CSV
+        return [f"--gpus={gpus.names[0]}" if gpus.by_count else f'--gpus="device={",".join(gpus.names)}"']
+    return [f"--device={name}" for name in (*gpus.names, *gpus.nodes)]
+
+
+def engine_options(plan: ContainerPlan) -> dict[str, object]:
+    """Return docker-py's keyword arguments for creating the container."""
+    return {
+        "image": plan.image,
+        "command": list(plan.argv),
+        "name": plan.name,
+        "environment": dict(plan.env),
+        "labels": dict(plan.labels),
+        "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
+        "network_mode": plan.network,
+        "shm_size": _bytes(plan.shm_gib),
+        "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
+        "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
+        "nano_cpus": int(plan.cpus * 1e9) if plan.cpus else None,
+        "pids_limit": plan.pids or None,
+        "user": plan.user or None,
+        "ulimits": [_ulimit(name, limit) for name, limit in sorted(plan.ulimits.items())],
+        "cap_add": list(plan.cap_add),
+        "init": True,
+        "detach": True,
+        **_gpu_options(plan.gpus),
+    }
+
+
+def _gpu_options(gpus: GpuAccess) -> dict[str, object]:
+    """Return docker-py's arguments for the GPUs; requests in the words of the engine's API, since 1.40."""
+    match gpus.way:
+        case "cdi":
+            return {"device_requests": [{"Driver": "cdi", "DeviceIDs": list(gpus.names)}]}
+        case "gpus":
+            number = {"Count": -1 if gpus.names[0] == "all" else int(gpus.names[0])} if gpus.by_count else {}
+            ids = {} if gpus.by_count else {"DeviceIDs": list(gpus.names)}
+            return {"device_requests": [{"Driver": "", "Capabilities": [["gpu"]], **number, **ids}]}
+        case "devices":
+            return {"devices": [f"{node}:{node}:rwm" for node in gpus.nodes]}
+        case _:
+            return {}
+
+
+def _ulimit(name: str, limit: str) -> dict[str, object]:
+    soft, _, hard = limit.partition(":")
+    return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * (1 << 30))

@@ -1,0 +1,161 @@
+"""The documents of the OCI image and distribution formats, as values and as the bytes that are stored.
+
+Source: OCI image-spec 1.1 (manifest, "Guidelines for Artifact Usage") and distribution-spec 1.1 (referrers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+EMPTY = "application/vnd.oci.empty.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
+INDEXES = (INDEX, DOCKER_INDEX)
+TITLE = "org.opencontainers.image.title"
+REF_NAME = "org.opencontainers.image.ref.name"
+CONTAINERD_NAME = "io.containerd.image.name"
+EMPTY_BLOB = b"{}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """What points to a blob or manifest: its type, sha256 digest and size in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """Return it as documents hold it."""
+        more = {"artifactType": self.artifact_type, "annotations": dict(self.annotations)}
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size} | {
+            key: value for key, value in more.items() if value
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A stored manifest or index: its exact bytes, and what they say."""
+
+    descriptor: Descriptor
+    body: bytes
+    config: Descriptor | None = None
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the bytes."""
+        return self.descriptor.digest
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the digest of `data` as registries write it."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def describe(data: bytes, media_type: str, **more: Any) -> Descriptor:
+    """Return the descriptor of `data`."""
+    return Descriptor(media_type=media_type, digest=sha256_of(data), size=len(data), **more)
+
+
+def document(value: Mapping[str, Any]) -> bytes:
+    """Return a document as bytes: the same for the same value."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
+    """Return what the bytes of a manifest or index say; its own `mediaType` wins over `media_type`.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, or none of the manifests known here.
+    """
+    value = json.loads(body)
+    if not isinstance(value, dict) or value.get("schemaVersion") != 2:
+        raise ValueError("no manifest of schema 2")
+    kind = str(value.get("mediaType") or media_type or (INDEX if "manifests" in value else MANIFEST))
+    try:
+        return Manifest(
+            descriptor=describe(body, kind),
+            body=body,
+            config=parse_descriptor(value["config"]) if "config" in value else None,
+            layers=tuple(parse_descriptor(item) for item in value.get("layers") or ()),
+            manifests=tuple(parse_descriptor(item) for item in value.get("manifests") or ()),
+            annotations=dict(value.get("annotations") or {}),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a manifest without {error}") from error
+
+
+def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
+    """Return the descriptor that a document holds."""
+    return Descriptor(
+        media_type=str(value["mediaType"]),
+        digest=str(value["digest"]),
+        size=int(value["size"]),
+        artifact_type=str(value.get("artifactType") or ""),
+        annotations=dict(value.get("annotations") or {}),
+    )
+
+
+def image_manifest(config: Descriptor, layers: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+    """Return the manifest of an image."""
+    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json()}
+    value["layers"] = [layer.json() for layer in layers]
+    return document(value | ({"annotations": dict(annotations)} if annotations else {}))
+
+
+def index(manifests: Sequence[Descriptor]) -> bytes:
+    """Return an index of manifests."""
+    return document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [item.json() for item in manifests]})
+
+
+def artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
+    """Return the manifest that attaches one blob to the image `subject`."""
+    return document(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": artifact_type,
+            "config": describe(EMPTY_BLOB, EMPTY).json(),
+            "layers": [content.json()],
+            "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).json(),
+        }
+    )
+
+
+def fallback_tag(digest: str) -> str:
+    """Return the tag that lists what refers to `digest` in a registry without the referrers API."""
+    return digest.replace(":", "-")
+
+
+def with_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
+    """Return `listed` with `added`, which takes the place of an older one of the same type and title."""
+
+    def key(item: Descriptor) -> tuple[str, str]:
+        return item.artifact_type, item.annotations.get(TITLE, "")
+
+    return (*(item for item in listed if key(item) != key(added)), added)
+
+
+def stored_digest(image: dict[str, Any]) -> str:
+    """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
+
+    With the containerd store an image's id is that digest, and each of its names is listed with it.
+    """
+    identity = str(image["Id"])
+    return identity if any(name.endswith(f"@{identity}") for name in image.get("RepoDigests") or ()) else ""

@@ -1,0 +1,1 @@
+"""Gather, explain and bundle what a failed run left."""

@@ -1,0 +1,129 @@
+"""What an evidence folder holds, file by file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rlbox.causes.cause import Cause
+from rlbox.evidence.act.gather import Gathered, NotHere, Part
+from rlbox.evidence.act.parts import (
+    disk_text,
+    gpu_text,
+    kernel_text,
+    limit_text,
+    process_text,
+    ray_log_text,
+    resource_text,
+    system_text,
+)
+from rlbox.supervise.snapshot import probe_packages
+from rlbox.supervise.supervisor import StageFailure
+
+WHAT = {
+    "REPORT.md": "one page: the cause, what happened in order, the next step",
+    "REPORT.json": "the same for programs",
+    "first_fatal.txt": "the first fatal line of every log, with 100 lines before and after",
+    "facts.json": "job, stage, times, exit codes, gate, command, processes and memory when it failed",
+    "packages.txt": "the packages of the stack",
+    "environment.txt": "the stage's environment, secrets masked",
+    "plan.json": "the effective configuration",
+    "overrides.json": "what was changed on the command line",
+    "resources.jsonl": "the last samples of what the stage used",
+    "gpu.txt": "the GPUs, and who uses them",
+    "kernel.txt": "kernel messages since the stage began",
+    "processes.txt": "what ran on this machine once the stage was stopped",
+    "disks.txt": "free space and inodes",
+    "limits.json": "limits of memory, shared memory, processes and files",
+    "system.json": "the machine",
+    "ray/status.json": "what Ray's head said before it was stopped: jobs, nodes, dead actors",
+    "ray/logs.txt": "ends of the logs of Ray's own processes and of its failed workers",
+    "hang.json": "what every process waited for",
+    "HANG.md": "the hang explained: phase, who waits for what, next step",
+    "stacks": "stack of a process when it hung",
+    "nccl": "what NCCL recorded of its collectives",
+}
+"""File, or folder of files, to what it is."""
+
+
+def parts_of(failure: StageFailure) -> tuple[Part, ...]:
+    """Return the parts that are gathered once the stage is stopped, what matters most first."""
+    plan, stage, run_dir = failure.plan, failure.end.stage, failure.run_dir
+    folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
+    parts = [
+        Part(name="environment.txt", collect=lambda: _environment(failure)),
+        Part(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
+        Part(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
+        Part(name="packages.txt", collect=lambda: _packages(plan.paths.python)),
+        Part(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
+        Part(name="gpu.txt", collect=gpu_text),
+        Part(name="kernel.txt", collect=lambda: kernel_text(failure.end.started_at)),
+        Part(name="disks.txt", collect=lambda: disk_text(folders)),
+        Part(name="limits.json", collect=limit_text),
+        Part(name="system.json", collect=system_text),
+        Part(name="processes.txt", collect=process_text),
+    ]
+    if ray := stage.ray:
+        parts.append(Part(name="ray/status.json", collect=lambda: _ray(failure)))
+        parts.append(Part(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
+    return tuple(parts)
+
+
+def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[str, Any]:
+    """Return `facts.json`."""
+    end, state, plan = failure.end, failure.state, failure.plan
+    return {
+        "schema": 1,
+        "run_id": plan.run_id,
+        "job": plan.job,
+        "target": plan.target,
+        "profile": plan.profile,
+        "params": dict(plan.params),
+        "attempt": plan.attempt,
+        "stage": end.stage.name,
+        "job_id": end.stage.ray.submission_id if end.stage.ray else "",
+        "started_at": end.started_at,
+        "ended_at": end.ended_at,
+        "exit_code": state.exit_code,
+        "ray_status": state.ray_status,
+        "cause": dataclasses.asdict(cause),
+        "services": [dataclasses.asdict(service) for service in state.services],
+        "gate": [dataclasses.asdict(rule) for rule in state.gate],
+        "command": list(end.stage.argv),
+        "machine": dataclasses.asdict(end.snapshot) if end.snapshot else {},
+        "packages": gathered.texts.get("packages.txt", "").split(),
+        "environment": dict(failure.masks.environment(_variables(failure))),
+    }
+
+
+def _variables(failure: StageFailure) -> dict[str, str]:
+    return {**os.environ, **failure.plan.env, **failure.end.stage.env}
+
+
+def _environment(failure: StageFailure) -> str:
+    rows = failure.masks.environment(_variables(failure))
+    return "".join(f"{name}={json.dumps(value, ensure_ascii=False)}\n" for name, value in rows.items())
+
+
+def _packages(python: str) -> str:
+    rows = probe_packages(python)
+    if not rows:
+        raise NotHere(f"{python} lists no packages")
+    return "\n".join(rows) + "\n"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise NotHere(f"{path.name}: {error.strerror}") from error
+
+
+def _ray(failure: StageFailure) -> str:
+    snapshot = failure.end.snapshot
+    if not snapshot or not snapshot.ray:
+        raise NotHere("the head was not asked")
+    return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,105 @@
+"""Explain a failed stage, and keep what explains it in its folder `evidence/`, with secrets masked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.causes.act.excerpt import FatalLine
+from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, read_fatals
+from rlbox.causes.act.known import find_known_cause
+from rlbox.causes.cause import Cause, CauseKind, full_disk
+from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
+from rlbox.evidence.act.failure_page import report_page
+from rlbox.evidence.act.failure_report import make_report
+from rlbox.evidence.act.folder import write_manifest, write_texts
+from rlbox.evidence.act.gather import gather
+from rlbox.hang.act.page import write_hang_page
+from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
+from rlbox.supervise.supervisor import StageFailure
+
+GATHER_S = 10.0
+"""How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""
+
+_LINE_LIMIT = 1000
+_QUOTED: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "ready", "oom"})
+"""Causes whose own sentence says what ended, not why; the logs say why."""
+_STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within"})
+"""Causes by a limit: a rank that failed may be why the others wait, but a log's last line is no reason."""
+_EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
+"""Causes whose own next step is better than that of a line's signature."""
+_NO_SPACE = ("No space left on device", "Disk quota exceeded", "[Errno 28]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A failure with its `cause`, the fatal lines of all logs by time, and which of them is the cause's."""
+
+    cause: Cause
+    fatals: tuple[LogFatal, ...] = ()
+    quoted: LogFatal | None = None
+
+
+def explain_failure(failure: StageFailure) -> Explained:
+    """Return the cause with the line that shows it quoted as `where:NUMBER`, and the fatal lines of all logs.
+
+    A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
+    One that the fix catalogue knows gets its remedy as the next step.
+    """
+    cause = failure.cause
+    fatals = read_fatals(failure.run_dir, failure.end.fatals)
+    quoted = None
+    if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
+        quoted = culprit(cause, fatals, failure.run_dir)
+    if quoted is None:
+        return Explained(cause=_with_known(cause, failure.run_dir), fatals=fatals)
+    if any(text in quoted.line.text for text in _NO_SPACE):
+        free = failure.end.snapshot.free_bytes if failure.end.snapshot else {}
+        folder = failure.plan.paths.data
+        cause = full_disk(folder, free.get(folder, 0))
+    line = failure.masks.text(quoted.line.text)[:_LINE_LIMIT]
+    cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
+    if known := quoted.known:
+        own = cause.next_step if cause.kind in _EXHAUSTED else ""
+        cause = dataclasses.replace(cause, known=known.id, next_step=own or known.remedy)
+    return Explained(cause=cause, fatals=fatals, quoted=quoted)
+
+
+def _with_known(cause: Cause, run_dir: Path) -> Cause:
+    """Return a cause that quotes a line of its own, with what the catalogue knows of that line."""
+    known = find_known_cause(FatalLine(number=0, text=cause.line), run_dir) if cause.line else None
+    if not known:
+        return cause
+    return dataclasses.replace(cause, known=known.id, next_step=cause.next_step or known.remedy)
+
+
+def write_evidence(failure: StageFailure, explained: Explained) -> Path:
+    """Gather the evidence of a failed stage, write it with its report and manifest, and return the folder.
+
+    What cannot be gathered or written is named in the manifest. On a full disk the report comes first.
+
+    Raises
+    ------
+    OSError
+        Not even the report could be written.
+    """
+    folder = failure.run_dir / failure.end.stage.directory / EVIDENCE_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    gathered = gather(parts_of(failure), GATHER_S)
+    report = make_report(failure, explained.cause, explained.fatals, gathered)
+    found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
+    texts = {
+        REPORT_PAGE: report_page(report),
+        "REPORT.json": report.as_json(),
+        FATAL_FILE: "\n".join(excerpt_text(fatal) for fatal in found),
+        "facts.json": json.dumps(facts_of(failure, explained.cause, gathered), indent=1, ensure_ascii=False) + "\n",
+        **gathered.texts,
+    }
+    problems = write_texts(folder, {name: failure.masks.text(text) for name, text in texts.items()})
+    with contextlib.suppress(OSError):  # the disk is full; the report is there
+        write_hang_page(folder)
+        write_manifest(folder, WHAT, {**gathered.missing, **problems})
+    return folder

@@ -1,0 +1,216 @@
+"""The report of a failed stage: one value, one page of Markdown, one JSON object."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rlbox.causes.act.fatals import LogFatal, utc_text
+from rlbox.causes.act.known import read_signatures
+from rlbox.causes.cause import Cause
+from rlbox.evidence.act.contents import WHAT
+from rlbox.evidence.act.gather import Gathered
+from rlbox.job.names import EVIDENCE_FOLDER
+from rlbox.record.act.rebuild import read_events
+from rlbox.secrets.masks import Masks
+from rlbox.supervise.snapshot import Snapshot
+from rlbox.supervise.supervisor import StageFailure
+
+REPORT_JSON = "REPORT.json"
+_LINE = 300
+_STORY = 30
+_NEAR = 4
+"""Lines around the fatal one that the page shows; `first_fatal.txt` has a hundred."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FatalRow:
+    """The first fatal line of one log; `at` is UTC to a second, empty when not noted; `known` is the id of a fix."""
+
+    log: str
+    number: int
+    text: str
+    at: str = ""
+    grade: str = "fatal"
+    known: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Something that happened: when (UTC), what, and in which log."""
+
+    at: str
+    what: str
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a failed stage's `REPORT.json` holds; `next_step` is empty when nobody knows one.
+
+    `fatals` and `story` are ordered by time, the earliest first. `looked_at` says what the answer rests on, `machine`
+    what the machine looked like.
+    """
+
+    run_id: str
+    job: str
+    target: str
+    place: str
+    profile: str
+    attempt: int
+    stage: str
+    directory: str
+    job_id: str
+    started_at: str
+    ended_at: str
+    exit_code: int | None
+    ray_status: str
+    cause: Cause
+    known_title: str
+    next_step: str
+    fatals: tuple[FatalRow, ...]
+    story: tuple[Moment, ...]
+    broken: tuple[str, ...]
+    machine: tuple[str, ...]
+    looked_at: tuple[str, ...]
+    schema: int = 1
+
+    def as_json(self) -> str:
+        """Return the report as JSON text; `load_report` is the way back."""
+        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+
+def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> Report:
+    """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
+    end, plan, state = failure.end, failure.plan, failure.state
+    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.id == cause.known), "")
+    return Report(
+        run_id=plan.run_id,
+        job=plan.job,
+        target=plan.target,
+        place=plan.place,
+        profile=plan.profile,
+        attempt=plan.attempt,
+        stage=end.stage.name,
+        directory=end.stage.directory,
+        job_id=end.stage.ray.submission_id if end.stage.ray else "",
+        started_at=end.started_at,
+        ended_at=end.ended_at,
+        exit_code=state.exit_code,
+        ray_status=state.ray_status,
+        cause=cause,
+        known_title=title,
+        next_step=cause.next_step,
+        fatals=tuple(_row(fatal, failure.masks) for fatal in fatals),
+        story=_story(failure, cause, fatals),
+        broken=tuple(
+            _shown(f"{rule.kind}: {rule.rule}: {rule.seen}", failure.masks)
+            for rule in state.gate
+            if rule.state == "broken"
+        ),
+        machine=_machine(end.snapshot),
+        looked_at=_looked_at(failure, fatals, gathered),
+    )
+
+
+def load_report(stage_folder: Path) -> Report | None:
+    """Return the report in the `evidence/` of a stage's directory; None when there is none, or it is torn."""
+    try:
+        return _adapter().validate_json((stage_folder / EVIDENCE_FOLDER / REPORT_JSON).read_bytes())
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Report]:
+    return TypeAdapter(Report)
+
+
+def _row(fatal: LogFatal, masks: Masks) -> FatalRow:
+    line = fatal.line
+    return FatalRow(
+        log=fatal.log,
+        number=line.number,
+        text=_shown(line.text, masks),
+        at=utc_text(fatal.at) if fatal.at is not None else "",
+        grade=fatal.grade,
+        known=fatal.known.id if fatal.known else "",
+        before=tuple(_shown(text, masks) for text in line.before[-_NEAR:]),
+        after=tuple(_shown(text, masks) for text in line.after[:_NEAR]),
+    )
+
+
+def _shown(text: str, masks: Masks) -> str:
+    return masks.text(text)[:_LINE]  # in this order: half a secret would not be masked
+
+
+def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> tuple[Moment, ...]:
+    """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
+    stage, begun = failure.end.stage.name, failure.end.started_at
+    moments = [
+        Moment(at=event["t"], what=what)
+        for event in read_events(failure.run_dir)
+        if event.get("stage") == stage and str(event.get("t", "")) >= begun and (what := _told(event))
+    ]
+    for fatal in fatals:
+        if fatal.at is not None:
+            where = f"{fatal.log}:{fatal.line.number}"
+            moments.append(Moment(at=utc_text(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where))
+    moments.append(Moment(at=failure.end.ended_at, what=f"stopped: {failure.cause.what}"))
+    return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
+
+
+def _told(event: dict[str, Any]) -> str:
+    match event.get("event"):
+        case "stage":
+            return f"stage {event.get('state')}"
+        case "service":
+            return f"service {event.get('service')} {event.get('state')}"
+        case "phase":
+            return f"phase {event.get('phase')}"
+        case "forbidden":
+            return f"forbidden line {event.get('number')} of log {event.get('log')}"
+        case "log-restored" | "log-emptied" | "left-running":
+            return str(event["event"]).replace("-", " ")
+        case _:
+            return ""
+
+
+def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
+    if snapshot is None:
+        return ()
+    rows = [f"taken {snapshot.taken_at}, {len(snapshot.processes)} processes of the run"]
+    memory = snapshot.memory
+    if memory.used_bytes is not None:
+        of = f" of {memory.limit_bytes / 2**30:.1f} GiB" if memory.limit_bytes else ", no limit"
+        rows.append(f"memory {memory.used_bytes / 2**30:.1f} GiB{of}; ended for memory by the kernel: {memory.kills}")
+    rows += [f"{free / 2**30:.1f} GiB free at {folder}" for folder, free in snapshot.free_bytes.items()]
+    rows += [f"port {port}: {holder or 'nobody'}" for port, holder in snapshot.ports.items()]
+    own = {process.pid for process in snapshot.processes}
+    for gpu in snapshot.gpus:
+        others = [str(pid) for pid in gpu.processes if pid not in own]
+        also = f"; also used by {', '.join(others)}" if others else ""
+        used = f"{gpu.memory_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f} GiB"
+        rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
+    if snapshot.ray:
+        rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")
+    return tuple(rows)
+
+
+def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: Gathered) -> tuple[str, ...]:
+    names = [f"{service.name}.log" for service in failure.end.stage.services]
+    known = len(read_signatures(failure.run_dir))
+    rows = [
+        f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
+        f"{known} signatures of the fix catalogue against each fatal line and 30 lines around it",
+    ]
+    return (*rows, *(f"{WHAT.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()))

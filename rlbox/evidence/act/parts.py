@@ -1,0 +1,203 @@
+"""What the machine tells of a failed stage: GPUs, kernel, processes, disks, limits, system, Ray's logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rlbox.causes.act.excerpt import scan_log
+from rlbox.doctor.act.limits import probe_limits
+from rlbox.errors import RlboxError
+from rlbox.evidence.act.gather import NotHere
+from rlbox.machine.act.command import run_command
+from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.process_table import Process, probe_command_line, probe_processes, probe_resident_bytes
+from rlbox.record.resources import RESOURCES_FILE
+from rlbox.values import Command
+
+_TOOL_S = 5.0
+_KERNEL = re.compile(
+    r"Xid|NVRM|nvidia|oom|Out of memory|Killed process|blocked for more than|I/O error|EXT4-fs|XFS|nvme|segfault|MCE",
+    re.IGNORECASE,
+)
+_KERNEL_ROWS = 200
+_SAMPLES = 120
+_RAY_SPEAKERS = ("raylet", "gcs_server", "monitor", "dashboard")
+_RAY_FILES = 24
+_RAY_TAIL = 32 * 1024
+_WORDS = 1000
+
+
+def gpu_text() -> str:
+    """Return what `nvidia-smi` prints, and every process that computes on a GPU.
+
+    Raises
+    ------
+    NotHere
+        There is no driver, or it does not answer.
+    """
+    users = "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
+    shown = [_tool("nvidia-smi"), _tool("nvidia-smi", users, "--format=csv")]
+    return "\n".join(shown)
+
+
+def kernel_text(since: str) -> str:
+    """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes.
+
+    Raises
+    ------
+    NotHere
+        They may not be read from here.
+    """
+    begin = datetime.fromisoformat(since) - timedelta(seconds=5)
+    rows = [row for row in _tool("dmesg", "--time-format", "iso").splitlines() if _KERNEL.search(row)]
+    rows = [row for row in rows if _is_since(row, begin)][-_KERNEL_ROWS:]
+    return "\n".join(rows) + "\n" if rows else "no message about GPUs, memory, disks or crashes in this time\n"
+
+
+def _is_since(row: str, begin: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(row.split(" ", 1)[0].replace(",", ".")) >= begin
+    except (ValueError, TypeError):
+        return False
+
+
+def process_text() -> str:
+    """Return every process that is visible from here, the largest first; of other users' their names alone."""
+    rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
+    return (
+        "\n".join([f"{'MiB':>8} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
+        + "\n"
+    )
+
+
+def _process_row(process: Process) -> tuple[int, str]:
+    try:
+        uid = os.stat(f"/proc/{process.pid}").st_uid
+    except OSError:
+        uid = -1
+    size = probe_resident_bytes(process.pid)
+    words = _cut(probe_command_line(process.pid)) if uid == os.getuid() else ""
+    shown = f"{process.state:5} {words or f'[{process.name}]'}"
+    return size, f"{size >> 20:8d} {process.pid:8d} {process.parent:8d} {_user(uid):<12} {shown}"
+
+
+def _cut(words: str) -> str:
+    """Return the beginning of a command line, cut between two words: half a secret would not be masked."""
+    return words if len(words) <= _WORDS else f"{words[:_WORDS].rpartition(' ')[0]} ..."
+
+
+def disk_text(folders: Iterable[Path]) -> str:
+    """Return free and total space and inodes of the disks that hold `folders`."""
+    lines = [f"{'free GiB':>9} {'of GiB':>9} {'free inodes':>12} folder"]
+    for folder in dict.fromkeys(folders):
+        try:
+            facts = os.statvfs(folder)
+        except OSError as error:
+            lines.append(f"{'':9} {'':9} {'':12} {folder}: {error.strerror}")
+            continue
+        free, total = facts.f_bavail * facts.f_frsize / 2**30, facts.f_blocks * facts.f_frsize / 2**30
+        lines.append(f"{free:9.2f} {total:9.2f} {facts.f_favail:12d} {folder}")
+    return "\n".join(lines) + "\n"
+
+
+def limit_text() -> str:
+    """Return the limits of memory, shared memory, processes and files as JSON."""
+    facts = {"memory": dataclasses.asdict(probe_memory()), "limits": dataclasses.asdict(probe_limits())}
+    return _json(facts)
+
+
+def system_text() -> str:
+    """Return kernel, machine, boot time and load as JSON."""
+    name = platform.uname()
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return _json(
+        {
+            "uname": " ".join((name.system, name.node, name.release, name.version, name.machine)),
+            "os": release.get("PRETTY_NAME", ""),
+            "cpus": os.cpu_count(),
+            "load": list(os.getloadavg()),
+            "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        }
+    )
+
+
+def resource_text(run_dir: Path, stage: str) -> str:
+    """Return the last samples of what the stage used, one JSON object a line.
+
+    Raises
+    ------
+    NotHere
+        None was taken.
+    """
+    mark = f'"stage": {json.dumps(stage)}'
+    rows: deque[str] = deque(maxlen=_SAMPLES)
+    try:
+        with open(run_dir / RESOURCES_FILE, encoding="utf-8", errors="replace") as file:
+            rows.extend(row for row in file if mark in row or mark.replace(": ", ":") in row)
+    except OSError as error:
+        raise NotHere(f"{RESOURCES_FILE}: {error.strerror}") from error
+    if not rows:
+        raise NotHere("the stage ended before its first sample")
+    return "".join(rows)
+
+
+def ray_log_text(temp_dir: str) -> str:
+    """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
+
+    Raises
+    ------
+    NotHere
+        There is no session.
+    """
+    folder = Path(temp_dir, "session_latest", "logs")
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
+    except OSError as error:
+        raise NotHere(f"{folder}: {error.strerror}") from error
+    own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
+    workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
+    chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
+    return "\n".join(f"==> {path.name} <==\n{_tail(path)}" for path in chosen[:_RAY_FILES])
+
+
+def _tail(path: Path) -> str:
+    with open(path, "rb") as file:
+        start = max(0, os.fstat(file.fileno()).st_size - _RAY_TAIL)
+        file.seek(start)
+        data = file.read(_RAY_TAIL)
+    return (data.partition(b"\n")[2] if start else data).decode("utf-8", "replace")
+
+
+def _tool(*words: str) -> str:
+    if not shutil.which(words[0]):
+        raise NotHere(f"no {words[0]} here")
+    try:
+        outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
+    except (RlboxError, OSError) as error:
+        raise NotHere(str(error)) from error
+    if not outcome.ok:
+        last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
+        raise NotHere(f"{words[0]}: exit code {outcome.exit_code}: {' '.join(last)}")
+    return outcome.stdout
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name if uid >= 0 else ""
+    except KeyError:
+        return str(uid)
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,97 @@
+"""Checksums, links and whole files of a disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from rlbox.errors import LockHeld, NodeError
+
+_BLOCK = 1 << 20
+
+
+def sum_file(path: Path) -> str:
+    """Return the sha256 of a file, hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def link_or_copy(source: Path, path: Path) -> None:
+    """Make `path` a hard link of `source`, a read-only copy where the file system has no such link."""
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        shutil.copyfile(source, path)
+        path.chmod(0o444)
+
+
+@contextmanager
+def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
+    """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
+
+    Parameters
+    ----------
+    need
+        Bytes that will be written, as far as is known.
+
+    Raises
+    ------
+    NodeError
+        The disk has less than `need` free, is full, or cannot be written.
+    LockHeld
+        Another process writes the same file.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        free = _free(path.parent)
+        if free < need:
+            raise NodeError(
+                f"the disk is too full: {free / 1e9:.2f} GB free, {need / 1e9:.2f} GB needed",
+                where=str(path.parent),
+                next_step="free space, or name a file on another disk",
+            )
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            _hold(file, part)
+            file.truncate(0)
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise NodeError(
+            f"the archive cannot be written: {error.strerror or error}",
+            where=str(part),
+            next_step="free space, or name a file on another disk",
+        ) from error
+
+
+def _free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _hold(file: BinaryIO, part: Path) -> None:
+    """Lock the file, and make sure that it has not become the whole archive of another process meanwhile."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = os.path.samestat(os.fstat(file.fileno()), os.stat(part))
+    except OSError:
+        mine = False
+    if not mine:
+        raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")

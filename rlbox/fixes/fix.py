@@ -1,0 +1,164 @@
+"""A fix: an environment repair, when it applies, how it is checked. The schema of `templates/fixes/<id>.toml`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, Name
+from rlbox.spec.pattern import PatternText
+from rlbox.target.patch import FixPatch
+from rlbox.target.target import Pattern
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
+Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
+Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
+When = Literal["build", "run", "doctor"]
+
+
+class Applies(Frozen):
+    """When a fix is needed; every condition that is given must hold, none given holds for every target."""
+
+    gpu: bool | None = Field(None, description="the target has a GPU")
+    arch: tuple[Line, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
+    grade: Literal["", "datacenter", "consumer"] = Field("", description="kind of the GPU")
+    gpus: Count | None = Field(None, description="GPUs of a node: >=2")
+    nodes: Count | None = Field(None, description="number of nodes: >=2")
+    rented: bool | None = Field(None, description="the machine is a rented container")
+    platform: tuple[Line, ...] = Field((), description="platform of a rented machine, one of")
+    region: tuple[Line, ...] = Field((), description="where the machine stands, one of: cn")
+    stack: tuple[Line, ...] = Field((), description="packages that are all in the stack: vllm>=0.12")
+    any_stack: tuple[Line, ...] = Field((), description="packages of which one is in the stack")
+    no_stack: tuple[Line, ...] = Field((), description="packages of which none is in the stack")
+    base: Literal["", "image", "bootstrap"] = Field("", description="what the base is made from")
+    network: tuple[Line, ...] = Field((), description="network of containers, one of")
+    pids_per_core_below: int | None = Field(None, description="process limit below this many for each core")
+
+
+def _not_linked(path: str) -> str:
+    if re.match(r"/(?:bin|sbin|lib\w*)/", path):
+        raise ValueError(f"{path}: a layer would put a folder in the place of the link to /usr; write /usr{path}")
+    return path
+
+
+ImagePath = Annotated[AbsolutePath, AfterValidator(_not_linked)]
+
+
+class BakedFile(Frozen):
+    """A file that a fix puts into the image."""
+
+    path: ImagePath
+    mode: Mode = "0644"
+    text: Text
+
+
+class BakedLink(Frozen):
+    """A symbolic link that a fix puts into the image."""
+
+    path: ImagePath
+    to: Text
+
+
+class BakedRun(Frozen):
+    """How containers are started: floors under the target's own `[run]`; sizes in GiB, 0 asks for nothing."""
+
+    shm_gib: Annotated[float, Field(ge=0)] = 0.0
+    pids: Annotated[int, Field(ge=0)] = 0
+    ulimits: dict[Name, Line] = Field(default_factory=dict)
+    cap_add: tuple[Line, ...] = ()
+
+
+class RayWords(Frozen):
+    """Words of `ray-start head` and `ray-start worker`; shell text, expanded when Ray starts.
+
+    `before` is run first, with the role in `$role` and the user's arguments in `"$@"`; if it fails, Ray is not started.
+    """
+
+    before: str = ""
+
+    common: tuple[Line, ...] = ()
+    head: tuple[Line, ...] = ()
+    worker: tuple[Line, ...] = ()
+
+
+class Refusal(Frozen):
+    """A spec that cannot work: the condition is an expression over what templates of fixes see."""
+
+    condition: Text = Field(alias="if")
+    says: Text
+    next: Text
+
+
+class Bake(Frozen):
+    """What a fix puts into the image and around its containers."""
+
+    packages: tuple[AptPackage, ...] = ()
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    path: dict[EnvName, tuple[Text, ...]] = Field(default_factory=dict)
+    file: tuple[BakedFile, ...] = ()
+    link: tuple[BakedLink, ...] = ()
+    hook: str = ""
+    aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="variables that hold the same secret")
+    run: BakedRun = BakedRun()
+    ray: RayWords = RayWords()
+    refuse: tuple[Refusal, ...] = ()
+    patch: tuple[FixPatch, ...] = ()
+
+
+class Check(Frozen):
+    """A command that fails, and says in one line why, when the fix is absent."""
+
+    run: Text
+    when: tuple[When, ...] = Field(("build", "run", "doctor"), min_length=1)
+
+
+class Signature(Frozen):
+    """What a log says when the fault bites, with a real line that shows it and perhaps a near miss that does not."""
+
+    pattern: Pattern
+    example: Text
+    unlike: str = ""
+    after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")
+
+    @model_validator(mode="after")
+    def _example_fits(self) -> Signature:
+        if not re.search(self.pattern, self.example):
+            raise ValueError(f"{self.pattern!r} does not match its own example")
+        if self.unlike and re.search(self.pattern, self.unlike):
+            raise ValueError(f"{self.pattern!r} matches the line that it must not")
+        return self
+
+
+class Fix(Frozen):
+    """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one."""
+
+    id: Name
+    title: Title
+    title_zh: Title
+    why: Text
+    source: tuple[Line, ...] = Field(min_length=1, description="where it is known from: seed lines, issues, files")
+    covers: tuple[Cover, ...] = Field((), description="numbers of the inventory of demands")
+    heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
+    remedy: Text
+    remedy_zh: Text
+    benign: bool = Field(False, description="a warning that must not alarm")
+    order: Annotated[int, Field(ge=0, le=99)] = Field(50, description="order among hooks and directories of a path")
+    untested: str = Field("", description="why there is no fault test")
+    applies: Applies = Applies()
+    bake: Bake = Bake()
+    check: Check | None = None
+    signature: tuple[Signature, ...] = ()
+
+    @model_validator(mode="after")
+    def _benign_does_nothing(self) -> Fix:
+        if self.benign and (self.bake != Bake() or self.check):
+            raise ValueError("a benign warning needs no bake and no check")
+        return self
+
+    @property
+    def bakes(self) -> bool:
+        """Whether it puts anything into an image, beside a container, or in the way of a spec."""
+        return self.bake != Bake()

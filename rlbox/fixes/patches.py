@@ -1,0 +1,160 @@
+"""Which source patches a target gets, where in the image they start, and the manifest that the build step applies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from rlbox.fixes.applies import Versions, git_names, has_package
+from rlbox.fixes.bake import fill, template_values
+
+if TYPE_CHECKING:
+    from rlbox.fixes.fix import Fix
+    from rlbox.target.patch import FixPatch
+    from rlbox.target.target import GitSource, PatchFacts, Target
+
+MANIFEST = "patches/manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchRow:
+    """A patch of a target.
+
+    `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image;
+    `made_from` maps paths to checksums. `skip` says why the patch is left out, and is empty when it is not. The diff is
+    `diff`, or the file `diff_from` of the image, which a git part has.
+    """
+
+    name: str
+    fix: str
+    package: str
+    into: str
+    strip: int
+    made_for: str
+    made_from: Mapping[str, str] = field(hash=False)
+    reason: str
+    upstream: str
+    upstream_has: str
+    absent: str
+    marker: str
+    diff: str
+    skip: str
+    diff_from: str = ""
+
+
+def patch_rows(
+    fixes: Iterable[Fix], target: Target, versions: Versions, texts: Mapping[str, str]
+) -> tuple[PatchRow, ...]:
+    """Return the patches of a target: those of its fixes in their order, then its own.
+
+    Parameters
+    ----------
+    fixes
+        The fixes that apply to the target.
+    texts
+        The target's own patches, file name to text.
+
+    Raises
+    ------
+    SpecError
+        A folder's template is broken.
+    """
+    values = template_values(target, versions)
+    rows = []
+    for fix in fixes:
+        for patch in fix.bake.patch:
+            package, skip = chosen_package(patch, target, versions)
+            into = fill(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
+                package, target, versions, values["site"]
+            )
+            rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, package, into, patch.diff, skip))
+    folders = {part.name: part.into for part in target.git}
+    for own in target.patches:
+        package, skip = chosen_package(own, target, versions)
+        row = _row(own, own.file, "", package, own.into, texts.get(own.file, ""), skip)
+        rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
+    return tuple(rows)
+
+
+def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tuple[str, str]:
+    """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
+
+    A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
+    its examples, it is left as it is: the package is what programs import.
+    """
+    against = []
+    for text in patch.package:
+        asked = Requirement(text)
+        if _tree(asked.name, target, versions):
+            return canonicalize_name(asked.name), ""
+        holds, fact = has_package(text, versions)
+        if holds:
+            return canonicalize_name(asked.name), ""
+        against.append(fact)
+    return "", "; ".join(against)
+
+
+def git_part(name: str, target: Target) -> GitSource | None:
+    """Return the target's git part of a name: its own, or the last piece of its address."""
+    wanted = canonicalize_name(name)
+    return next((part for part in target.git if wanted in git_names(part)), None)
+
+
+def needs_patching(rows: Iterable[PatchRow]) -> bool:
+    """Return whether any of the patches is to be applied."""
+    return any(not row.skip for row in rows)
+
+
+def patch_manifest(target: str, rows: Iterable[PatchRow]) -> str:
+    """Return what templates/scripts/apply_patches.py reads, as JSON."""
+    patches = [{key: value for key, value in asdict(row).items() if key != "diff_from" or value} for row in rows]
+    data = {"schema": 1, "target": target, "patches": patches}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
+    """Return one line for each patch: what a reader of the Dockerfile must know."""
+    return tuple(
+        f"{row.name}: " + (f"left out: {row.skip}" if row.skip else row.reason or f"changes {row.into}") for row in rows
+    )
+
+
+def patch_lines(patch: FixPatch) -> tuple[str, ...]:
+    """Return the manifest of a patch as `rlbox fixes show` prints it: a title line, then one line a fact, indented."""
+    from rlbox.target.patch import added_lines
+
+    facts = {
+        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in added_lines(patch.diff)),
+        "of": " or ".join(patch.package),
+        "made for": patch.made_for,
+        "reason": patch.reason,
+        "upstream": patch.upstream,
+        "left out where the file holds": patch.upstream_has,
+        "left out without the file": patch.absent,
+        "marker": patch.marker,
+    }
+    made_from = [f"  made from: {path} {sha256}" for path, sha256 in sorted(patch.files.items())]
+    return (f"patch {patch.name}", *(f"  {name}: {text}" for name, text in facts.items() if text), *made_from)
+
+
+def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
+    """Return the git part of a name that no package of the stack has."""
+    return None if versions.get(canonicalize_name(name)) else git_part(name, target)
+
+
+def _folder(package: str, target: Target, versions: Versions, site: str) -> str:
+    part = _tree(package, target, versions) if package else None
+    return part.into if part else site
+
+
+def _row(patch: PatchFacts, name: str, fix: str, package: str, into: str, diff: str, skip: str) -> PatchRow:
+    facts: dict[str, Any] = patch.model_dump(
+        include={"strip", "made_for", "reason", "upstream", "upstream_has", "absent", "marker"}
+    )
+    made_from = dict(sorted(patch.files.items()))
+    return PatchRow(name=name, fix=fix, package=package, into=into, made_from=made_from, diff=diff, skip=skip, **facts)

@@ -1,0 +1,186 @@
+"""The fix catalogue as people and programs read it: all fixes, one fix, what a target gets and why."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rlbox.fixes.applies import Versions, judge
+from rlbox.fixes.bake import template_values
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import chosen_package
+from rlbox.fixes.words import BakedRow, baked_rows, condition_words, filled_bake, kind_of
+from rlbox.target.target import Target
+
+_WIDTH = 100
+_SIGNS = {"env": "=", "path": "=", "link": " -> "}
+_WORDS = {
+    "kind": ("kind", "种类"),
+    "why": ("why", "原因"),
+    "applies": ("applies when", "适用条件"),
+    "everywhere": ("every target", "所有目标"),
+    "bakes": ("what is baked", "固化内容"),
+    "nothing": ("nothing", "无"),
+    "check": ("check", "检查"),
+    "signature": ("what the log says", "日志特征"),
+    "remedy": ("remedy", "补救"),
+    "covers": ("covers", "覆盖"),
+    "heals": ("heals", "修复的故障"),
+    "source": ("source", "来源"),
+    "untested": ("no fault test", "无故障测试"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A fix beside a target: whether the target gets it, the facts that decided, and what is baked there."""
+
+    fix: Fix
+    applies: bool
+    reasons: tuple[str, ...]
+    rows: tuple[BakedRow, ...]
+
+
+def judge_all(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Judged, ...]:
+    """Return every fix beside `target`, in the order in which fixes are applied; `SpecError` for a broken template."""
+    found = []
+    for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
+        verdict = judge(fix, target, versions)
+        rows = _rows_there(fix, target, versions) if verdict.applies else ()
+        found.append(Judged(fix=fix, applies=verdict.applies, reasons=verdict.reasons, rows=rows))
+    return tuple(found)
+
+
+def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakedRow, ...]:
+    """Return what a fix bakes for a target; a patch that is left out there says why."""
+    left = {
+        patch.name: f"left out: {skip}"
+        for patch in fix.bake.patch
+        if (skip := chosen_package(patch, target, versions)[1])
+    }
+    rows = baked_rows(fix, filled_bake(fix, template_values(target, versions)))
+    return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
+
+
+def list_json(fixes: Iterable[Fix]) -> dict[str, Any]:
+    """Return the catalogue as JSON types."""
+    keys = {"id", "title", "title_zh", "covers", "heals", "benign"}
+    return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": kind_of(fix)} for fix in fixes]}
+
+
+def list_text(fixes: Iterable[Fix], lang: str) -> str:
+    """Return a line for each fix: id, kind, title, the numbers that it covers."""
+    rows = [(fix.id, kind_of(fix), _title(fix, lang), " ".join(fix.covers)) for fix in fixes]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {title}" + (f"  [{covers}]" if covers else "")
+        for name, kind, title, covers in rows
+    )
+
+
+def fix_json(fix: Fix) -> dict[str, Any]:
+    """Return everything of a fix as JSON types, under the names of its file."""
+    applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
+    bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    data = fix.model_dump(mode="json", by_alias=True)
+    return {"fix": {**data, "kind": kind_of(fix), "applies": applies, "bake": bake}}
+
+
+def fix_text(fix: Fix, lang: str) -> str:
+    """Return everything of a fix as people read it; title, remedy and headings in Chinese when `lang` is `zh`."""
+    return "\n".join(_fix_lines(fix, int(lang == "zh")))
+
+
+def _fix_lines(fix: Fix, chinese: int) -> Iterator[str]:
+    def heading(key: str) -> str:
+        return _WORDS[key][chinese]
+
+    colon = "：" if chinese else ": "
+    yield f"# {fix.id}{colon}{(fix.title, fix.title_zh)[chinese]}"
+    yield f"{heading('kind')}{colon}{kind_of(fix)}"
+    for key, values in (("covers", fix.covers), ("heals", fix.heals)):
+        if values:
+            yield f"{heading(key)}{colon}{', '.join(values)}"
+    yield from ("", f"## {heading('why')}", *fix.why.strip().splitlines())
+    conditions = condition_words(fix.applies) or (heading("everywhere"),)
+    yield from ("", f"## {heading('applies')}", *(f"- {text}" for text in conditions))
+    rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
+    yield from ("", f"## {heading('bakes')}", *(rows or [heading("nothing")]))
+    if fix.check:
+        yield from ("", f"## {heading('check')} ({', '.join(fix.check.when)})", *_indented(fix.check.run))
+    if fix.signature:
+        yield from ("", f"## {heading('signature')}", *(f"  {row.example}" for row in fix.signature))
+    yield from ("", f"## {heading('remedy')}", *(fix.remedy, fix.remedy_zh)[chinese].strip().splitlines())
+    yield from ("", f"## {heading('source')}", *(f"- {text}" for text in fix.source))
+    if fix.untested:
+        yield from ("", f"## {heading('untested')}", fix.untested)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}".rstrip() for line in text.strip().splitlines()]
+
+
+def _row_lines(row: BakedRow, *, whole: bool) -> list[str]:
+    head = f"{row.kind:<8}{row.name}" + (f"{_SIGNS.get(row.kind, '  ')}{row.value}" if row.value else "")
+    head += ":…" if row.kind == "path" else ""
+    return [head, *(f"  {line}".rstrip() for line in row.text.strip("\n").splitlines())] if whole else [head]
+
+
+def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[str, Any]:
+    """Return what a target gets and why as JSON types; `refused` is why its spec cannot be planned, or empty."""
+    rows = list(judged)
+    return {
+        "target": target,
+        "refused": refused or None,
+        "applied": [
+            {
+                "id": one.fix.id,
+                "title": one.fix.title,
+                "kind": kind_of(one.fix),
+                "because": list(one.reasons),
+                "baked": [asdict(row) for row in one.rows],
+            }
+            for one in rows
+            if one.applies
+        ],
+        "skipped": [{"id": one.fix.id, "because": list(one.reasons)} for one in rows if not one.applies],
+    }
+
+
+def explain_text(target: str, judged: Iterable[Judged], lang: str, *, whole: bool) -> str:
+    """Return what a target gets and why as people read it; `whole` shows the lines of files and hooks."""
+    rows = list(judged)
+    given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
+    advice = [one for one in rows if one.applies and one not in given]
+    left = [one for one in rows if not one.applies]
+    lines = [f"# {target}: {_count(len(given), 'fix applies', 'fixes apply')}"]
+    for one in given:
+        lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix, lang)}"]
+        lines += _wrapped("because", one.reasons)
+        lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
+    lines += ["", f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign"]
+    lines += _columns((one.fix.id, _title(one.fix, lang)) for one in advice)
+    lines += ["", f"# {_count(len(left), 'fix is', 'fixes are')} skipped"]
+    lines += _columns((one.fix.id, "; ".join(one.reasons)) for one in left)
+    return "\n".join(lines)
+
+
+def _title(fix: Fix, lang: str) -> str:
+    return fix.title_zh if lang == "zh" else fix.title
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+    found = list(rows)
+    width = max((len(name) for name, _ in found), default=0)
+    return [f"{name:<{width}}  {text}" for name, text in found]
+
+
+def _wrapped(label: str, reasons: tuple[str, ...]) -> list[str]:
+    text = f"{label} {'; '.join(reasons)}"
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

@@ -1,0 +1,1 @@
+"""The rules that a stage must fulfil, and the facts they are held against."""

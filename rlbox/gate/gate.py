@@ -1,0 +1,220 @@
+"""The gate of a stage: rules that wait, hold or break as log lines and facts come in. No clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlbox.gate.lines import BenignRules, Board, LineRule
+from rlbox.gate.metric import Metric
+from rlbox.gate.rules import AT_END as AT_END
+from rlbox.gate.rules import DRIVER_RULE as DRIVER_RULE
+from rlbox.gate.rules import EXIT_RULE as EXIT_RULE
+from rlbox.gate.rules import RAY_RULE as RAY_RULE
+from rlbox.gate.rules import Breach as Breach
+from rlbox.gate.rules import Broken as Broken
+from rlbox.gate.rules import Rule, RuleKind, file_text, metric_text
+from rlbox.gate.rules import RuleState as RuleState
+from rlbox.gate.rules import exit_text as exit_text
+from rlbox.gate.rules import port_text as port_text
+from rlbox.gate.rules import probe_text as probe_text
+from rlbox.gate.rules import rule_text as rule_text
+from rlbox.gate.rules import silence_text as silence_text
+from rlbox.gate.rules import total_text as total_text
+from rlbox.gate.search import LogSearch, Watcher
+from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan
+from rlbox.job.names import STAGE_LOG as STAGE_LOG
+from rlbox.job.names import FileFact as FileFact
+from rlbox.job.plan import StagePlan
+from rlbox.logs.lines import Line, LineCutter, block_of
+from rlbox.logs.patterns import compile_pattern
+
+
+class Gate:
+    """The rules of one stage and their states.
+
+    Rules are named by kind and text; the texts are those of `states`. `revision` grows with every change of a state,
+    so that a caller can tell cheaply whether there is something new to record. `forbidden` are forbidden lines that
+    came, `breaches` other rules that can no longer hold: each of them ends the stage at once. `benign` says which
+    lines are no failure: the job's, and those `known` to the fix catalogue, which are shown once they came.
+    """
+
+    def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
+        self._board = Board()
+        self._benign = BenignRules((*stage.benign, *known), self._board)
+        self.benign = self._benign.filter
+        self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
+        self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
+        self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
+        self._rules = _facts_before(stage), _facts_after(stage)
+        if stage.ordered:
+            _put_in_order([rule for rule in self._lines if rule.kind == "require"])
+        names = (STAGE_LOG, *(service.name for service in stage.services))
+        self._logs = {name: LogSearch(self._watchers(name)) for name in names}
+        self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change of a state."""
+        return self._board.revision
+
+    @property
+    def forbidden(self) -> list[Broken]:
+        """Forbidden lines that came, the first of each rule."""
+        return self._board.forbidden
+
+    @property
+    def breaches(self) -> list[Breach]:
+        """Rules other than those on forbidden lines that can no longer hold."""
+        return self._board.breaches
+
+    @property
+    def metric_files(self) -> tuple[str, ...]:
+        """The files of JSON lines that metrics come from; their new bytes are fed under these names."""
+        return tuple(dict.fromkeys(rule.plan.file for rule in self._metrics if rule.plan.key))
+
+    def feed(self, log: str, data: bytes) -> None:
+        """Take the next bytes of a log: `stage`, the name of a service, or one of `metric_files`."""
+        cutter = self._cutters[log]
+        first = cutter.number + 1
+        self.take(log, first, cutter.feed(data))
+
+    def take(self, log: str, first: int, texts: Sequence[str]) -> None:
+        """Look at lines of a log that were cut elsewhere; the first has the number `first`."""
+        if log in self._logs:
+            self._logs[log].take(first, block_of(texts))
+            return
+        for rule in self._metrics:
+            if rule.plan.key and rule.plan.file == log:
+                rule.take_rows(texts)
+
+    def searches(self, log: str) -> tuple[str, ...]:
+        """Return the expressions that are still looked for in a log, for one search together with others'.
+
+        Who searches for all of them puts the indexes of lines that hit into `Texts.hits` of the block. It is the same
+        object as long as nothing changes.
+        """
+        return self._logs[log].searches
+
+    def close_logs(self) -> None:
+        """Count the last lines of all logs, also those without a line feed."""
+        for log, cutter in self._cutters.items():
+            first = cutter.number + 1
+            self.take(log, first, cutter.close())
+
+    def begin_stop(self) -> None:
+        """From here on forbidden lines break nothing: what is being stopped may complain about it."""
+        self._board.stopping = True
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Say how many seconds ago the command was started; all that was written until then must have been taken."""
+        for rule in self._lines:
+            rule.pass_time(elapsed_s)
+
+    def last_line(self, log: str) -> str:
+        """Return the last line of a log that is not blank, or an empty text."""
+        return self._logs[log].last[:500]
+
+    def hold(self, kind: RuleKind, text: str, seen: str = "") -> None:
+        """Record that a rule is fulfilled."""
+        self._board.revision += self._find(kind, text).decide("held", seen)
+
+    def refuse(self, kind: RuleKind, text: str, seen: str) -> None:
+        """Record that a rule is broken."""
+        self._board.revision += self._find(kind, text).decide("broken", seen)
+
+    def end(self) -> None:
+        """Decide what only the end of a stage that exited well can: lines that never came, limits that were kept."""
+        self._board.stopping = False
+        for metric in self._metrics:
+            metric.end()
+        for rule in self._all():
+            if rule.state == "waiting" and rule.kind in AT_END:
+                self._board.revision += rule.decide("held", "")
+            elif rule.state == "waiting" and isinstance(rule, LineRule):
+                self._board.revision += rule.decide("broken", self.last_line(rule.plan.log))
+
+    def missing_lines(self) -> list[tuple[LinePlan, int]]:
+        """Return the line rules that do not hold yet, each with the number of lines that fitted."""
+        return [(rule.plan, rule.count) for rule in self._lines if rule.kind == "require" and rule.state == "waiting"]
+
+    def states(self) -> tuple[RuleState, ...]:
+        """Return all rules in the order in which a stage meets them."""
+        return tuple(rule.as_state() for rule in self._all())
+
+    def _all(self) -> list[Rule]:
+        before, after = self._rules
+        return [*before, *self._lines, *self._benign.rules(), *self._metrics, *after]
+
+    def _watchers(self, log: str) -> Iterator[Watcher]:
+        for rule in self._lines:
+            if rule.plan.log == log:
+                yield from rule.watchers()
+        for metric in self._metrics:
+            if metric.plan.pattern and metric.plan.log == log:
+                yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
+        yield from self._benign.watchers(log)
+
+    def _find(self, kind: RuleKind, text: str) -> Rule:
+        return next(rule for rule in self._all() if rule.kind == kind and rule.text == text)
+
+
+class _MetricRule(Rule):
+    """A metric rule among the others."""
+
+    def __init__(self, plan: MetricPlan, board: Board) -> None:
+        super().__init__("metric", metric_text(plan))
+        self.plan = plan
+        self._board = board
+        self._metric = Metric(plan)
+
+    def met(self, line: Line, way: str) -> None:
+        """Take a line of the log that fits."""
+        if self.state != "broken" and not self._board.stopping:
+            self._metric.take_groups(compile_pattern(self.plan.pattern).groups(way) or {})
+            self._tell(line)
+
+    def take_rows(self, rows: Sequence[str]) -> None:
+        """Take rows of the file that this metric comes from."""
+        for row in rows:
+            if self.state != "broken":
+                self._metric.take_row(row)
+                self._tell(None)
+
+    def end(self) -> None:
+        """Judge what only the end shows."""
+        if self.state != "broken":
+            self._metric.end()
+            self._tell(None)
+        if self.state != "broken":
+            self._board.revision += self.decide("held", self._metric.told)
+
+    def _tell(self, line: Line | None) -> None:
+        self.count = self._metric.points
+        if self._metric.problem:
+            self._board.breach(self, self.plan.log, self._metric.problem, line=line, why=self.plan.why)
+            return
+        self.seen = self._metric.told
+        self._board.revision += self.count & (self.count - 1) == 0  # 1, 2, 4, 8: each is written to the disk
+
+
+def _facts_before(stage: StagePlan) -> list[Rule]:
+    rules = [Rule("need", need.path) for need in stage.needs]
+    for service in stage.services:
+        rules += [Rule("port", port_text(name, number)) for name, number in service.ports.items()]
+    return rules + [Rule("service", service.name) for service in stage.services]
+
+
+def _facts_after(stage: StagePlan) -> list[Rule]:
+    rules = [Rule("exit", exit_text(stage))]
+    if stage.ray:
+        rules.append(Rule("ray", RAY_RULE))
+    rules += [Rule("probe", probe_text(probe)) for probe in stage.probes]
+    rules += [Rule("file", file_text(file)) for file in stage.files]
+    return [*rules, Rule("silence", silence_text(stage)), Rule("total", total_text(stage))]
+
+
+def _put_in_order(rules: Sequence[LineRule]) -> None:
+    last: dict[str, LineRule] = {}
+    for rule in rules:
+        rule.before = last.get(rule.plan.log)
+        last[rule.plan.log] = rule

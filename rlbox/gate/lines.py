@@ -1,0 +1,150 @@
+"""The line rules of a gate: required, forbidden, benign, with their markers and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rlbox.gate.benign import BenignFilter
+from rlbox.gate.rules import Breach, Broken, Rule, RuleKind, benign_text, rule_text
+from rlbox.gate.search import Watcher
+from rlbox.job.gate_plan import BenignPlan, LinePlan
+from rlbox.logs.lines import Line, repeats
+
+
+@dataclass
+class Board:
+    """What the rules of one gate tell: `revision` grows with every change of a state."""
+
+    revision: int = 0
+    stopping: bool = False
+    forbidden: list[Broken] = field(default_factory=list)
+    breaches: list[Breach] = field(default_factory=list)
+
+    def breach(
+        self, rule: Rule, log: str, problem: str, *, line: Line | None = None, why: str = "", late: bool = False
+    ) -> None:
+        """Record that a rule is broken for good; after the stop nothing is."""
+        if self.stopping or rule.state == "broken":
+            return
+        rule.decide("broken", f"{problem}: {line.text}" if line else problem)
+        self.revision += 1
+        self.breaches.append(
+            Breach(kind=rule.kind, rule=rule.text, log=log, problem=problem, line=line, why=why, late=late)
+        )
+
+
+class _Marker:
+    """The first line that fits a pattern; `number` 0: none yet."""
+
+    def __init__(self, pattern: str) -> None:
+        self.number = 0
+        self.watcher = Watcher(pattern, self._meet)
+
+    def _meet(self, line: Line, way: str) -> None:
+        self.number = self.number or line.number
+        self.watcher.done = True
+
+
+class LineRule(Rule):
+    """A required or forbidden line of one log."""
+
+    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignFilter) -> None:
+        super().__init__(kind, rule_text(plan))
+        self.plan = plan
+        self.before: LineRule | None = None
+        self._board = board
+        self._benign = benign
+        self._after = _Marker(plan.after) if plan.after else None
+        self._until = _Marker(plan.until) if plan.until else None
+        self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid")
+
+    def watchers(self) -> Iterator[Watcher]:
+        """Yield what is to be looked for; the rule itself goes before its markers, whose own lines do not count."""
+        yield self._watcher
+        yield from (marker.watcher for marker in (self._after, self._until) if marker)
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Break a required line that did not come in time."""
+        limit = self.plan.within_s
+        if limit is not None and self.state == "waiting" and elapsed_s > limit:
+            seen = f"{self.count} of {self.plan.count} lines" if self.plan.count > 1 else "no such line"
+            self._board.breach(self, self.plan.log, f"{seen} within {limit:g} s", why=self.plan.why, late=True)
+
+    def _meet(self, line: Line, way: str) -> None:
+        if self._after and not 0 < self._after.number < line.number:
+            return
+        if self.kind == "forbid":
+            self._forbid(line)
+        else:
+            self._require(line)
+
+    def _forbid(self, line: Line) -> None:
+        ended = self._until is not None and 0 < self._until.number < line.number
+        if self._board.stopping or ended or self._benign.excuses(self.plan.log, line.number, line.text):
+            return
+        self.count += repeats(line.text)
+        if self.state != "broken":
+            self._board.forbidden.append(Broken(rule=self.plan, line=line))
+        self._board.revision += self.decide("broken", line.text)
+
+    def _require(self, line: Line) -> None:
+        if self.state == "broken":
+            return
+        if self.before and not self.before.count:
+            self._board.breach(
+                self, self.plan.log, f"came before {self.before.plan.pattern}", line=line, why=self.plan.why
+            )
+            return
+        self.count += repeats(line.text)
+        if self.state == "waiting":
+            self.seen = line.text[:500]
+            self._board.revision += 1
+            if self.count >= self.plan.count:
+                self.decide("held", line.text)
+        if self.plan.at_most is None:
+            self._watcher.done = self.state == "held"
+        elif self.count > self.plan.at_most:
+            problem = f"{self.count} lines, at most {self.plan.at_most} are allowed"
+            self._board.breach(self, self.plan.log, problem, line=line, why=self.plan.why)
+
+
+class BenignRules:
+    """The benign lines of a stage: what excuses forbidden lines, and notes of those that came."""
+
+    def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
+        self.filter = BenignFilter(plans)
+        self._board = board
+        self._plans = {id(rule): rule for rule in plans}
+        self._notes = {key: Rule("benign", benign_text(rule)) for key, rule in self._plans.items()}
+
+    def rules(self) -> list[Rule]:
+        """Return those to show: the job's own, and of the catalogue's those that came."""
+        return [note for key, note in self._notes.items() if not self._plans[key].known or note.count]
+
+    def watchers(self, log: str) -> Iterator[Watcher]:
+        """Yield what is to be looked for in a log."""
+        for key, plan in self._plans.items():
+            if plan.log in ("", log):
+                yield self._note(log, key)
+        for wanted, pattern in self.filter.markers:
+            if wanted in ("", log):
+                yield self._mark(log, pattern)
+
+    def _note(self, log: str, key: int) -> Watcher:
+        def met(line: Line, way: str) -> None:
+            if self.filter.is_due(self._plans[key], log, line.number):
+                self._notes[key].count += repeats(line.text)
+                self._board.revision += self._notes[key].decide("held", line.text)
+                watcher.done = True
+
+        watcher = Watcher(self._plans[key].pattern, met)
+        return watcher
+
+    def _mark(self, log: str, pattern: str) -> Watcher:
+        def met(line: Line, way: str) -> None:
+            self.filter.mark(log, pattern, line.number)
+            watcher.done = True
+
+        watcher = Watcher(pattern, met)
+        return watcher

@@ -1,0 +1,165 @@
+"""The rules of a gate as values: what kinds there are, how each is shown, and the state that it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan, ReadyPlan
+from rlbox.job.names import STAGE_LOG
+from rlbox.job.plan import StagePlan
+from rlbox.logs.lines import Line
+
+RuleKind = Literal[
+    "need",
+    "port",
+    "service",
+    "require",
+    "forbid",
+    "benign",
+    "metric",
+    "exit",
+    "ray",
+    "probe",
+    "file",
+    "silence",
+    "total",
+]
+RuleStatus = Literal["waiting", "held", "broken"]
+
+SEEN_LIMIT = 500
+AT_END: frozenset[RuleKind] = frozenset({"forbid", "benign", "silence", "total"})
+"""Rules that hold when the end of a stage finds them unbroken."""
+
+EXIT_RULE = "exit code 0"
+DRIVER_RULE = "driver_exit_code 0"
+RAY_RULE = "job SUCCEEDED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleState:
+    """One rule of a gate: what it asks (`rule`), and the line or fact that decided it (`seen`)."""
+
+    kind: RuleKind
+    rule: str
+    state: RuleStatus = "waiting"
+    seen: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A forbidden line that was met: rule, line number and text."""
+
+    rule: LinePlan
+    line: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breach:
+    """Another rule that can no longer hold: what is wrong with it, and the line of `log` that shows it, if one does."""
+
+    kind: RuleKind
+    rule: str
+    log: str
+    problem: str
+    line: Line | None = None
+    why: str = ""
+    late: bool = False
+
+
+@dataclass
+class Rule:
+    """A rule and where it stands."""
+
+    kind: RuleKind
+    text: str
+    state: RuleStatus = "waiting"
+    seen: str = ""
+    count: int = 0
+
+    def decide(self, state: RuleStatus, seen: str) -> bool:
+        """Set the state; return whether that changed anything. A broken rule does not heal."""
+        if self.state == "broken" or (self.state, self.seen) == (state, seen[:SEEN_LIMIT]):
+            return False
+        self.state, self.seen = state, seen[:SEEN_LIMIT]
+        return True
+
+    def as_state(self) -> RuleState:
+        """Return the rule as it is recorded."""
+        return RuleState(kind=self.kind, rule=self.text, state=self.state, seen=self.seen, count=self.count)
+
+
+def rule_text(rule: LinePlan) -> str:
+    """Return how a line rule is shown: its pattern, with the log when it is not the stage's own, and its conditions."""
+    where = "" if rule.log == STAGE_LOG else f"{rule.log}: "
+    conditions = []
+    if rule.count > 1:
+        conditions.append(f"at least {rule.count}")
+    if rule.at_most is not None:
+        conditions.append(f"at most {rule.at_most}")
+    if rule.within_s is not None:
+        conditions.append(f"within {rule.within_s:g} s")
+    if rule.after:
+        conditions.append(f"after {rule.after}")
+    if rule.until:
+        conditions.append(f"until {rule.until}")
+    return f"{where}{rule.pattern}" + (f" ({', '.join(conditions)})" if conditions else "")
+
+
+def benign_text(rule: BenignPlan) -> str:
+    """Return how a benign line is shown."""
+    where = "" if rule.log in ("", STAGE_LOG) else f"{rule.log}: "
+    return f"{where}{rule.pattern}" + (f" (after {rule.after})" if rule.after else "")
+
+
+def metric_text(rule: MetricPlan) -> str:
+    """Return how a metric rule is shown: its name and its conditions."""
+    conditions = []
+    if rule.trend:
+        often = f" within {rule.within_steps} steps" if rule.within_steps else ""
+        conditions.append(f"{rule.trend}{often}" + (f" by more than {rule.by:g}" if rule.by else ""))
+    at = "always" if rule.when == "always" else "at the end"
+    if rule.at_least is not None:
+        conditions.append(f"at least {rule.at_least:g} {at}")
+    if rule.at_most is not None:
+        conditions.append(f"at most {rule.at_most:g} {at}")
+    if rule.steps_rise:
+        conditions.append("steps rise")
+    if rule.points > 1:
+        conditions.append(f"{rule.points} points")
+    if rule.finite:
+        conditions.append("finite")
+    return f"{rule.name}: {', '.join(conditions) or 'there'}"
+
+
+def file_text(rule: FilePlan) -> str:
+    """Return how a file rule is shown."""
+    return rule.path if rule.count == 1 else f"{rule.path} (at least {rule.count})"
+
+
+def probe_text(rule: ReadyPlan) -> str:
+    """Return how a request is shown."""
+    return f"{rule.method} {rule.url}"
+
+
+def exit_text(stage: StagePlan) -> str:
+    """Return how the rule on the exit code is shown; for a Ray job it is the driver's."""
+    if stage.ray:
+        return DRIVER_RULE
+    return "exit code " + " or ".join(str(code) for code in stage.exit_codes)
+
+
+def port_text(name: str, number: int) -> str:
+    """Return how the rule that a port be free is shown."""
+    return f"{name} {number}"
+
+
+def silence_text(stage: StagePlan) -> str:
+    """Return how the silence limit is shown."""
+    return f"at most {stage.silence_s:g} s"
+
+
+def total_text(stage: StagePlan) -> str:
+    """Return how the total limit is shown."""
+    return f"at most {stage.total_s:g} s"

@@ -1,0 +1,102 @@
+"""Search the blocks of one log for all that a gate waits for, touching only lines that hit."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rlbox.logs.lines import Line, Texts, views
+from rlbox.logs.patterns import PatternSet, pattern_set
+
+
+@dataclass(eq=False)
+class Watcher:
+    """One thing that is looked for in a log.
+
+    `met` is called with each line that fits and the way to read it that fits; it sets `done` when no further line
+    matters. `rewritten` ones look at the overwritten states of progress bars, too.
+    """
+
+    pattern: str
+    met: Callable[[Line, str], None]
+    rewritten: bool = False
+    done: bool = False
+
+
+class LogSearch:
+    """All watchers of one log; those that are done are searched for no more, so that hits become rare."""
+
+    def __init__(self, watchers: Iterable[Watcher]) -> None:
+        self._watchers = list(watchers)
+        self._lines = self._patterns(False)
+        self._states = self._patterns(True)
+        self.last = ""
+
+    def take(self, first: int, texts: Texts) -> None:
+        """Look at the lines of a block; the first has the number `first`."""
+        lines = ((index, 1, text) for index, text in self._line_hits(texts))
+        for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.past else lines:
+            self._meet(Line(number=first + index, text=text.strip()), text, rewritten=not ended)
+        self.last = _last_shown(texts.joined) or self.last
+
+    @property
+    def searches(self) -> tuple[str, ...]:
+        """The expressions that are still looked for, without anchors; the same object as long as nothing changes."""
+        return self._lines.loose if self._lines else ()
+
+    def _line_hits(self, texts: Texts) -> Iterator[tuple[int, str]]:
+        if texts.hits is None:
+            return _hits(lambda: self._lines, texts.joined, len(texts))
+        return ((index, texts[index]) for index in texts.hits if self._lines)
+
+    def _past_hits(self, texts: Texts) -> list[tuple[int, int, str]]:
+        hits = _hits(lambda: self._states, texts.past_joined, len(texts.past))
+        return [(texts.past[index][0], 0, text) for index, text in hits]
+
+    def _meet(self, line: Line, text: str, *, rewritten: bool) -> None:
+        patterns = self._states if rewritten else self._lines
+        if patterns is None:
+            return
+        fits: dict[int, str] = {}
+        for way in views(text):
+            for index in patterns.which(way):
+                fits.setdefault(index, way)
+        if not fits:
+            return
+        live = [watcher for watcher in self._watchers if watcher.rewritten or not rewritten]
+        for index in sorted(fits):
+            live[index].met(line, fits[index])
+        if any(watcher.done for watcher in live):
+            self._watchers = [watcher for watcher in self._watchers if not watcher.done]
+            self._lines, self._states = self._patterns(False), self._patterns(True)
+
+    def _patterns(self, rewritten: bool) -> PatternSet | None:
+        texts = tuple(w.pattern for w in self._watchers if w.rewritten or not rewritten)
+        return pattern_set(texts) if texts else None
+
+
+def _hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -> Iterator[tuple[int, str]]:
+    """Yield index and text of the lines in which something may fit; `patterns` may become fewer meanwhile."""
+    at = index = 0
+    while count and (search := patterns()) is not None:
+        found = search.hit(block, at)
+        if found < 0:
+            return
+        begin = block.rfind(b"\n", at, found) + 1 or at
+        end = block.find(b"\n", found)
+        index += block.count(b"\n", at, found)
+        yield index, block[begin : end if end >= 0 else len(block)].decode("utf-8", "replace")
+        if end < 0:
+            return
+        at, index = end + 1, index + 1
+
+
+def _last_shown(block: bytes) -> str:
+    end = len(block)
+    while end > 0:
+        begin = block.rfind(b"\n", 0, end) + 1
+        if text := block[begin:end].strip():
+            return text.decode("utf-8", "replace")
+        end = begin - 1
+    return ""

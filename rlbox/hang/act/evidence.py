@@ -1,0 +1,110 @@
+"""Take down what a hung stage was doing, before anything of it is stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbox.hang.act.nccl import NCCL_FOLDER, NcclFacts, collect_nccl
+from rlbox.hang.act.stacks import STACKS_FOLDER, add_stacks
+from rlbox.hang.act.waits import probe_waits
+from rlbox.hang.judge import Stall
+from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
+from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE
+from rlbox.job.plan import StagePlan
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.gpu import probe_gpus
+from rlbox.machine.counters import Rates
+from rlbox.supervise.bench import Bench
+
+_STACKS_S = 25.0
+
+
+def collect_hang(
+    bench: Bench,
+    stage: StagePlan,
+    stall: Stall,
+    recent: Sequence[tuple[float, Rates]],
+    *,
+    background: tuple[str, ...],
+    began_unix: float,
+) -> tuple[ProcessWait, ...]:
+    """Write `hang.json`, `stacks/` and `nccl/` into the stage's evidence; return its processes, the odd one first.
+
+    Takes half a second and 50 ms for each Python process, 40 s at most.
+
+    Parameters
+    ----------
+    recent
+        The activities of the last minute with how many seconds ago each was measured.
+    background
+        Beginnings of the names of processes that are left out of the account.
+
+    Raises
+    ------
+    OSError
+        The disk is full.
+    """
+    folder = bench.run_dir / stage.directory / EVIDENCE_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    members = [process for process in bench.processes.members() if not process.name.startswith(background)]
+    pids = [process.pid for process in members]
+    waits = order_waits(probe_waits(pids))
+    until_s = time.monotonic() + _STACKS_S
+    hide = bench.journal.masks.text
+
+    def going() -> bool:
+        return not bench.interrupt.name
+
+    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, hide, until_s=until_s, going=going))
+    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else NcclFacts()
+    facts = {
+        "schema": 1,
+        "stage": stage.name,
+        "detected_at": utc_now(),
+        "rule": stall.rule,
+        "phase": stall.phase.name,
+        "silent_s": round(stall.silent_s, 1),
+        "limit_s": stall.limit_s,
+        "step_s": round(stall.step_s, 3),
+        "remedy": stall.phase.remedy,
+        "processes": [_process(wait) for wait in waits],
+        "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent],
+        "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
+        "nccl": {"files": list(nccl.files), "trouble": nccl.trouble},
+    }
+    _write(folder / HANG_FILE, bench.journal.masks.tree(facts))
+    return tuple(waits)
+
+
+def _process(wait: ProcessWait) -> dict[str, Any]:
+    return {
+        "pid": wait.pid,
+        "name": wait.name,
+        "role": wait.role,
+        "rank": wait.rank,
+        "command": wait.command,
+        "cpu": wait.cpu,
+        "kind": wait.telling.kind if wait.telling else "",
+        "waits": wait_sentence(wait),
+        "holder": wait.telling.holder if wait.telling else 0,
+        "collective": wait.collective,
+        "stack": [str(frame) for frame in wait.stack],
+        "trouble": wait.trouble,
+        "threads": len(wait.threads),
+    }
+
+
+def _rounded(rates: Rates) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in dataclasses.asdict(rates).items()}
+
+
+def _write(path: Path, facts: Any) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,127 @@
+"""What NCCL itself knows of a hang: its RAS service, and the dumps of PyTorch's flight recorder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.hang.act.kernel_objects import KernelObjects, read_text
+
+NCCL_FOLDER = "nccl"
+RAS_FILE = "ras.txt"
+_RAS_ADDRESS = "127.0.0.1:28028"
+_PROTOCOL = 2
+_ANSWER_S = 12.0
+_RANKS_S = 5
+_MOST_BYTES = 4 << 20
+_DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_DUMP_DEFAULT = "/tmp/nccl_trace_rank_"  # noqa: S108 PyTorch's own default
+_DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+_DUMP_S = 2.0
+_MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclFacts:
+    """Files in the folder that was asked for, by name; `trouble` says why there are none of RAS."""
+
+    files: tuple[str, ...] = ()
+    ras: str = ""
+    trouble: str = ""
+
+
+def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> NcclFacts:
+    """Ask the RAS service that a process of the run has, and copy the recorder's dumps newer than `since_unix`.
+
+    The dumps are pickles: they are copied, never opened.
+    """
+    environments = [_environment(pid) for pid in pids]
+    ras, trouble = _ask_ras(pids, environments)
+    files = []
+    if ras:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RAS_FILE).write_text(ras, encoding="utf-8")
+        files.append(RAS_FILE)
+    _trigger_dumps(environments)
+    for dump in _dumps(environments, since_unix):
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            shutil.copyfile(dump, folder / dump.name)
+            files.append(dump.name)
+    return NcclFacts(files=tuple(files), ras=ras, trouble=trouble)
+
+
+def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
+    host, _, port = named.rpartition(":")
+    if not port.isdigit():
+        return "", f"NCCL_RAS_ADDR {named!r} is no address"
+    objects = KernelObjects.probe(pids)  # another job of this machine may listen there
+    server = objects.server_of(f"{host or '127.0.0.1'}:{port}")
+    if server not in pids:
+        return "", "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
+    try:
+        return ask_ras(host or "127.0.0.1", int(port)), ""
+    except OSError as error:
+        return "", f"NCCL's RAS at {named} did not answer: {error}"
+
+
+def ask_ras(host: str, port: int) -> str:
+    """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
+
+    Raises
+    ------
+    OSError
+        Nobody listens, or the answer did not come in time.
+
+    Source: NCCL, src/ras/client.cc: handshake, time-out, VERBOSE STATUS, text until the end of the connection.
+    """
+    with socket.create_connection((host, port), timeout=1.0) as connection:
+        connection.settimeout(_ANSWER_S)
+        stream = connection.makefile("rwb")
+        for words in (f"CLIENT PROTOCOL {_PROTOCOL}", f"TIMEOUT {_RANKS_S}"):
+            stream.write(f"{words}\n".encode())
+            stream.flush()
+            stream.readline(1024)
+        stream.write(b"VERBOSE STATUS\n")
+        stream.flush()
+        return stream.read(_MOST_BYTES).decode("utf-8", "replace")
+
+
+def _trigger_dumps(environments: Sequence[Mapping[str, str]]) -> None:
+    """Ask for dumps through the recorder's pipes, where they are switched on, and give it a moment."""
+    told = False
+    for prefix in {e[_DUMP_PIPE] for e in environments if e.get(_DUMP_PIPE)}:
+        for pipe in sorted(Path(prefix).parent.glob(f"{Path(prefix).name}*.pipe"))[:_MOST_DUMPS]:
+            with contextlib.suppress(OSError):
+                handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    os.write(handle, b"1\n")
+                    told = True
+                finally:
+                    os.close(handle)
+    if told:
+        time.sleep(_DUMP_S)
+
+
+def _dumps(environments: Sequence[Mapping[str, str]], since_unix: float) -> list[Path]:
+    prefixes = {e[name] for e in environments for name in _DUMP_FILES if e.get(name)} | {_DUMP_DEFAULT}
+    found = []
+    for prefix in sorted(prefixes):
+        for path in sorted(Path(prefix).parent.glob(f"{Path(prefix).name}*")):
+            with contextlib.suppress(OSError):
+                facts = path.stat()
+                if path.is_file() and facts.st_mtime >= since_unix and facts.st_size <= _MOST_DUMP_BYTES:
+                    found.append(path)
+    return found[:_MOST_DUMPS]
+
+
+def _environment(pid: int) -> dict[str, str]:
+    words = read_text(f"/proc/{pid}/environ").split("\0")
+    return {name: value for name, found, value in (word.partition("=") for word in words) if found}

@@ -1,0 +1,141 @@
+"""Write down where each process of a hung stage stands: Python stacks by py-spy, what the kernel shows for the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import RlboxError
+from rlbox.hang.act.kernel_objects import read_text
+from rlbox.hang.waits import Frame, ProcessWait
+from rlbox.machine.act.command import run_command
+from rlbox.values import Command
+
+STACKS_FOLDER = "stacks"
+_DUMP_S = 5.0
+_AT_ONCE = 4
+_MOST = 64
+_MOST_FRAMES = 60
+_REFUSED = ("Permission denied", "Permission Denied", "Operation not permitted", "EPERM")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>")
+NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS_PTRACE'] (run of the target)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Dump:
+    threads: tuple[dict[str, Any], ...] = ()
+    trouble: str = ""
+
+
+def add_stacks(
+    waits: Sequence[ProcessWait],
+    folder: Path,
+    hide: Callable[[str], str],
+    *,
+    until_s: float,
+    going: Callable[[], bool] = lambda: True,
+) -> tuple[ProcessWait, ...]:
+    """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `folder`.
+
+    Parameters
+    ----------
+    hide
+        Masks secrets in what is written.
+    until_s
+        Monotonic time at which whatever was not looked at yet is left out.
+    going
+        Nothing more is looked at once this is false: the user wants to stop.
+    """
+    chosen = waits[:_MOST]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
+    found = []
+    for wait, dump in zip(chosen, dumps, strict=True):
+        stack = _main_stack(wait.pid, dump.threads)
+        found.append(dataclasses.replace(wait, stack=stack, trouble=dump.trouble))
+        _write(folder / f"{wait.pid}.txt", hide(_text(found[-1], dump)))
+    return (*found, *waits[_MOST:])
+
+
+def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> _Dump:
+    if not _is_python(pid):
+        return _Dump(trouble="no Python process")
+    program = _program()
+    if not program:
+        return _Dump(trouble="py-spy is not installed beside rlbox")
+    trouble = ""
+    for words in (("--json",), ("--json", "--nonblocking")):
+        left_s = min(_DUMP_S, until_s - time.monotonic())
+        if left_s <= 0 or not going():
+            return _Dump(trouble=trouble or "left out: the time for looking was over")
+        try:
+            outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
+            if outcome.ok:
+                return _Dump(threads=tuple(json.loads(outcome.stdout)))
+            trouble = _reason(outcome.stderr)
+        except (RlboxError, OSError, ValueError) as error:
+            trouble = f"py-spy: {error}"
+    return _Dump(trouble=trouble)
+
+
+def _reason(text: str) -> str:
+    if any(refusal in text for refusal in _REFUSED):
+        return NO_PERMISSION
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return f"py-spy: {last.strip()}"
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.is_file() else shutil.which("py-spy") or ""
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        if "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe")):
+            return True
+    except OSError:
+        return False
+    return "libpython" in read_text(f"/proc/{pid}/maps")
+
+
+def _main_stack(pid: int, threads: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
+    main = next((t for t in threads if t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread"), None)
+    return tuple(_frame(frame) for frame in main["frames"][:_MOST_FRAMES]) if main else ()
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    file = str(frame["filename"])
+    library = any(part in file for part in _LIBRARIES)
+    return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), library=library)
+
+
+def _text(wait: ProcessWait, dump: _Dump) -> str:
+    lines = [f"pid {wait.pid}: {wait.command}", f"cpu: {100 * wait.cpu:.0f} % of a core"]
+    lines += [f"rank: {wait.rank}"] if wait.rank else []
+    lines += [f"no Python stack: {wait.trouble}"] if wait.trouble else []
+    for thread in dump.threads:
+        state = "active" if thread.get("active") else "idle"
+        holds = ", holds the GIL" if thread.get("owns_gil") else ""
+        lines += ["", f'thread {thread.get("os_thread_id")} "{thread.get("thread_name")}" ({state}{holds})']
+        lines += [f"    {_frame(frame)}  {frame['filename']}" for frame in thread["frames"]]
+    lines += ["", "in the kernel:"]
+    for wait_of in wait.threads:
+        call = f"{wait_of.call or '?'}, {wait_of.kernel or '?'}"
+        lines.append(f"  thread {wait_of.thread} ({wait_of.name}): {wait_of.what} [{call}]")
+    if stack := read_text(f"/proc/{wait.pid}/stack"):
+        lines += ["", "kernel stack of the main thread:", *(f"  {line}" for line in stack.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

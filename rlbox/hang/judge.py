@@ -1,0 +1,208 @@
+"""Judge from its log and from what its processes do whether a stage still works, is only slow, or hangs.
+
+Two rules. *Silence*: for as long as the phase allows there was no sign of life: no line that says something, no phase
+begun, no step, none of the activities that the phase names. *Steps*: the log counted steps at a known interval, no
+step came for many times that interval, and the processes do nothing; lines that only repeat themselves do not count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
+from rlbox.hang.steps import StepClock
+from rlbox.hang.talk import Talk
+from rlbox.job.phase import FLOORS
+from rlbox.job.phases import PhasePlan
+from rlbox.machine.counters import Rates
+
+TRAINING = "training"
+_STEPS_FLOOR_S = 25.0
+_LONGEST_TIMES = 3.0
+_NOTICE_STEPS, _NOTICE_FLOOR_S = 4.5, 3.0
+_IDLE_CPU, _IDLE_SHARE = 0.05, 0.25
+_MINUTE_S = 60.0
+_WINDOW_S = 30.0
+_LOOKED_AT, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
+"""Bytes of the end of a block that are searched for phases, for steps and for news.
+
+Who writes more between two looks (2.5 MB a second) is alive, and in the phase that the end of it shows: a log of
+gigabytes is caught up with faster than it can be searched.
+"""
+_MOST_LINES = 8
+_MEMORY_BUSY = 10
+_NETWORK_CPU = 0.01
+_RECURS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """A stage that hangs, by `rule`; "steps" before its limit: one that may. Times in seconds.
+
+    `ready` and `total` are a service and a stage that took longer than they may, hung or not.
+    """
+
+    rule: Literal["silence", "steps", "ready", "total"]
+    phase: PhasePlan
+    silent_s: float
+    limit_s: float
+    step_s: float = 0.0
+
+
+class HangJudge:
+    """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on."""
+
+    def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
+        self._finder = PhaseFinder(phases)
+        self._unnamed = self.phase = unnamed_phase(silence_s)
+        self._training = unnamed_phase(silence_s, TRAINING)
+        self._steps = steps
+        self._clock = StepClock()
+        self._talk = Talk()
+        self._begun: dict[str, int] = {}
+        self._usual_cpu = 0.0
+        self._recent: deque[tuple[float, Rates]] = deque()
+        self.begin(now_s)
+
+    def begin(self, now_s: float) -> None:
+        """Count from now on."""
+        self._alive_s = self._moved_s = self._idle_s = now_s
+
+    @property
+    def moved_s(self) -> float:
+        """When the stage last went on in a way that only its log shows: activities measured before that say nothing."""
+        return self._moved_s
+
+    @property
+    def step_s(self) -> float:
+        """The usual time of a step; 0 while it is not known."""
+        return self._clock.usual_s if self._clock.known else 0.0
+
+    def silent_s(self, now_s: float) -> float:
+        """Return how long there was no sign of life."""
+        return now_s - self._alive_s
+
+    def recent(self, now_s: float) -> list[tuple[float, Rates]]:
+        """Return the activities of the last minute, each with how many seconds ago it was measured."""
+        return [(now_s - at, rates) for at, rates in self._recent]
+
+    def take(self, block: bytes, now_s: float) -> list[PhaseLine]:
+        """Take whole lines of the stage's log; return those that began or ended a phase."""
+        block = tail_of(block, _LOOKED_AT)
+        lines = self._finder.find(block)
+        for line in lines:
+            self._enter(line)
+        stepped = self._clock.take(tail_of(block, _COUNTED), now_s)
+        if stepped and not lines and self._clock.known and self.phase.name != TRAINING:
+            self.phase = self._training
+            lines = [PhaseLine(phase=self._training, text="")]
+        self._listen(block, now_s, moved=stepped or bool(lines))
+        return lines
+
+    def grew(self, unfinished: str, now_s: float) -> PhaseLine | None:
+        """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
+        line = self._finder.look(unfinished)
+        begun = bool(line and line.phase is not self.phase and line.phase)
+        if line and begun:
+            self._enter(line)
+        stepped = self._clock.take(unfinished.encode(), now_s)
+        if self._talk.moved(unfinished) or begun or stepped:
+            self._alive_s = self._moved_s = now_s
+        return line if begun else None
+
+    def live(self, rates: Rates, now_s: float, *, working: bool) -> None:
+        """Take what the processes did since the last time.
+
+        Parameters
+        ----------
+        working
+            The log went on meanwhile: this is what the stage does when it is well.
+        """
+        self._recent.append((now_s, rates))
+        while self._recent and now_s - self._recent[0][0] > _MINUTE_S:
+            self._recent.popleft()
+        if working:
+            self._usual_cpu = max(self._usual_cpu * 0.9, rates.cpu)
+        for sign, floor in self.phase.progress.items():
+            if self._reaches(sign, floor, now_s):
+                self._alive_s = now_s
+        if working:
+            return
+        if self._idle(rates, now_s):
+            self._idle_s = now_s
+        else:
+            self._moved_s = now_s
+
+    def judge(self, now_s: float) -> Stall | None:
+        """Return the hang, if it is one."""
+        longest_s = _LONGEST_TIMES * self._clock.longest_s
+        if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.step_s, longest_s)):
+            return stall
+        if self.silent_s(now_s) <= self.phase.silence_s:
+            return None
+        return Stall(rule="silence", phase=self.phase, silent_s=self.silent_s(now_s), limit_s=self.phase.silence_s)
+
+    def notice(self, now_s: float) -> Stall | None:
+        """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
+        longest_s = _LONGEST_TIMES * self._clock.longest_s
+        return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.step_s, longest_s))
+
+    def _stall(self, now_s: float, limit_s: float) -> Stall | None:
+        silent_s = now_s - self._moved_s
+        seen_idle = self._idle_s > self._moved_s  # measured since, not only supposed
+        if not self._steps or not self._clock.known or not seen_idle or silent_s <= limit_s:
+            return None
+        return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s)
+
+    def _enter(self, line: PhaseLine) -> None:
+        phase = line.phase or self._unnamed
+        if phase is self.phase:
+            return
+        self._begun[phase.name] = self._begun.get(phase.name, 0) + 1
+        if self._begun[phase.name] < _RECURS:  # later it is a part of each step
+            self._clock.forget()
+        self.phase = phase
+
+    def _listen(self, block: bytes, now_s: float, *, moved: bool) -> None:
+        known = self._clock.known
+        text = tail_of(block, _HEARD).decode("utf-8", "replace").split("\n")
+        many = len(text) > _MOST_LINES
+        new, changed = self._talk.learn(text[-_MOST_LINES:])
+        if moved or new or not known:
+            self._alive_s = self._moved_s = now_s
+        elif changed or many:
+            self._alive_s = now_s
+
+    def _reaches(self, sign: str, floor: float, now_s: float) -> bool:
+        """Whether an activity reaches its floor now, and on the average of the last half minute: a burst is no life."""
+        window = [rates for at, rates in self._recent if now_s - at < min(_WINDOW_S, self.phase.silence_s)]
+        if not window or not _sign(window[-1], sign, floor):
+            return False
+        if sign == "gpu":
+            return True
+        seconds = sum(rates.seconds for rates in window)
+        return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
+
+    def _idle(self, rates: Rates, now_s: float) -> bool:
+        if any(self._reaches(sign, floor, now_s) for sign, floor in FLOORS.items() if sign != "cpu"):
+            return False
+        return rates.cpu < max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu)
+
+
+def tail_of(block: bytes, most: int) -> bytes:
+    """Return the whole lines among the last `most` bytes of a block of lines."""
+    if len(block) <= most:
+        return block
+    begin = block.find(b"\n", len(block) - most) + 1
+    return block[begin:] if begin else block[-most:]
+
+
+def _sign(rates: Rates, sign: str, floor: float) -> bool:
+    if sign == "gpu":  # one that only waits in a collective draws little power and reads no memory
+        return rates.gpu > 0 and (rates.gpu_power >= floor or rates.gpu_memory >= _MEMORY_BUSY)
+    if sign == "network" and rates.cpu < _NETWORK_CPU:  # it is somebody else's
+        return False
+    return float(getattr(rates, sign)) >= floor

@@ -1,0 +1,88 @@
+"""Which phase of its work a stage is in, told from the lines of its log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlbox.job.phase import FLOORS
+from rlbox.job.phases import PhasePlan
+from rlbox.logs.lines import bare_text
+from rlbox.logs.patterns import pattern_set
+
+_MOST_HITS = 16
+"""Lines of one block that are looked at closely; of a flood, the phase is that of its end."""
+_TAIL_BYTES = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseLine:
+    """A line that began a phase, or ended one (`phase` None)."""
+
+    phase: PhasePlan | None
+    text: str
+
+
+def phases_of(
+    own: Sequence[PhasePlan], shipped: Sequence[PhasePlan], silence_s: float, *, stated: bool
+) -> tuple[PhasePlan, ...]:
+    """Return the phases that a stage may be in, in the order in which they are asked.
+
+    Parameters
+    ----------
+    own
+        The job's own, which are taken as they are; one of them replaces the shipped one of its name.
+    silence_s
+        The stage's limit for silence. When the job states it, it is that of every shipped phase too.
+    """
+    names = {phase.name for phase in own}
+    kept = [phase for phase in shipped if phase.name not in names]
+    if stated:
+        kept = [dataclasses.replace(phase, silence_s=silence_s) for phase in kept]
+    return (*own, *kept)
+
+
+def unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
+    """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
+    return PhasePlan(name=name, silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")})
+
+
+class PhaseFinder:
+    """Finds the lines that begin and end phases; a block of lines is searched once, only hits are looked at."""
+
+    def __init__(self, phases: Sequence[PhasePlan]) -> None:
+        self._ended_by = [(text, phase) for phase in phases for text in phase.ends]
+        self._begun_by = [(text, phase) for phase in phases for text in phase.begins]
+        texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
+        self._set = pattern_set(texts) if texts else None
+
+    def find(self, block: bytes) -> list[PhaseLine]:
+        """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
+        found: list[PhaseLine] = []
+        if self._set is None:
+            return found
+        at = hits = 0
+        while (at := self._set.hit(block, at)) >= 0:
+            if (hits := hits + 1) == _MOST_HITS:
+                at = max(at, len(block) - _TAIL_BYTES)
+            start = block.rfind(b"\n", 0, at) + 1
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            if line := self.look(block[start:end].decode("utf-8", "replace")):
+                found.append(line)
+            at = end + 1
+            if at >= len(block):
+                break
+        return found
+
+    def look(self, text: str) -> PhaseLine | None:
+        """Return what one line begins or ends; one that does both ends the phase."""
+        if self._set is None:
+            return None
+        fitting = self._set.which(bare_text(text))
+        if not fitting:
+            return None
+        if fitting[-1] >= len(self._begun_by):
+            return PhaseLine(phase=None, text=text)
+        return PhaseLine(phase=self._begun_by[fitting[0]][1], text=text)

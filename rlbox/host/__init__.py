@@ -1,0 +1,1 @@
+"""Is this host fit, before a container is started; which GPUs."""

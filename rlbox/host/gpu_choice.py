@@ -1,0 +1,123 @@
+"""`--gpus`: what the user asks for, what the engine offers, and whether the driver fits the stack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlbox.app import App
+from rlbox.engine.gpu_access import (
+    GPUS_VARIABLE,
+    NO_GPUS,
+    GpuAccess,
+    GpuOffer,
+    assumed_access,
+    choose_access,
+    parse_gpus,
+)
+from rlbox.errors import NodeError
+
+if TYPE_CHECKING:
+    from rlbox.doctor.host import ImageNeeds
+    from rlbox.image.plan import ImagePlan
+
+
+def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--gpus WHICH` to a verb that starts a container; empty when the target's own number is meant."""
+    import click
+
+    return click.option(
+        "--gpus",
+        metavar="WHICH",
+        default="",
+        help=f"GPUs of the container: 2, 0,1, device=0, all, none [{GPUS_VARIABLE}]; else the target's.",
+    )(function)
+
+
+def wished(text: str) -> str:
+    """Return what `--gpus` says, else the environment; empty when neither says anything."""
+    return text or os.environ.get(GPUS_VARIABLE, "")
+
+
+def offered() -> GpuOffer:
+    """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
+    from rlbox.engine.act.api import engine_info, engine_is_here, engine_place
+    from rlbox.engine.act.gpu_access import probe_offer
+    from rlbox.machine.act.identity import in_image
+
+    return probe_offer(engine_info(), engine_place(), here=engine_is_here() and not in_image())
+
+
+def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
+    """Return how a container of the target's image gets its GPUs; a target without any asks no engine.
+
+    Parameters
+    ----------
+    text
+        `--gpus`, empty when it was not given.
+
+    Raises
+    ------
+    SpecError, EngineError, NodeError
+        Those of `parse_gpus` and `choose_access`.
+    """
+    asked = wished(text)
+    wish = parse_gpus(asked, image.container.gpus)
+    if wish.none and not image.container.gpus:
+        return NO_GPUS
+    if app.dry_run:
+        return assumed_access(wish)
+    access = choose_access(wish, GpuOffer() if wish.none else offered(), explicit=bool(asked))
+    if not wish.none:
+        app.say(f"GPUs: {access.told()}")
+    return access
+
+
+def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str]) -> None:
+    """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
+
+    Parameters
+    ----------
+    env
+        Environment of the image, where a base says which CUDA it asks for.
+
+    Raises
+    ------
+    NodeError
+        The driver is too old for the stack and forward compatibility does not help.
+    """
+    from rlbox.doctor.act.host import probe_cards, probe_driver
+    from rlbox.doctor.facts import Demands
+    from rlbox.doctor.host import judge_cards, judge_driver
+    from rlbox.engine.act.api import engine_is_here
+    from rlbox.machine.act.identity import in_image
+
+    if access.way == "none" or in_image() or not engine_is_here():
+        return  # what is elsewhere is examined there, by the checks of the run's first stage
+    limits = image.container
+    demands = Demands(target=image.target, gpu=limits.gpu or "GPU", arch=limits.arch, grade=limits.grade)
+    found = [*judge_driver(probe_driver(), stack_needs(app, image, env), demands), *judge_cards(probe_cards(), demands)]
+    for finding in found:
+        if finding.level == "error":
+            raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
+        app.say(f"warning: {finding.title}: {finding.seen}")
+
+
+def image_env(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of an image by what the engine says of it."""
+    lines = (found.get("Config") or {}).get("Env") or ()
+    return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
+
+
+def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
+    """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
+    from rlbox.doctor.host import ImageNeeds, stack_cuda
+    from rlbox.target.lock import load_lock
+
+    lock = load_lock(app.project.lock_file(image.target))
+    packages = {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
+    require = env.get("NVIDIA_REQUIRE_CUDA", "")
+    # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
+    compat = bool(require and env.get("CUDA_VERSION"))
+    return ImageNeeds(require=require, torch_cuda=stack_cuda(packages), compat=compat)

@@ -1,0 +1,195 @@
+"""Examine a host, and the image of a target in a container of its own, at once; one report of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from rlbox.app import App
+from rlbox.doctor.act.disks import probe_places
+from rlbox.doctor.act.host import probe_driver, probe_engine
+from rlbox.doctor.act.paths import probe_environment
+from rlbox.doctor.act.processes import probe_running
+from rlbox.doctor.act.threads import Probe, Probes
+from rlbox.doctor.disks import judge_places
+from rlbox.doctor.env import judge_tokens
+from rlbox.doctor.facts import Demands, demands_of, with_gpus
+from rlbox.doctor.host import ImageNeeds, judge_driver, judge_engine, judge_image
+from rlbox.doctor.network import Reached, judge_network
+from rlbox.doctor.processes import judge_processes
+from rlbox.doctor.report import Report, load_report, merge, settle
+from rlbox.doctor.stack import judge_unlocked
+from rlbox.engine.act.data_disk import data_folder
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
+from rlbox.errors import EngineError, NodeError, RlboxError
+from rlbox.findings import Finding
+from rlbox.host.gpu_choice import choose_gpus, stack_needs, wished
+from rlbox.image.act.plans import image_plan
+from rlbox.image.machine import image_needs
+from rlbox.image.plan import ImagePlan
+
+_CHECKS = 18
+_STARTING_S = 2.0  # what it takes to start and remove the container
+_GRACE_S = 0.6
+
+
+def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    """Return what is wrong with this host for a target (none: with what every target needs).
+
+    Parameters
+    ----------
+    gpus
+        What `--gpus` says, empty for the target's own number.
+    """
+    began = time.monotonic()
+    image = image_plan(app.project, name) if name else None
+    wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
+    demands = with_gpus(_demands(app, image), wish.word)
+    folder = _folder(image, data)
+    inside: list[Report] = []
+    probes = Probes(began + budget_s + _GRACE_S)
+    if image:
+        probes.start({"image": lambda: _examine_image(app, image, folder, gpus, budget_s, inside)})
+    probes.start(_host_probes(app, image, demands, folder))
+    probes.wait()
+    findings, follows = settle(row for found in probes.findings.values() for row in found)
+    host = Report(findings=findings, follows=follows, checks=_CHECKS, unfinished=tuple(probes.unfinished))
+    return merge([host, *inside], time.monotonic() - began)
+
+
+def _demands(app: App, image: ImagePlan | None) -> Demands:
+    if image is None:
+        return Demands()
+    from rlbox.job.load import load_ports
+    from rlbox.target.load import load_target
+
+    target = load_target(app.project, image.target).target
+    ports = load_ports(app.project, target.name)
+    return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
+
+
+def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
+    if image is None:
+        return Path(data).expanduser().absolute() if data else None
+    try:
+        return data_folder(image.container, data)
+    except RlboxError:
+        return None
+
+
+def _host_probes(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None) -> dict[str, Probe]:
+    folders = tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ()))))
+    probes: dict[str, Probe] = {
+        "engine": lambda: judge_engine(probe_engine(), demands),
+        "driver": lambda: judge_driver(probe_driver(), stack_needs(app, image, {}) if image else ImageNeeds(), demands),
+        "tokens": lambda: judge_tokens(probe_environment(dict(os.environ), folders), demands),
+        "processes": lambda: judge_processes(probe_running()),
+        "network": lambda: _network(app, image, demands),
+    }
+    if image and not (image.container.create and folder and not folder.exists()):  # else a run makes it
+        probes["data disk"] = lambda: _disk(folder, demands)
+    return probes
+
+
+def _disk(folder: Path | None, demands: Demands) -> list[Finding]:
+    if folder is None:
+        remedy = "give --data DIR, or set RLBOX_DATA or disk.host"
+        return [Finding(id="data-disk-unnamed", title="no data disk is named", where="disk.host", remedy=remedy)]
+    found = judge_places(probe_places([("data", str(folder))]), demands, f"uid {os.getuid()}")
+    return [replace(row, remedy=row.remedy.replace(f"docker run --volume DIR:{folder}; ", "")) for row in found]
+
+
+def _network(app: App, image: ImagePlan | None, demands: Demands) -> list[Finding]:
+    from rlbox.doctor.act.network import probe_network
+    from rlbox.engine.act.api import engine_is_here
+    from rlbox.sources.load import load_profile
+
+    mirrors = []
+    if image:
+        rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
+        kinds = [rule.kind for rule in rules]
+        mirrors = [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
+    mine = image is not None and image.container.network == "host" and engine_is_here()
+    return judge_network(
+        probe_network(dict(os.environ), demands if mine else replace(demands, ports={}), mirrors), demands
+    )
+
+
+def _examine_image(
+    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: list[Report]
+) -> Iterable[Finding]:
+    """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
+    from rlbox.engine.act.api import find_image
+    from rlbox.image.act.build import is_current
+
+    try:
+        found = find_image(image.tag)
+    except RlboxError:  # the engine has a finding of its own
+        return ()
+    if found is None:
+        return judge_image("missing", image.target)
+    if folder is not None and folder.is_dir():
+        bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
+        access = _access(app, image, gpus)
+        report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", access, budget_s - _STARTING_S)
+        if isinstance(report, Report):
+            inside.append(report)
+        else:
+            return report
+    return judge_image("current" if is_current(image, found) else "outdated", image.target)
+
+
+def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
+    """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
+    try:
+        return choose_gpus(app, image, gpus)
+    except (EngineError, NodeError):
+        return NO_GPUS
+
+
+def _in_container(
+    image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
+) -> Report | list[Finding]:
+    from rlbox.engine.act.api import engine_address, engine_is_here
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.errors import TimedOut
+    from rlbox.machine.act.command import run_command
+    from rlbox.machine.act.identity import caller
+    from rlbox.machine.act.site import site_ca
+    from rlbox.values import Command
+
+    plan = plan_container(
+        image.tag,
+        image.container,
+        name=f"rlbox-doctor-{image.target}-{os.getpid()}",
+        argv=("/opt/rlbox/bin/rlbox", "doctor", "--json", f"--budget={budget_s:.1f}"),
+        env={"PYTHONPYCACHEPREFIX": bytecode},
+        labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
+        data=str(folder),
+        caller=caller(),
+        ca_bundle=site_ca() if engine_is_here() else "",
+        gpus=gpus,
+    )
+    environ = {"DOCKER_HOST": engine_address()}
+    words = ("docker", *client_words(plan, interactive=False, terminal=False))
+    try:
+        outcome = run_command(Command(argv=words, env=environ, timeout_s=budget_s + _STARTING_S + 5))
+    except TimedOut:
+        run_command(Command(argv=("docker", "rm", "--force", plan.name), env=environ, timeout_s=20))
+        return [Finding(id="image-slow", title="the container did not answer", level="warning", where=plan.name)]
+    try:
+        return load_report(json.loads(outcome.stdout))
+    except (ValueError, KeyError, TypeError):
+        if "unknown verb" in outcome.stderr:
+            return list(judge_unlocked(["`rlbox doctor`"]))
+        last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
+        return [
+            Finding(
+                id="container-refused", title="the engine does not start a container of the image", seen=last[:500],
+                where=image.tag, remedy="docker's own words say what it misses; limits are in the target's [run]",
+            )
+        ]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Find a docker client that can drive BuildKit, run the build, follow its progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.engine.act.api import engine_address
+from rlbox.errors import EngineError, Interrupted, TimedOut, WorkFailed
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, plan_build
+from rlbox.image.plan import ImagePlan
+from rlbox.machine.act.command import run_command
+from rlbox.machine.site import SiteFacts
+from rlbox.values import Command
+
+_UNTAG_S = 300.0  # an image of ten gigabytes goes with its last tag
+# Where docker clients look for plugins, besides the user's own configuration folder.
+_PLUGIN_FOLDERS = (
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+)
+
+
+def find_builder() -> Builder:
+    """Return the first docker client on PATH that can drive BuildKit.
+
+    The buildx plugin is started by itself, because the client takes as long to start it as the engine to find that
+    nothing changed; a client without it is taken only when it is older than 23, the last that had BuildKit built in.
+
+    Raises
+    ------
+    EngineError
+        There is no docker client, or none that can.
+    """
+    clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
+    if not clients:
+        raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
+    config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
+        if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
+            return Builder(words=(plugin,), integrated=False)
+    for client in clients:
+        outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
+        major = outcome.stdout.strip().partition(".")[0]
+        if major.isdigit() and 19 <= int(major) < 23:
+            return Builder(words=(client,), integrated=True)
+    raise EngineError(
+        "no docker client here can drive BuildKit: the buildx plugin is missing",
+        where=", ".join(clients),
+        next_step="install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRun:
+    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv.
+
+    `base` is where BuildKit gets the base image, as in `BuildFiles`; empty when the Dockerfile names it.
+    """
+
+    context: Path
+    digest: str
+    env: Mapping[str, str]
+    site: SiteFacts
+    cache: bool = True
+    tag: str = ""
+    network: str = ""
+    base: str = ""
+
+
+def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None]) -> tuple[Path, str]:
+    """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
+
+    The digest is empty where the builder does not tell it (an integrated client).
+
+    Raises
+    ------
+    WorkFailed
+        A step failed: names it, quotes its last lines, gives the log's path.
+    Interrupted
+        Ctrl-C: the client is ended, the engine stops the build.
+    """
+    builder = find_builder()
+    log_path = cache_folder("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
+        settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
+        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
+        settings.chmod(0o600)
+        ca = run.site.ca_bundle
+        files = BuildFiles(
+            context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata), base=run.base
+        )
+        command = plan_build(
+            plan,
+            builder,
+            files,
+            run.digest,
+            tag=run.tag,
+            cache=run.cache,
+            network=run.network,
+            proxies=run.site.proxies,
+        )
+        _follow(command, run.tag or plan.tag, log_path, on_step)
+        return log_path, _built_digest(metadata)
+
+
+def _built_digest(metadata: Path) -> str:
+    try:
+        return str(json.loads(metadata.read_bytes()).get("containerimage.digest", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _follow(command: Command, tag: str, log_path: Path, on_step: Callable[[Step], None]) -> None:
+    follower = BuildLog()
+    env = {**os.environ, **command.env, "DOCKER_HOST": engine_address()}
+    with (
+        open(log_path, "wb") as log,
+        subprocess.Popen(
+            command.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+        ) as process,
+    ):
+        try:
+            for raw in process.stdout or ():
+                log.write(raw)
+                if step := follower.feed(raw.decode("utf-8", "replace")):
+                    on_step(step)
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise Interrupted("the build was stopped; its finished steps stay in the engine's cache") from None
+    if code:
+        failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
+        if failed and failed.name.startswith("exporting"):
+            untag(tag)
+        raise _build_error(log_path, failed, code)
+
+
+def untag(tag: str) -> None:
+    """Take the tag off an image that nobody may use though it carries the label of a whole one.
+
+    Its export failed (moby/buildkit#6521: unpacking says "parent snapshot … does not exist" after the tag was set),
+    or a check of its fixes did.
+    """
+    env = {"DOCKER_HOST": engine_address()}
+    with suppress(TimedOut):  # what was wrong with the image is to be told, not this; the engine goes on by itself
+        run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), env=env, timeout_s=_UNTAG_S))
+
+
+def _build_error(log_path: Path, failed: Step | None, code: int) -> WorkFailed | EngineError:
+    lines = log_path.read_text("utf-8", "replace").splitlines()
+    if failed is None:
+        text = "\n".join(lines[-5:])
+        if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
+            return EngineError(text, next_step="`docker info` shows whether this user reaches the engine")
+        return WorkFailed(f"the build failed (exit code {code})\n{text}", next_step=f"whole log: {log_path}")
+    mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
+    quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
+    return WorkFailed(f"build step failed: {failed.name}\n{quoted}", next_step=f"whole log: {log_path}")

@@ -1,0 +1,220 @@
+"""The build context: what is in it, its digest, and the folder that is handed to the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlbox.errors import NodeError, SpecError
+from rlbox.files.act.copies import link_or_copy
+from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.image.act.plan_cache import file_key
+from rlbox.image.plan import ImagePlan
+from rlbox.machine.act.site import site_ca
+from rlbox.spec.project import PACKAGE
+
+_FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
+_MARK = "wheels/README"
+_MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
+_LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
+_NOT_SHIPPED = ("__pycache__", "_shipped")
+# Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
+_PROFILES, _PROFILE = "sources/profiles/", "direct.toml"
+BAKED_CA = "files/opt/rlbox/share/ca.crt"
+COMPLETE = "complete"
+"""File that says in a layer's folder of wheels that nothing else is needed."""
+
+
+def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
+    """Return what decides the image: path in the build context to its text, or to the file it is copied from.
+
+    The bytes that the lock names are not among them, since their checksums are.
+    """
+    entries: dict[str, str | Path] = dict(plan.context)
+    entries |= {f"files/opt/rlbox/lib/rlbox/{name}": path for name, path in _own_files().items()}
+    return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
+
+
+def _ca_bundle() -> str:
+    if path := site_ca():
+        return path
+    raise NodeError(
+        "the target keeps the site's CA bundle in its image, and this machine names none",
+        where="build.bake_ca",
+        next_step="name it with RLBOX_CA_BUNDLE",
+    )
+
+
+def carried_entries(
+    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], parts: Mapping[str, Path], *, complete: bool
+) -> dict[str, str | Path]:
+    """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
+
+    Parameters
+    ----------
+    rootfs
+        The bootstrapped operating system; None for a base that is an image.
+    wheels
+        `LAYER/FILE` to the file.
+    parts
+        Git trees and single files: path in the context to the file.
+    complete
+        Whether `wheels` are all that the image needs, so that no step looks elsewhere.
+    """
+    entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
+    for layer in ("uv", "runtime", *plan.layers):
+        entries[f"wheels/{layer}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
+    entries |= {f"wheels/{name}": path for name, path in wheels.items()}
+    if not plan.rootfs:
+        entries["debs/README"] = _MARK_TEXT
+    return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
+
+
+def _own_files() -> dict[str, Path]:
+    found = {}
+    for folder, folders, names in os.walk(PACKAGE):
+        folders[:] = sorted(name for name in folders if name not in _NOT_SHIPPED)
+        for name in names:
+            if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
+                path = Path(folder, name)
+                found[path.relative_to(PACKAGE).as_posix()] = path
+    return {
+        name: path for name, path in found.items() if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
+    }
+
+
+def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
+    """Return the digest of everything that decides the image: the context's paths, bytes and modes, and the epoch."""
+    digests = FileDigests.load()
+    total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
+    for name in sorted(entries):
+        source = entries[name]
+        digest = digests.of(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
+        mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
+        total.update(f"{name}\0{digest}{mark}\n".encode())
+    digests.save()
+    return total.hexdigest()
+
+
+class FileDigests:
+    """sha256 of files, remembered by size, time stamp and inode, so that an unchanged file is not read again."""
+
+    def __init__(self, known: dict[str, list[str]]) -> None:
+        self._known = known
+        self._changed = False
+
+    @classmethod
+    def load(cls) -> FileDigests:
+        """Return the memory of this machine; a torn or missing one is empty."""
+        try:
+            known = json.loads(_memory().read_bytes())
+            return cls(known if isinstance(known, dict) else {})
+        except (OSError, ValueError):
+            return cls({})
+
+    def of(self, path: Path) -> str:
+        """Return the digest of a file."""
+        key = file_key(str(path))
+        match self._known.get(str(path)):
+            case [str(known_key), str(known_digest)] if known_key == key:
+                return known_digest
+        with open(path, "rb") as file:
+            total = hashlib.sha256()
+            while block := file.read(1 << 20):
+                total.update(block)
+        self._known[str(path)] = [key, total.hexdigest()]
+        self._changed = True
+        return total.hexdigest()
+
+    def save(self) -> None:
+        """Write the memory when it learnt something; a full cache folder is no error."""
+        if self._changed:
+            try:
+                write_atomic(_memory(), json.dumps(self._known))
+            except OSError:
+                return
+
+
+def _memory() -> Path:
+    return cache_folder("digests.json")
+
+
+def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
+    """Make `folder` hold exactly `entries`; files that are right already keep their time stamps.
+
+    Files of `wheels/` and the operating system are hard links where the file system allows it; they are never written
+    to. Modes of the others do not depend on the umask.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_others(folder, set(entries))
+    for name in sorted(entries):
+        source, path = entries[name], folder / name
+        _make_folders(folder, path.parent)
+        if isinstance(source, Path):
+            _bring(source, path, linked=name.startswith(_LINKED))
+        elif not path.is_file() or path.read_bytes() != source.encode():
+            write_atomic(path, source)
+        else:
+            path.chmod(0o644)
+    for path in sorted((folder / "lock").rglob("*"), reverse=True):  # copied into the image as they stand
+        os.utime(path, (_FIXED_S, _FIXED_S))
+
+
+def check_context_folder(folder: Path) -> None:
+    """Refuse a folder that `write_context` would empty of something that it did not write.
+
+    Raises
+    ------
+    SpecError
+        `folder` is not a directory, or holds something and is no build context.
+    """
+    if not folder.exists() or (folder / _MARK).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise SpecError(
+            "this is not a build context that rlbox wrote, and writing one would remove what is there",
+            where=str(folder),
+            next_step="name an empty or a new folder",
+        )
+
+
+def _make_folders(folder: Path, path: Path) -> None:
+    if path != folder and not path.is_dir():
+        _make_folders(folder, path.parent)
+        path.mkdir()
+        path.chmod(0o755)
+
+
+def _bring(source: Path, path: Path, *, linked: bool) -> None:
+    facts = source.stat()
+    mode = 0o755 if facts.st_mode & 0o100 else 0o644
+    if path.exists():
+        there = path.stat()
+        if os.path.samestat(there, facts):
+            return
+        # Files of the store have one time stamp: of those only the inode tells one from another.
+        if not linked and (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+            path.chmod(mode)
+            return
+        path.unlink()
+    if linked:
+        link_or_copy(source, path)
+        return
+    import shutil
+
+    shutil.copyfile(source, path)
+    path.chmod(mode)
+    os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+
+
+def _remove_others(folder: Path, wanted: set[str]) -> None:
+    for here, folders, names in os.walk(folder, topdown=False):
+        for path in (Path(here, name) for name in (*names, *folders)):
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif path.is_symlink() or path.relative_to(folder).as_posix() not in wanted:
+                path.unlink()

@@ -1,0 +1,174 @@
+"""What `rlbox fetch` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rlbox.amounts import size_text
+from rlbox.app import App
+from rlbox.engine.reference import Reference, parse_reference
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.image.act.plans import image_plan
+from rlbox.image.plan import ImagePlan
+from rlbox.lock.state import require_lock
+from rlbox.machine.act.site import probe_site
+from rlbox.sources.act.live import locator, unreached_explained
+from rlbox.store.act.base_image import base_files, fetch_base_image
+from rlbox.store.act.fetch import FetchReport, ensure
+from rlbox.store.act.inputs_folder import Imported, export_folder, import_folder
+from rlbox.store.act.names import remember
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.store.act.view import fetch_view
+from rlbox.store.inputs import InputsPlan, is_folder, plan_inputs_artifact
+from rlbox.store.table import group_rows, table_text, total_row
+from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.lock import Lock, load_lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchWish:
+    """What the command line asked for."""
+
+    sources: str = ""
+    store: str | None = None
+    jobs: int = 8
+    export_to: str | None = None
+    import_from: str | None = None
+
+
+def fetch_target(app: App, name: str, wish: FetchWish) -> None:
+    """Bring the files of a target's lock into the store, and export them if that was asked for."""
+    plan = image_plan(app.project, name)
+    require_lock(plan)
+    lock = load_lock(app.project.lock_file(name))
+    if lock is None:
+        raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
+    store = Store(store_folder(wish.store))
+    place = _place(wish.export_to or wish.import_from)
+    if app.dry_run:
+        _dry_run(app, lock, store)
+    elif wish.import_from:
+        _import(app, lock, store, place)
+    else:
+        files, report = _fetch(app, plan, lock, store, wish)
+        if wish.export_to:
+            _export(app, lock, files, store, place)
+        _tell(app, name, store, report, wish.export_to)
+
+
+def _place(text: str | None) -> Path | Reference | None:
+    """Return the folder or the registry's name that an export or import is about."""
+    if not text:
+        return None
+    if is_folder(text) or Path(text).exists():
+        return Path(text).expanduser().absolute()
+    host = text.partition("/")[0]
+    if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
+        raise SpecError(
+            f"{text!r} is neither a folder that is there nor a name in a registry",
+            next_step=f"./{text} for a folder, HOST/NAME:TAG for a registry",
+        )
+    return parse_reference(text)
+
+
+def _dry_run(app: App, lock: Lock, store: Store) -> None:
+    base = base_files(store, lock.base, lock.platform)
+    rows = group_rows(lock, base, store.intact)
+    if "@" in lock.base and not base:
+        app.say(f"without the base image {lock.base}: its sizes are known once its manifest is in the store")
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
+    app.result(
+        {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}, table_text(rows)
+    )
+
+
+def _fetch(
+    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
+) -> tuple[tuple[Artifact, ...], FetchReport]:
+    profile = wish.sources or plan.sources
+    files = _each_once(artifacts(lock))
+    base = fetch_base_image(app, lock, store, profile)
+    remember(store, plan.target, app.project.lock_file(plan.target), (*base, *files))
+    missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
+    if not missing:
+        whole = sum(file.size for file in files)
+        return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
+    app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
+    view = fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0)
+    with unreached_explained(profile), view as on_progress:
+        report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
+    return (*base, *files), report
+
+
+def _each_once(files: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Return `files` without those that have the bytes of an earlier one."""
+    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+
+
+def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
+    files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
+    plan = plan_inputs_artifact(lock.target, lock.text(), files)
+    app.say(f"exporting {len(files)} files to {place}")
+    if isinstance(place, Path):
+        export_folder(plan, files, store, place)
+    elif place:
+        _push(plan, files, store, place)
+
+
+def _push(plan: InputsPlan, files: Sequence[Artifact], store: Store, place: Reference) -> None:
+    from rlbox.store.act.inputs_registry import export_registry
+
+    export_registry(plan, files, store, place, probe_site().ca_bundle)
+
+
+def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) -> None:
+    done = _imported(app, store, place)
+    if done.lock != lock.text().encode():
+        app.say(f"the export was made from another lock of {lock.target}")
+    if done.bad:
+        raise WorkFailed(
+            f"the export has damaged files: {len(done.bad)}; whole and in the store: {done.taken + done.present}"
+            + "".join(f"\n  {line}" for line in done.bad),
+            where=str(place),
+            next_step="export again and repeat the import, which takes only what is missing",
+        )
+    base = base_files(store, lock.base, lock.platform)
+    files = (*base, *_each_once(artifacts(lock)))
+    remember(store, lock.target, app.project.lock_file(lock.target), files)
+    missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
+    if missing or ("@" in lock.base and not base):
+        raise WorkFailed(
+            "the export does not hold: " + (", ".join(missing) or lock.base),
+            where=str(place),
+            next_step=f"make it from the same lock: rlbox fetch {lock.target} --export",
+        )
+    data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
+    app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
+    app.say(f"next: rlbox build {lock.target} --hermetic")
+
+
+def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:
+    def on_file(title: str) -> None:
+        if app.verbosity > 0:
+            app.say(title)
+
+    if isinstance(place, Reference):
+        from rlbox.store.act.inputs_registry import import_registry
+
+        return import_registry(place, store, probe_site().ca_bundle, on_file)
+    return import_folder(place or Path(), store, on_file)
+
+
+def _tell(app: App, name: str, store: Store, report: FetchReport, exported: str | None) -> None:
+    whole = size_text(report.present_bytes + report.fetched_bytes)
+    lines = [
+        f"{name}  {report.present + report.fetched} files, {whole}: "
+        f"{report.present} present, {report.fetched} fetched ({size_text(report.fetched_bytes)})"
+    ]
+    lines += [f"  {size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
+    lines += [f"exported to {exported}"] if exported else []
+    data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
+    app.result(data, "\n".join(lines))
+    app.say(f"next: rlbox build {name} --hermetic")

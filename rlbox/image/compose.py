@@ -1,0 +1,90 @@
+"""A target's container as `compose.yaml`, for sites that start containers with Docker Compose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlbox.engine.gpu_access import KIND, GpuWish, parse_gpus
+from rlbox.engine.reference import image_tag
+from rlbox.image.templates import quote_compose, render
+
+if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
+    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.target.target import Target
+
+TEMPLATE = "compose.yaml.j2"
+WAYS = ("gpus", "cdi")
+"""By which of an engine's ways a service gets GPUs: as `docker run --gpus` does, or by the names of CDI."""
+
+
+def committed_compose(
+    target: Target, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
+) -> dict[str, str]:
+    """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
+    if target.hardware.platform:
+        return {}
+    text = plan_compose(target, container, templates, bytecode, committed=True)
+    return {f"images/{target.name}/compose.yaml": text}
+
+
+def plan_compose(
+    target: Target,
+    container: ContainerDefaults,
+    templates: Sequence[Path],
+    bytecode: Path | None,
+    *,
+    image: str = "",
+    gpus: str = "",
+    way: str = "gpus",
+    committed: bool = False,
+) -> str:
+    """Return the text of a compose file with one service, named like the target, that has its limits and data disk.
+
+    Parameters
+    ----------
+    image
+        Name in a registry, pulled where it is missing; empty: the tag of `rlbox build`, never pulled.
+    gpus, way
+        Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `WAYS`.
+    committed
+        Whether it is the file that `rlbox render` writes; the first line says so.
+    """
+    values: dict[str, Any] = {
+        "target": target,
+        "container": container,
+        "tag": image_tag(target.name),
+        "image": image,
+        "committed": committed,
+        "by_caller": container.user == "caller",
+        "ulimits": _ulimits(container.ulimits),
+        "gpus": _gpus(parse_gpus(gpus, container.gpus), way),
+        "disk": _disk(container.host),
+    }
+    return render(templates, TEMPLATE, values, bytecode)
+
+
+def _gpus(wish: GpuWish, way: str) -> str:
+    """Return the reservation of a service's GPUs as YAML; empty for none."""
+    if wish.none:
+        return ""
+    if way == "gpus":
+        which = f"device_ids: {json.dumps(wish.ids)}" if wish.ids else f"count: {wish.number or 'all'}"
+        return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
+    ids = wish.ids or (map(str, range(wish.number)) if wish.number else ("all",))
+    names = json.dumps([f"{KIND}={name}" for name in ids])
+    return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
+
+
+def _disk(host: str) -> str:
+    """Return the data disk: `RLBOX_DATA`, else the target's own directory; Compose expands a leading `~`."""
+    if not host:
+        return '"${RLBOX_DATA:?name the data disk, a directory of this host}"'
+    return f'"${{RLBOX_DATA:-{quote_compose(host)[1:-1]}}}"'
+
+
+def _ulimits(limits: Mapping[str, str]) -> list[tuple[str, tuple[str, str]]]:
+    rows = [(name, limit.partition(":")) for name, limit in sorted(limits.items())]
+    return [(name, (soft, hard or soft)) for name, (soft, _, hard) in rows]

@@ -1,0 +1,124 @@
+"""What an image says about itself: its layers by the lock that it holds, and how it stands to a target's lock now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlbox.image.layers import split_group
+
+if TYPE_CHECKING:  # pydantic is slow to import
+    from rlbox.target.lock import Lock
+
+# What the engine's history says of each `COPY --link --from=PART /out/ /`, and of the lock's copy above them.
+_OWN_LAYER, _LOCK_LAYER = "COPY /out/ / ", "COPY lock/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFacts:
+    """One layer; `part` is what it holds, empty when that is not known; `size` in bytes, unpacked."""
+
+    part: str
+    size: int
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One thing that an image holds; `version` is a commit for git, and empty for a file or a patch."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing that two locks say differently; `before` or `after` is empty when one of them lacks it."""
+
+    group: str
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        if not self.before:
+            return f"{self.group}: {self.name} {self.after} was added"
+        if not self.after:
+            return f"{self.group}: {self.name} {self.before} was removed"
+        return f"{self.group}: {self.name} {self.before} → {self.after}"
+
+
+def image_layers(
+    history: Sequence[Mapping[str, Any]], lock: Lock | None, *, patched: bool = False
+) -> tuple[LayerFacts, ...]:
+    """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it.
+
+    `patched` says that source files were patched, which have a layer of their own.
+    """
+    rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
+    top = ("lock",) if rows and str(rows[-1]["CreatedBy"]).startswith(_LOCK_LAYER) else ()
+    below = rows[: len(rows) - len(top)]
+    own = 0
+    while own < len(below) and str(below[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
+        own += 1
+    parts = _parts(lock, own, patched) if lock else ("",) * own
+    names = ("os",) * (len(below) - own) + parts + top
+    return tuple(
+        LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
+        for name, row in zip(names, rows, strict=True)
+    )
+
+
+def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
+    """Return what each of the `count` layers of rlbox holds, unknown ones as empty names.
+
+    From what size on a wheel had a layer of its own is a word of the spec, which the image does not hold: the number of
+    layers tells it.
+    """
+    before = ("runtime", "environment")
+    after = (*(tree.name for tree in lock.git), *(file.name for file in lock.http))
+    after += ("patches",) * patched + ("fixes", "rlbox")
+    wheels = sorted((p for group in lock.groups for p in group.packages), key=lambda p: (-p.size, p.name))
+    for most in range(len(wheels) + 1):
+        alone = {package.sha256 for package in wheels[:most]}
+        python = [name for group in lock.groups for name, _ in split_group(group.name, group.packages, alone)]
+        if len(before) + len(python) + len(after) == count:
+            return (*before, *python, *after)
+    return ("",) * count
+
+
+def lock_groups(lock: Lock) -> dict[str, tuple[Row, ...]]:
+    """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
+    found = {"os": tuple(Row(name=deb.name, version=deb.version, sha256=deb.sha256) for deb in lock.debs)}
+    for group in (lock.runtime, lock.build, *lock.groups):
+        found[group.name] = tuple(Row(name=p.name, version=p.version, sha256=p.sha256) for p in group.packages)
+    found["git"] = tuple(Row(name=tree.name, version=tree.commit, sha256=tree.sha256) for tree in lock.git)
+    found["http"] = tuple(Row(name=file.name, version="", sha256=file.sha256) for file in lock.http)
+    found["patches"] = tuple(Row(name=patch.name, version="", sha256=patch.sha256) for patch in lock.patches)
+    return {group: rows for group, rows in found.items() if rows}
+
+
+def lock_changes(before: Lock, after: Lock) -> tuple[Change, ...]:
+    """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
+    changes = [
+        Change(group="target", name=key, before=getattr(before, key), after=getattr(after, key))
+        for key in ("python", "platform", "base")
+        if getattr(before, key) != getattr(after, key)
+    ]
+    old, new = lock_groups(before), lock_groups(after)
+    for group in dict.fromkeys([*new, *old]):
+        olds, news = ({row.name: row for row in rows.get(group, ())} for rows in (old, new))
+        for name in sorted({*olds, *news}):
+            if olds.get(name) != news.get(name):
+                versions = _versions(olds.get(name), news.get(name))
+                changes.append(Change(group=group, name=name, before=versions[0], after=versions[1]))
+    return tuple(changes)
+
+
+def _versions(before: Row | None, after: Row | None) -> tuple[str, str]:
+    """Return how two rows are told apart: by version, else by the first digits of the file's sha256."""
+    same = before and after and before.version == after.version
+    rows = [(row.sha256[:12] if same or not row.version else row.version) if row else "" for row in (before, after)]
+    return rows[0], rows[1]

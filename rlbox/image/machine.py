@@ -1,0 +1,35 @@
+"""What a target expects of the machine that its containers run on, for `rlbox doctor` to compare with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.target.target import Target
+
+
+def container_limits(container: ContainerDefaults) -> dict[str, Any]:
+    """Return limits and data disk of containers, as JSON types.
+
+    They are in the image's environment, as RLBOX_LIMITS, and in no file: so that changing one moves no layer.
+    """
+    limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
+    return {
+        "run": {name: getattr(container, name) for name in limits},
+        "disk": {"mount": container.mount, "need_gib": container.need_gib},
+    }
+
+
+def machine_facts(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the image's manifest of fixes says of the machine, as JSON types."""
+    return {
+        "hardware": target.hardware.model_dump(mode="json"),
+        "python": target.python.version,
+        "ports": dict(sorted(ports.items())),
+    }
+
+
+def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
+    """Return what a target expects of the machine that it runs on, as JSON types."""
+    return {**machine_facts(target, ports), **container_limits(container), "env": dict(target.env)}

@@ -1,0 +1,109 @@
+"""The on-start script of a target: what vast.ai runs at every start of an instance, within its size limit."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rlbox.errors import SpecError
+from rlbox.image.templates import render
+from rlbox.secrets.leaks import secret_lines
+
+if TYPE_CHECKING:
+    from rlbox.target.target import Target
+
+LIMIT = 4048
+"""Most characters, and most bytes, of the on-start field.
+
+Source: vast-ai/docs api-reference/openapi.yaml:13; other pages say 4096 (with arguments) and 16 KB: the least holds.
+"""
+SANDBOX_PORT = 28080
+"""Port of the code sandbox: the platform has 22 and 8080, its portal 1111, 6006, 8384 and 10000 above each.
+
+Source: vast-ai/base-image README; the fix `sandbox-service`.
+"""
+_UNPACK = """#!/bin/sh
+# Made by `rlbox onstart {name}`: a script of {count} bytes, which the on-start field cannot hold as it is.
+f=/run/rlbox-onstart.sh
+base64 -d <<'END' | gunzip >$f.new && mv -f $f.new $f && exec sh $f
+{packed}
+END
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnStart:
+    """A script for the on-start field; `script` is what it does, `text` what the field gets: the same, or packed."""
+
+    target: str
+    script: str
+    text: str
+    form: Literal["plain", "gzip"]
+
+    @property
+    def characters(self) -> int:
+        """Characters of the field."""
+        return len(self.text)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the field."""
+        return len(self.text.encode())
+
+
+def plan_onstart(target: Target, templates: Sequence[Path], bytecode: Path | None, added: str = "") -> OnStart:
+    """Return the on-start script of a target.
+
+    Parameters
+    ----------
+    added
+        The user's own shell text: carried out at every start, after everything else.
+
+    Raises
+    ------
+    SpecError
+        The target is not for vast.ai, `added` holds what looks like a secret, or the script is too large even packed.
+    """
+    check_platform(target)
+    if found := secret_lines(added):
+        raise SpecError(
+            f"line {found[0]} of the added text looks like a secret, and the platform keeps the script",
+            next_step="put the value into .env on the data disk, or into the account's variables (docs/vast.md)",
+        )
+    values = {"name": target.name, "disk": target.disk.mount, "sandbox_port": SANDBOX_PORT, "added": added.rstrip("\n")}
+    script = render(templates, "onstart.sh.j2", values, bytecode)
+    if _fits(script):
+        return OnStart(target=target.name, script=script, text=script, form="plain")
+    packed = base64.encodebytes(gzip.compress(script.encode(), mtime=0)).decode().strip()
+    text = _UNPACK.format(name=target.name, count=len(script.encode()), packed=packed)
+    if not _fits(text):
+        raise SpecError(
+            f"the script has {len(script.encode())} bytes, {len(text)} packed, and the on-start field takes {LIMIT}",
+            next_step="put what is added into the image or on the data disk, and add the line that calls it",
+        )
+    return OnStart(target=target.name, script=script, text=text, form="gzip")
+
+
+def committed_onstart(target: Target, templates: Sequence[Path], bytecode: Path | None) -> dict[str, str]:
+    """Return the script of a target of vast.ai as a rendered file: path in the project folder to text."""
+    if target.hardware.platform != "vast":
+        return {}
+    return {f"images/{target.name}/onstart.sh": plan_onstart(target, templates, bytecode).text}
+
+
+def check_platform(target: Target) -> None:
+    """Raise `SpecError` unless a target is for vast.ai."""
+    if target.hardware.platform != "vast":
+        raise SpecError(
+            f"target {target.name} is not for vast.ai: hardware.platform is {target.hardware.platform!r}",
+            where=f"images/{target.name}/target.toml",
+            next_step='set hardware.platform = "vast", or bring a machine to the lock with rlbox apply',
+        )
+
+
+def _fits(text: str) -> bool:
+    return max(len(text), len(text.encode())) <= LIMIT

@@ -1,0 +1,74 @@
+"""Fill the placeholders of a job file: `{run}`, `{param.NAME}`, `{port.NAME}` and the like."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.param import param_text
+from rlbox.job.params import SET, Values
+
+_PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Where things are, as the stage's processes see them: in the container, or on the host for `here`."""
+
+    run: str
+    job: str
+    data: str
+    python: str
+
+
+class Filler:
+    """Replaces the placeholders of one job by their values.
+
+    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}` and `{attempt}`; what
+    came by `--set` stands for itself.
+    """
+
+    def __init__(self, job: Job, values: Values, paths: Paths, attempt: int = 1) -> None:
+        self._job = job.name
+        self.attempt = attempt
+        self._known = {name: str(value) for name, value in dataclasses.asdict(paths).items()}
+        self._known["attempt"] = str(attempt)
+        own = {name: param_text(job.params[name], value) for name, value in values.params.items()}
+        self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
+        typed = {name for name, origin in values.origins.items() if origin == SET}
+        self._known |= {f"param.{name}": text if name in typed else self._paths(text) for name, text in own.items()}
+        self._known |= {f"port.{name}": str(value) for name, value in job.ports.items()}
+
+    def _paths(self, text: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._known.get(match.group(0)[1:-1], match.group(0)), text)
+
+    def pattern(self, where: str, text: str) -> str:
+        """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
+        return self.text(where, text, quote=re.escape)
+
+    def text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
+        """Return `text` with every placeholder replaced; one that names nothing is a `SpecError`."""
+
+        def value(match: re.Match[str]) -> str:
+            name = match.group(0)[1:-1]
+            if name not in self._known:
+                raise SpecError(
+                    f"jobs/{self._job}.toml: {where}: {{{name}}} names nothing",
+                    next_step="known: " + " ".join(f"{{{known}}}" for known in sorted(self._known)),
+                )
+            return quote(self._known[name])
+
+        return _PLACEHOLDER.sub(value, text)
+
+    def words(self, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
+        filled = ((word, self.text(where, word)) for word in words)
+        return tuple(text for word, text in filled if text or word not in self._optional)
+
+    def table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+        """Return `table` with each value filled in."""
+        return {key: self.text(f"{where}.{key}", value) for key, value in table.items()}

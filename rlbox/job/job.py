@@ -1,0 +1,194 @@
+"""The job: ordered stages with gates, and the services they need. The schema of `jobs/<job>.toml`.
+
+Command words, addresses, paths and patterns may hold placeholders: `{param.NAME}`, `{port.NAME}`, `{run}` (run
+directory), `{job}` (the job's own programs), `{data}` (data disk) and `{python}` (the stack's interpreter).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from rlbox.job.gate import FileRule, Gate, Probe
+from rlbox.job.gate_check import stage_problems
+from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
+from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
+from rlbox.job.phase import Phase
+from rlbox.spec.kinds import EnvName, Frozen, Name
+from rlbox.spec.pattern import check_pattern
+from rlbox.spec.units import Seconds
+
+Word = Annotated[str, StringConstraints(min_length=1)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+
+
+class Ready(Probe):
+    """What proves that a service does its work: a request that is answered as told, a line of its log, a port.
+
+    All that is given must hold. The request is repeated until it is answered as told.
+    """
+
+    url: str = ""
+    line: str = Field("", description="pattern of a line of the service's log")
+    port: str = Field("", description="name of a port of the service that must take a connection")
+
+    @field_validator("line")
+    @classmethod
+    def _line_fits(cls, value: str) -> str:
+        return check_pattern(value) if value else value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Ready:
+        if not (self.url or self.line or self.port):
+            raise ValueError("give a url, a line or a port: without one nothing shows that the service does its work")
+        return self
+
+
+class Service(Frozen):
+    """A process that runs beside the stages that name it: started before, stopped after, in reverse order."""
+
+    name: Name
+    title: str
+    command: tuple[Word, ...] = Field(min_length=1)
+    ports: tuple[Word, ...] = Field((), description="names of the ports it listens on")
+    ready: Ready
+    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
+    answer_s: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how long the ready request may go without a right answer later, seconds; 0: not asked"
+    )
+    silence_s: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how long its log may not grow while the stage's command runs, seconds; 0: for ever"
+    )
+    keep: bool = Field(False, description="it stays up between two stages in a row that both name it")
+    env: dict[EnvName, str] = Field(default_factory=dict)
+
+
+class RayJob(Frozen):
+    """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
+
+    dashboard: Word = Field(description="address of the dashboard, http://127.0.0.1:{port.NAME}")
+    service: Word = Field(description="name of the service that is the Ray head")
+    temp_dir: Word = Field(description="the head's --temp-dir, where the driver's log is")
+
+
+class Limits(Frozen):
+    """How long a stage may take and be silent, seconds."""
+
+    total_s: Seconds = 3600.0
+    silence_s: Seconds = 600.0
+    steps: Annotated[float, Field(ge=0)] = Field(
+        20.0, description="how many usual steps without one are a hang when the processes do nothing; 0: never"
+    )
+
+
+class Stage(Frozen):
+    """One step of staged running."""
+
+    name: Name
+    title: str
+    command: tuple[Word, ...] = Field(min_length=1)
+    services: tuple[Word, ...] = ()
+    needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
+    ray: RayJob | None = None
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    gate: Gate = Gate()
+    limits: Limits = Limits()
+    phases: tuple[Phase, ...] = Field((), description="asked before those that rlbox knows; see docs/hangs.md")
+    resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
+    profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
+
+
+class Resume(Frozen):
+    """What changes for stages that are attempted again by `rlbox run --resume`."""
+
+    says: str = Field("", description="what is lost by it; shown, and kept with the run")
+    params: dict[ParamName, Value] = Field(default_factory=dict)
+
+
+class Job(Frozen):
+    """What can be run: parameters, profiles, ports, services and stages."""
+
+    name: Name
+    title: str
+    target: Name = Field(description="target it runs on unless --target says otherwise")
+    params: dict[ParamName, Param] = Field(default_factory=dict)
+    profiles: dict[Name, ParamSet] = Field(
+        default_factory=dict, description="sets of parameters; `include` names those that lie under it"
+    )
+    resume: Resume = Resume()
+    secrets: tuple[EnvName, ...] = Field((), description="secrets that the run cannot do without, by name")
+    optional_secrets: tuple[EnvName, ...] = Field((), description="secrets that are handed over when they are there")
+    ports: dict[ParamName, Port] = Field(default_factory=dict)
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    services: tuple[Service, ...] = ()
+    stages: tuple[Stage, ...] = Field(min_length=1)
+    plot: tuple[Word, ...] = Field((), description="command run after the last stage, passed or not, to draw curves")
+    curves: str = Field("", description="the picture that `plot` writes")
+
+    @model_validator(mode="after")
+    def _references_hold(self) -> Job:
+        problems = [*_param_problems(self), *_name_problems(self)]
+        problems += [*_secret_problems(self), *_placeholder_problems(self)]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+
+def _param_problems(job: Job) -> list[str]:
+    problems = [line for name, param in job.params.items() for line in param_problems(name, param)]
+    if problems:  # values are judged by declarations that hold
+        return problems
+    problems += [f"params.{INCLUDE}: the name is taken, profiles use it" for name in job.params if name == INCLUDE]
+    problems += profile_problems(job.profiles, job.params)
+    return problems + set_problems("resume.params", job.resume.params, job.params)
+
+
+def _secret_problems(job: Job) -> list[str]:
+    """A secret that stands in the file as a value would be in the spec, the plan and every copy of them."""
+    named = {*job.secrets, *job.optional_secrets}
+    tables = {"env": job.env} | {f"services.{s.name}.env": s.env for s in job.services}
+    tables |= {f"stages.{stage.name}.env": stage.env for stage in job.stages}
+    return [
+        f"{where}.{name}: is a secret of the job, whose value comes from .env or the environment"
+        for where, table in tables.items()
+        for name in table
+        if name in named
+    ]
+
+
+def _placeholder_problems(job: Job) -> list[str]:
+    problems = []
+    for what, parts in (("services", job.services), ("stages", job.stages)):
+        for part in parts:
+            words = {f"command[{n}]": word for n, word in enumerate(part.command)}
+            words |= {f"env.{name}": value for name, value in part.env.items()}
+            found = {key: placeholder_in(word) for key, word in words.items()}
+            problems += [f"{what}.{part.name}.{key}: {problem}" for key, problem in found.items() if problem]
+    found = {name: placeholder_in(value) for name, value in job.env.items()}
+    return problems + [f"env.{name}: {problem}" for name, problem in found.items() if problem]
+
+
+def _name_problems(job: Job) -> list[str]:
+    problems = [f"{what}: two have the name {name!r}" for what, name in _twice(job)]
+    services = {service.name for service in job.services}
+    for service in job.services:
+        problems += [f"services.{service.name}: unknown port {p!r}" for p in service.ports if p not in job.ports]
+        if service.ready.port and service.ready.port not in service.ports:
+            problems.append(f"services.{service.name}.ready.port: {service.ready.port!r} is not a port of the service")
+        if service.answer_s and not service.ready.url:
+            problems.append(f"services.{service.name}.answer_s: needs ready.url, the request that is asked again")
+    for stage in job.stages:
+        problems += [f"stages.{stage.name}: unknown service {s!r}" for s in stage.services if s not in services]
+        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in stage.profiles if p not in job.profiles]
+        if stage.ray and stage.ray.service not in stage.services:
+            problems.append(f"stages.{stage.name}.ray.service: {stage.ray.service!r} is not a service of the stage")
+        problems += stage_problems(stage)
+    return problems
+
+
+def _twice(job: Job) -> list[tuple[str, str]]:
+    found = []
+    for what, names in (("services", [s.name for s in job.services]), ("stages", [s.name for s in job.stages])):
+        found += [(what, name) for name in sorted(set(names)) if names.count(name) > 1]
+    return found

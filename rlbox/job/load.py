@@ -1,0 +1,39 @@
+"""Read jobs and phases."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from rlbox.job.job import Job
+from rlbox.job.phase import ShippedPhases
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import load_toml, parse_toml, read_text, shown_path, without_name
+from rlbox.spec.project import Project
+
+PHASES = Path(__file__).with_name("phases.toml")
+
+
+def load_job(project: Project, name: str) -> Job:
+    """Return the job `name`; its errors are those of `load_target`."""
+    path = project.job_file(name)
+    shown = shown_path(path, project)
+    return _job(name, shown, read_text(path, shown))
+
+
+@functools.lru_cache(maxsize=64)
+def _job(name: str, shown: str, text: str) -> Job:
+    """Return the checked job; a text that was read before is not read again."""
+    return check_spec(Job, {**without_name(parse_toml(text, shown), shown, "name"), "name": name}, shown)
+
+
+def load_ports(project: Project, target: str) -> dict[str, int]:
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`."""
+    jobs = [load_job(project, name) for name in project.jobs()]
+    return {f"{job.name}.{name}": number for job in jobs if job.target == target for name, number in job.ports.items()}
+
+
+@functools.cache
+def load_phases() -> ShippedPhases:
+    """Return the phases of an RL run that rlbox knows by itself."""
+    return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))

@@ -1,0 +1,27 @@
+"""Names of what a run directory holds, where more than one module speaks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+METRICS_FILE = "metrics.jsonl"
+EVIDENCE_FOLDER = "evidence"
+"""Below the directory of a stage; what follows lies in it."""
+
+REPORT_PAGE = "REPORT.md"
+FATAL_FILE = "first_fatal.txt"
+HANG_FILE, HANG_PAGE = "hang.json", "HANG.md"
+
+
+STAGE_LOG = "stage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFact:
+    """What was found at a path; `problem` is empty when it is there and whole."""
+
+    bytes: int | None = None
+    problem: str = ""
+
+
+ATTEMPT = "attempt-"

@@ -1,0 +1,212 @@
+"""A parameter of a job: its type, unit, range and choices, and what a value of it must be."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from rlbox.spec.check import suggest
+from rlbox.spec.kinds import Frozen
+from rlbox.spec.units import WANTED, Unit, in_unit, number_text, parse_quantity
+
+ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]
+Scalar = bool | int | float | str
+
+_MUST_BE = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_DEFAULT_UNITS: dict[str, str] = {"duration": "seconds", "size": "bytes", "fraction": "fraction"}
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+# What guides write where a value belongs (P132); `<think>` and the like are values.
+_PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, (bool, int, float, str)):
+        shown = list(value) if isinstance(value, tuple) else value
+        raise ValueError(f"must be a number, text, true or false (got {shown!r})")
+    return value
+
+
+Value = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+
+
+class Param(Frozen):
+    """A value that the user may change with `--set NAME=VALUE`."""
+
+    default: Value | None = None
+    help: str
+    type: ParamType | None = Field(None, description="needed when neither `default` nor `unit` says it")
+    unit: Unit | None = Field(None, description="unit that the command wants; the value is written with its own")
+    required: bool = Field(False, description="it has no default: a profile or --set must give a value")
+    choices: tuple[Value, ...] = Field((), description="the only values it may have")
+    at_least: Value | None = None
+    at_most: Value | None = None
+    true: str = Field("true", description="what the command gets for true")
+    false: str = Field("false", description="what the command gets for false; empty: the word is left out")
+
+    @property
+    def kind(self) -> ParamType:
+        """Its type: declared, or that of its unit, its default or its first choice."""
+        if self.type:
+            return self.type
+        if self.unit:
+            return WANTED[self.unit][0]
+        names: dict[type, ParamType] = {bool: "bool", int: "int", float: "float"}
+        known = next((value for value in (self.default, *self.choices) if value is not None), "")
+        return names.get(type(known), "str")
+
+    @property
+    def shown_unit(self) -> str:
+        """The unit that the command gets it in; empty for a value without one."""
+        return self.unit or _DEFAULT_UNITS.get(self.kind, "")
+
+
+def settle(param: Param, value: Scalar) -> Scalar:
+    """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
+
+    Raises
+    ------
+    ValueError
+        It has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a guide.
+    """
+    settled = _typed(param, value)
+    if param.required and settled == "":
+        raise ValueError("must not be empty")
+    if param.choices and settled not in _choices(param):
+        shown = [show_scalar(choice) for choice in param.choices]
+        raise ValueError(f"must be one of {', '.join(shown)}{suggest(show_scalar(value), shown)}")
+    if problem := placeholder_in(value):
+        raise ValueError(problem)
+    return settled
+
+
+def _choices(param: Param) -> list[Scalar]:
+    """Return the choices as the command gets them; one that is wrong itself is told of by its own key."""
+    found = []
+    for choice in param.choices:
+        with contextlib.suppress(ValueError):
+            found.append(_typed(param, choice))
+    return found
+
+
+def range_problem(param: Param, settled: Scalar) -> str:
+    """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
+    if isinstance(settled, (str, bool)):
+        return ""
+    low, high = (None if bound is None else _typed(param, bound) for bound in (param.at_least, param.at_most))
+    if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
+        return ""
+    shown = ["-inf" if param.at_least is None else show_scalar(param.at_least)]
+    shown += ["inf" if param.at_most is None else show_scalar(param.at_most)]
+    unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
+    return f"{number_text(settled)}{unit}, out of its range {shown[0]} to {shown[1]}"
+
+
+def parse_scalar(param: Param, text: str) -> Scalar:
+    """Return the text of a command line as the scalar that a job file would hold; `ValueError` when it is none."""
+    kind = param.kind
+    if kind == "bool":
+        if text.lower() not in _BOOLS:
+            raise ValueError(f"must be {_MUST_BE[kind]}")
+        return _BOOLS[text.lower()]
+    if kind not in ("int", "float"):
+        return text
+    try:
+        value: int | float = int(text) if kind == "int" else float(text)
+    except ValueError as error:
+        raise ValueError(f"must be {_MUST_BE[kind]}") from error
+    if not math.isfinite(value):
+        raise ValueError(f"must be {_MUST_BE[kind]}")
+    return value
+
+
+def param_text(param: Param, settled: Scalar) -> str:
+    """Return a settled value as the words of a command hold it."""
+    if isinstance(settled, bool):
+        return param.true if settled else param.false
+    return number_text(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
+
+
+def placeholder_in(value: Scalar) -> str:
+    """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
+    found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
+    return f"{found.group()!r} is a placeholder of a guide: write the value that belongs there" if found else ""
+
+
+def show_scalar(value: Scalar) -> str:
+    """Return a value as people write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else str(value).removesuffix(".0")
+
+
+def _typed(param: Param, value: Scalar) -> Scalar:
+    kind = param.kind
+    match kind:
+        case "bool":
+            fits = isinstance(value, bool)
+        case "int":
+            fits = isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        case "str":
+            fits = isinstance(value, str)
+        case _:
+            if isinstance(value, bool):
+                raise ValueError(f"must be a {kind} with its unit")
+            quantity: Fraction = parse_quantity(kind, value)
+            return in_unit(quantity, param.shown_unit)
+    if not fits:
+        raise ValueError(f"must be {_MUST_BE[kind]}")
+    return float(value) if kind == "float" else value
+
+
+def param_problems(name: str, param: Param) -> list[str]:
+    """Return everything that is wrong with the declaration of one parameter, each with its dotted path."""
+    where = f"params.{name}"
+    problems = []
+    if param.required == (param.default is not None):
+        problems.append(f"{where}.default: {'a required parameter has none' if param.required else 'missing'}")
+    if param.unit and param.type and param.type != WANTED[param.unit][0]:
+        return [*problems, f"{where}.unit: {param.unit} is no unit of type {param.type}"]
+    if param.default is None and param.required and not (param.type or param.unit or param.choices):
+        problems.append(f"{where}.type: missing, for there is no default to tell it")
+    numbers = param.kind not in ("str", "bool")
+    given = {"default": param.default} | {f"choices[{n}]": choice for n, choice in enumerate(param.choices)}
+    given |= {"at_least": param.at_least, "at_most": param.at_most}
+    for key, value in given.items():
+        if value is None:
+            continue
+        if key.startswith("at_") and not numbers:
+            problems.append(f"{where}.{key}: {_MUST_BE[param.kind]} has no range")
+            continue
+        try:
+            settled = settle(param, value) if key == "default" else _typed(param, value)
+        except ValueError as error:
+            problems.append(f"{where}.{key}: {error}" + ("" if "(got " in str(error) else f" (got {value!r})"))
+            continue
+        if key == "at_most" and _above(param, settled):
+            problems.append(f"{where}.at_most: lies below at_least (got {value!r})")
+        if key == "default" and (problem := _safe_range(param, settled)):
+            problems.append(f"{where}.default: parameter {name} is {problem}")
+    return problems
+
+
+def _above(param: Param, most: Scalar) -> bool:
+    try:
+        least = None if param.at_least is None else _typed(param, param.at_least)
+    except ValueError:  # told of by its own key
+        return False
+    return least is not None and not isinstance(least, str) and not isinstance(most, str) and least > most
+
+
+def _safe_range(param: Param, settled: Scalar) -> str:
+    try:
+        return range_problem(param, settled)
+    except ValueError:  # a bound that is wrong itself is told of by its own key
+        return ""

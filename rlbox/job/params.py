@@ -1,0 +1,180 @@
+"""The parameters of one run: defaults, then the profiles in their order, then `--set`; when resumed, `[resume]` too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
+from rlbox.job.param_sets import lay
+from rlbox.spec.check import suggest
+
+DEFAULT = "default"
+SET = "--set"
+RESUME = "resume"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """The parameters that hold for one run, and the profile they came from (empty: none; several: joined by `+`).
+
+    `params` are as the command gets them, numbers in the unit it wants; `origins` say where each came from: `default`,
+    `profile NAME`, `resume` or `--set`.
+    """
+
+    profile: str
+    params: Mapping[str, Scalar]
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> Values:
+    """Return the job's parameters after `profiles` and the `settings` of the command line.
+
+    Parameters
+    ----------
+    profiles
+        Names of profiles, a later one over an earlier one; a text is one name, the empty text none.
+
+    Raises
+    ------
+    SpecError
+        An unknown profile or parameter, a value of the wrong type, unit or choice or out of its range, or a required
+        parameter without one: all of them.
+    """
+    names = tuple(filter(None, [profiles] if isinstance(profiles, str) else profiles))
+    _check_profiles(job, names)
+    given: dict[str, tuple[Scalar, str]] = {
+        name: (param.default, DEFAULT) for name, param in job.params.items() if param.default is not None
+    }
+    given |= {name: (value, f"profile {origin}") for name, (value, origin) in lay(job.profiles, names).items()}
+    problems = _Problems(job)
+    given |= problems.parse(settings)
+    missing = [name for name, param in job.params.items() if param.required and name not in given]
+    problems.lines += [f"--set {name}=: parameter {name} has no value: {job.params[name].help}" for name in missing]
+    params = {name: problems.settle(name, *given[name]) for name in job.params if name in given}
+    problems.check()
+    origins = {name: given[name][1] for name in params}
+    return Values(profile="+".join(names), params=params, origins=origins)
+
+
+def change_values(job: Job, values: Values, resume: bool, settings: Mapping[str, str]) -> Values:
+    """Return `values` with the parameters of `[resume]` (when `resume`) and then `settings` over them.
+
+    Errors are those of `plan_values`.
+    """
+    problems = _Problems(job)
+    given: dict[str, tuple[Scalar, str]] = {}
+    if resume:
+        given = {name: (value, RESUME) for name, value in job.resume.params.items()}
+    given |= problems.parse(settings)
+    params = {name: problems.settle(name, *pair) for name, pair in given.items()}
+    problems.check()
+    return Values(
+        profile=values.profile,
+        params={**values.params, **params},
+        origins={**values.origins, **{name: pair[1] for name, pair in given.items()}},
+    )
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Return the `NAME=VALUE` texts of a command line as a table, a later one over an earlier one."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(f"--set {text}: no '=' in it", next_step="write --set NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _check_profiles(job: Job, names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in job.profiles]
+    if unknown:
+        known = ", ".join(sorted(job.profiles)) or "none"
+        shown = " and ".join(repr(name) for name in unknown)
+        raise SpecError(f"job {job.name} has no profile {shown}", next_step=f"choose one of: {known}")
+
+
+class _Problems:
+    """What is wrong with the values of one command line, gathered so that it is said at once."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.lines: list[str] = []
+        self._unknown = False
+
+    def parse(self, settings: Mapping[str, str]) -> dict[str, tuple[Scalar, str]]:
+        """Return the settings of a command line as scalars."""
+        found: dict[str, tuple[Scalar, str]] = {}
+        params = self._job.params
+        for name, text in settings.items():
+            if name not in params:
+                self._unknown = True
+                near = suggest(name, list(params))
+                self.lines.append(f"--set {name}: not a parameter of job {self._job.name}{near}")
+                continue
+            try:
+                found[name] = (parse_scalar(params[name], text), SET)
+            except ValueError as error:
+                self.lines.append(f"--set {name}={text}: {error}: {params[name].help}")
+        return found
+
+    def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
+        """Return a value as the command gets it; what is wrong with it is noted."""
+        param = self._job.params[name]
+        try:
+            settled = settle(param, value)
+            problem = range_problem(param, settled)
+        except ValueError as error:
+            shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
+            self.lines.append(f"{shown}: {error}: {param.help}")
+            return value
+        if problem:
+            self.lines.append(f"parameter {name} is {problem}: {param.help}")
+        return settled
+
+    def check(self) -> None:
+        """Raise what was noted, if anything."""
+        if not self.lines:
+            return
+        known = f"parameters: {', '.join(sorted(self._job.params)) or 'none'}"
+        what = self.lines[0]
+        if len(self.lines) > 1:
+            what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
+        raise SpecError(what, next_step=known if self._unknown else "")
+
+
+def default_params(job: Job) -> dict[str, Scalar]:
+    """Return the defaults of a job's parameters, as the command gets them."""
+    return {name: settle(param, param.default) for name, param in job.params.items() if param.default is not None}
+
+
+def units_of(job: Job) -> dict[str, str]:
+    """Return the unit of every parameter that the command gets in one; fractions of 1 have none."""
+    units = {name: param.shown_unit for name, param in job.params.items()}
+    return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
+
+
+def param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
+    """Return parameters for people, sorted: `name = value unit`, and where it came from unless that is the default."""
+    lines = []
+    for name, value in sorted(params.items()):
+        unit = f" {units[name]}" if name in units else ""
+        origin = origins.get(name, DEFAULT)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        lines.append(f"{name} = {text}{unit}" + ("" if origin == DEFAULT else f"  ({origin})"))
+    return lines
+
+
+def describe_param(param: Param) -> str:
+    """Return what a value of a parameter may be, for people: type, unit, range, choices."""
+    parts = [param.kind + (f" in {param.shown_unit}" if param.shown_unit not in ("", "fraction") else "")]
+    if param.choices:
+        parts = ["one of " + ", ".join(map(str, param.choices))]
+    if param.at_least is not None or param.at_most is not None:
+        low = "" if param.at_least is None else f"at least {param.at_least}"
+        high = "" if param.at_most is None else f"at most {param.at_most}"
+        parts.append(" and ".join(filter(None, (low, high))))
+    return ", ".join([*parts, *(["required"] if param.required else [])])

@@ -1,0 +1,68 @@
+"""The phases of a stage: which line begins one, how long it may be silent, and what proves that it is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from rlbox.spec.check import suggest
+from rlbox.spec.kinds import Frozen, Name
+from rlbox.spec.pattern import PatternText
+from rlbox.spec.units import Seconds
+
+FLOORS: Mapping[str, float] = {
+    "read": 16 * 1024,
+    "write": 16 * 1024,
+    "network": 128 * 1024,
+    "memory": 1024 * 1024,
+    "cpu": 0.2,
+    "gpu": 0.35,
+}
+"""What an activity must reach to be a sign of life: bytes a second, cores, the share of a GPU's power limit.
+
+Chosen so that what a hung run still does lies below. Measured: of Ray 2.60 the idle processes whose names do not tell
+them from a worker read 3 kB/s, all others 15 kB/s (they are left out). An H200 whose kernel only polls a flag, as one
+in a collective does, shows 100 % utilization, 0 % of memory utilization and 18 % of its power limit, like an idle
+one; one that only multiplies in registers 42 %; one that copies 36 % of memory utilization at 31 % of its power.
+"""
+
+
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _with_floors(value: Any) -> Any:
+    """Turn `["read"]` into `{"read": FLOOR}`."""
+    names = [name for name in value if isinstance(name, str)] if isinstance(value, (list, tuple, dict)) else []
+    for name in names:
+        if name not in FLOORS:
+            raise ValueError(f"unknown activity {name!r}{suggest(name, list(FLOORS))}; known: {', '.join(FLOORS)}")
+    return {name: FLOORS[name] for name in names} if isinstance(value, (list, tuple)) else value
+
+
+Floor = Annotated[float, Field(gt=0)]
+Patterns = Annotated[tuple[PatternText, ...], BeforeValidator(_one_or_more)]
+
+
+class Phase(Frozen):
+    """A part of a stage's work that a line of its log begins; it lasts until another phase begins, or its end line."""
+
+    name: Name
+    begins: Annotated[Patterns, Field(min_length=1)] = Field(description="regular expression (RE2), or several")
+    ends: Patterns = Field((), description="lines after which the stage is in no phase")
+    silence_s: Seconds = Field(description="how long it may go on without a sign of life")
+    progress: Annotated[dict[str, Floor], BeforeValidator(_with_floors)] = Field(
+        default_factory=dict,
+        description="activities that prove that it is alive, as a list or with floors: bytes a second "
+        "(read, write, network, memory), cores (cpu), share of the power limit (gpu)",
+    )
+    remedy: str = Field("", description="what to do when it hangs here")
+
+
+class ShippedPhases(Frozen):
+    """The phases that rlbox knows by itself, in the order in which they are looked for."""
+
+    phases: tuple[Phase, ...]
+    background: tuple[str, ...] = Field(description="processes whose activity proves nothing, by the start of a name")

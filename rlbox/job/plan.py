@@ -1,0 +1,266 @@
+"""What a run will do, as one value that is written into the run directory and carried out by the supervisor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rlbox.errors import SpecError
+from rlbox.job.filler import Filler
+from rlbox.job.filler import Paths as Paths
+from rlbox.job.gate_plan import BenignPlan as BenignPlan
+from rlbox.job.gate_plan import FilePlan as FilePlan
+from rlbox.job.gate_plan import LinePlan as LinePlan
+from rlbox.job.gate_plan import MetricPlan as MetricPlan
+from rlbox.job.gate_plan import ProbePlan as ProbePlan
+from rlbox.job.gate_plan import ReadyPlan as ReadyPlan
+from rlbox.job.gate_plan import plan_files, plan_gate, plan_ready
+from rlbox.job.job import Job, Service, Stage
+from rlbox.job.param import Scalar
+from rlbox.job.params import Values, units_of
+from rlbox.job.phases import PhasePlan, plan_phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServicePlan:
+    """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
+
+    `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
+    a stage whose next names it too.
+    """
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    ports: Mapping[str, int]
+    ready: ReadyPlan
+    start_s: float
+    log: str
+    answer_s: float = 0.0
+    silence_s: float = 0.0
+    keep: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayPlan:
+    """The Ray Jobs API that the stage's command is submitted to."""
+
+    dashboard: str
+    service: str
+    temp_dir: str
+    submission_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """One stage; `directory` is relative to the run directory and holds its logs.
+
+    `silence_stated` says that the job itself gives `silence_s`, which is then that of the phases that rlbox knows.
+    `steps` is how many usual steps without one are a hang (0: never).
+    """
+
+    name: str
+    title: str
+    directory: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    services: tuple[ServicePlan, ...]
+    needs: tuple[FilePlan, ...]
+    ray: RayPlan | None
+    require: tuple[LinePlan, ...]
+    forbid: tuple[LinePlan, ...]
+    files: tuple[FilePlan, ...]
+    total_s: float
+    silence_s: float
+    attempt: int = 1
+    ordered: bool = False
+    benign: tuple[BenignPlan, ...] = ()
+    exit_codes: tuple[int, ...] = (0,)
+    metrics: tuple[MetricPlan, ...] = ()
+    probes: tuple[ProbePlan, ...] = ()
+    phases: tuple[PhasePlan, ...] = ()
+    silence_stated: bool = True
+    steps: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """A whole run: what is written to `plan.json` before anything starts.
+
+    `digest` is that of the specs and the lock it was made from. `attempt` counts from 1 with every resume; `begin_at`
+    names the stage to begin again with (empty: the first that has not passed), `skipped` those that `--from --force`
+    left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
+    the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
+    comes over the supervisor's standard input; `notes` are what a user must know of a resumed run. `benign` are the
+    lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said.
+    """
+
+    run_id: str
+    job: str
+    target: str
+    place: str
+    profile: str
+    params: Mapping[str, Scalar]
+    paths: Paths
+    env: Mapping[str, str]
+    stages: tuple[StagePlan, ...]
+    plot: tuple[str, ...]
+    curves: str
+    digest: str = ""
+    attempt: int = 1
+    begin_at: str = ""
+    skipped: tuple[str, ...] = ()
+    container: str = ""
+    user: str = ""
+    uid: int = -1
+    host: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    benign: tuple[BenignPlan, ...] = ()
+    gpus: str = ""
+    schema: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as JSON types; `load_run_plan` is the way back."""
+        return dataclasses.asdict(self)
+
+
+def plan_run(
+    job: Job, values: Values, paths: Paths, *, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+) -> RunPlan:
+    """Return everything that the run of `job` will do, placeholders filled in.
+
+    Parameters
+    ----------
+    values
+        Parameters after profile and `--set`, from `plan_values`.
+    place
+        `docker` (in a container) or `here` (on this machine).
+    secrets
+        Names of the secrets that the supervisor gets.
+
+    Raises
+    ------
+    SpecError
+        A placeholder names nothing; the message says where it stands.
+    """
+    fill = Filler(job, values, paths)
+    return RunPlan(
+        run_id=run_id,
+        job=job.name,
+        target=target,
+        place=place,
+        profile=values.profile,
+        params=dict(values.params),
+        paths=paths,
+        env=fill.table("env", job.env),
+        stages=tuple(
+            plan_stage(job, stage, number, fill, run_id)
+            for number, stage in enumerate(stages_of(job, values.profile), start=1)
+        ),
+        plot=fill.words("plot", job.plot),
+        curves=fill.text("curves", job.curves),
+        origins=dict(values.origins),
+        units=units_of(job),
+        secrets=secrets,
+    )
+
+
+def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
+    """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
+    chosen = set(profile.split("+"))
+    return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
+
+
+def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:
+    """Return one stage with its placeholders filled in; `number` is its place in the order, from 1."""
+    again = fill.attempt > 1
+    where = f"stages.{stage.name}"
+    gate = plan_gate(f"{where}.gate", stage.gate, fill)
+    services = {service.name: service for service in job.services}
+    ray = None
+    if stage.ray:
+        ray = RayPlan(
+            dashboard=fill.text(f"{where}.ray.dashboard", stage.ray.dashboard),
+            service=stage.ray.service,
+            temp_dir=fill.text(f"{where}.ray.temp_dir", stage.ray.temp_dir),
+            submission_id=f"{run_id}-{stage.name}" + (f"-{fill.attempt}" if again else ""),
+        )
+    return StagePlan(
+        name=stage.name,
+        title=stage.title,
+        directory=f"stages/{number}-{stage.name}",
+        argv=fill.words(f"{where}.command", stage.command)
+        + (fill.words(f"{where}.resume", stage.resume) if again else ()),
+        env=fill.table(f"{where}.env", stage.env),
+        services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
+        needs=plan_files(f"{where}.needs", stage.needs, fill),
+        ray=ray,
+        require=gate.require,
+        forbid=gate.forbid,
+        files=gate.files,
+        total_s=stage.limits.total_s,
+        silence_s=stage.limits.silence_s,
+        phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
+        silence_stated="silence_s" in stage.limits.model_fields_set,
+        steps=stage.limits.steps,
+        attempt=fill.attempt,
+        ordered=gate.ordered,
+        benign=gate.benign,
+        exit_codes=gate.exit_codes,
+        metrics=gate.metrics,
+        probes=gate.probes,
+    )
+
+
+def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
+    where = f"services.{service.name}"
+    return ServicePlan(
+        name=service.name,
+        title=service.title,
+        argv=fill.words(f"{where}.command", service.command),
+        env=fill.table(f"{where}.env", service.env),
+        ports={name: job.ports[name] for name in service.ports},
+        ready=dataclasses.replace(
+            plan_ready(f"{where}.ready", service.ready, fill),
+            line=fill.pattern(f"{where}.ready.line", service.ready.line),
+            port=job.ports[service.ready.port] if service.ready.port else 0,
+        ),
+        start_s=service.start_s,
+        answer_s=service.answer_s,
+        silence_s=service.silence_s,
+        keep=service.keep,
+        log=f"{service.name}.log",
+    )
+
+
+def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
+    """Return the plan that `RunPlan.as_json` wrote.
+
+    Raises
+    ------
+    SpecError
+        The data were written by another schema, or are no plan.
+    """
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if schema != 1:
+        raise SpecError(f"plan.json has schema {schema!r}, this rlbox reads 1")
+    try:
+        return _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"plan.json is not a plan of this rlbox: {key}: {first['msg']}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[RunPlan]:
+    return TypeAdapter(RunPlan)

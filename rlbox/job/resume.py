@@ -1,0 +1,64 @@
+"""The plan of a run that is taken up again: what is attempted once more gets the job's `[resume]` parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rlbox.errors import SpecError
+from rlbox.job.filler import Filler
+from rlbox.job.job import Job
+from rlbox.job.param import show_scalar
+from rlbox.job.params import Values, change_values, units_of
+from rlbox.job.plan import RunPlan, plan_stage, stages_of
+
+
+def plan_resume(
+    job: Job, before: RunPlan, attempts: Mapping[str, int], settings: Mapping[str, str] | None = None
+) -> RunPlan:
+    """Return `before` with the stages that run now planned anew.
+
+    Parameters
+    ----------
+    attempts
+        The stages that run now, by name: the number of the attempt, 1 for a stage that never began. From the second
+        on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named stay as they are.
+    settings
+        `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
+
+    Raises
+    ------
+    SpecError
+        A setting is wrong, or the job no longer has the stages of the run.
+    """
+    wanted = stages_of(job, before.profile)
+    if [stage.name for stage in wanted] != [stage.name for stage in before.stages]:
+        raise SpecError(
+            f"job {job.name} no longer has the stages of run {before.run_id}: "
+            + ", ".join(stage.name for stage in before.stages),
+            next_step=f"start a new run: rlbox run {job.name}",
+        )
+    known = {name: value for name, value in before.params.items() if name in job.params}
+    values = Values(profile=before.profile, params=known, origins=before.origins)
+    fresh = change_values(job, values, False, settings or {})
+    again = change_values(job, values, True, settings or {})
+    now = again if any(attempt > 1 for attempt in attempts.values()) else fresh
+    stages = []
+    for number, (stage, old) in enumerate(zip(wanted, before.stages, strict=True), start=1):
+        attempt = attempts.get(stage.name, 0)
+        fill = Filler(job, again if attempt > 1 else fresh, before.paths, attempt)
+        stages.append(plan_stage(job, stage, number, fill, before.run_id) if attempt else old)
+    return dataclasses.replace(
+        before,
+        params=dict(now.params),
+        origins=dict(now.origins),
+        units=units_of(job),
+        stages=tuple(stages),
+        notes=(*before.notes, *_notes(job, attempts)),
+    )
+
+
+def _notes(job: Job, attempts: Mapping[str, int]) -> list[str]:
+    changed = ", ".join(f"{name} = {show_scalar(value)}" for name, value in job.resume.params.items())
+    said = job.resume.says + (f" ({changed})" if changed and job.resume.says else "")
+    return [f"{name}, attempt {number}: {said}" for name, number in attempts.items() if number > 1 and said]

@@ -1,0 +1,1 @@
+"""What no longer works in scripts, notes and specs."""

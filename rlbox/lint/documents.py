@@ -1,0 +1,128 @@
+"""Find what does not work, or no longer works, in scripts, notes, specs and jobs, by the table of `drift.toml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from rlbox.lint.drift import Rule
+from rlbox.lint.hits import Where
+from rlbox.lint.read.data import read_tables
+from rlbox.lint.read.dockerfile import read_dockerfile
+from rlbox.lint.read.document import Document
+from rlbox.lint.read.notes import read_notes
+from rlbox.lint.read.python import read_python
+from rlbox.lint.read.reading import Reading
+from rlbox.lint.read.text import SEVERITIES, Finding, Lines, Piece, ignored, join
+from rlbox.lint.read.yaml import read_yaml
+from rlbox.lint.rules import find
+
+_SUFFIXES = {
+    **dict.fromkeys(("sh", "bash", "zsh", "ksh", "slurm", "sbatch", "pbs", "bashrc", "profile"), "shell"),
+    **dict.fromkeys(("md", "markdown", "rst", "txt", "mdx"), "notes"),
+    **dict.fromkeys(("yaml", "yml"), "yaml"),
+    **dict.fromkeys(("ps1", "psm1"), "powershell"),
+    "py": "python",
+    "toml": "toml",
+    "json": "json",
+    "env": "env",
+    "mk": "make",
+    "dockerfile": "dockerfile",
+}
+_NAMES = {"makefile": "make", "gnumakefile": "make", "containerfile": "dockerfile", "dockerfile": "dockerfile"}
+KINDS = tuple(sorted(set(_SUFFIXES.values())))
+
+
+def kind_of(name: str, text: str) -> str:
+    """Return the format of a document, by its name, else by its first lines."""
+    base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
+    if base in _NAMES or base.startswith(("dockerfile.", "makefile.")):
+        return _NAMES[base.partition(".")[0]]
+    if base.startswith(".env"):
+        return "env"
+    kind = _SUFFIXES.get(base.rpartition(".")[2]) if "." in base else None
+    return kind or _guess(text[:4000])
+
+
+def _guess(text: str) -> str:
+    first = text.lstrip().partition("\n")[0]
+    if first.startswith("#!"):
+        return "python" if "python" in first else "shell"
+    if re.search(r"^[ \t>]*```", text, re.MULTILINE) or re.match(r"# .*\n+[^#\n]*[.。]", text):
+        return "notes"
+    if re.search(r"^FROM \S+", text, re.MULTILINE) and re.search(r"^(RUN|ENV|COPY|CMD|WORKDIR) ", text, re.MULTILINE):
+        return "dockerfile"
+    if first.startswith(("{", "[ ")):
+        return "json"
+    if re.match(r"\[{1,2}[\w.-]+\]{1,2}\s*(#.*)?$", first) or re.match(r"[\w.-]+ = [\"'\[{\d]", first):
+        return "toml"
+    if re.match(r"(import|from) \w+|def \w+\(|class \w+[(:]|\"\"\"", first):
+        return "python"
+    return "yaml" if re.match(r"(---|[\w-]+:(\s|$))", first) else "shell"
+
+
+def _read_shell(reading: Reading, piece: Piece) -> None:
+    reading.shell(piece)
+
+
+def _read_plain_shell(reading: Reading, piece: Piece) -> None:
+    reading.shell(piece, powershell=False)
+
+
+def _read_powershell(reading: Reading, piece: Piece) -> None:
+    reading.shell(piece, frozenset({"powershell"}))
+
+
+def _read_make(reading: Reading, piece: Piece) -> None:
+    recipes = [line.cut(1, len(line.text)) for line in piece.lines() if line.text.startswith("\t")]
+    if recipes:
+        reading.shell(join(recipes), powershell=False)
+
+
+_READERS: dict[str, Callable[[Reading, Piece], None]] = {
+    "dockerfile": read_dockerfile,
+    "env": _read_plain_shell,
+    "json": lambda reading, piece: read_tables(reading, piece, toml=False),
+    "make": _read_make,
+    "notes": read_notes,
+    "powershell": _read_powershell,
+    "python": lambda reading, piece: read_python(reading, piece, "file"),
+    "shell": _read_shell,
+    "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
+    "yaml": read_yaml,
+}
+
+
+def read_document(name: str, text: str) -> Document:
+    """Return what a text sets, runs and names; the end of a line may be either system's."""
+    crlf = "\r\n" in text
+    text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text), crlf=crlf)
+    _READERS[document.kind](Reading(document), Piece.whole(text))
+    return document
+
+
+def lint_text(
+    name: str, text: str, rules: Iterable[Rule], versions: Mapping[str, str] | None = None, where: Where | None = None
+) -> tuple[Finding, ...]:
+    """Return what is wrong in a text, in the order of its lines.
+
+    Parameters
+    ----------
+    name
+        The file's name, which decides how the text is read.
+    versions
+        Distribution to version, as pinned by a target; what the text itself installs by `==` is known as well.
+    where
+        What is known of the machine.
+    """
+    document = read_document(name, text)
+    known = {**document.pins, **(versions or {})}
+    found: dict[tuple[str, int, int], Finding] = {}
+    for rule in rules:
+        for finding, begin in find(rule, document, known, where or Where()):
+            off = ignored(document.lines, finding.line) | ignored(document.lines, begin)
+            if not {rule.id, "all"} & off:
+                found.setdefault((rule.id, finding.line, finding.column), finding)
+    order = {severity: number for number, severity in enumerate(SEVERITIES)}
+    return tuple(sorted(found.values(), key=lambda one: (one.line, one.column, order[one.severity], one.rule)))

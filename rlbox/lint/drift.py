@@ -1,0 +1,107 @@
+"""Variables, flags, ports and commands that no longer work, or never did: the schema of `drift.toml`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from rlbox.spec.check import check_spec
+from rlbox.spec.kinds import Cover, Frozen, Line, Name
+from rlbox.target.target import Pattern
+
+TABLE = Path(__file__).with_name("drift.toml")
+Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
+Severity = Literal["error", "warning", "note"]
+State = Literal["works", "warns", "fails", "unknown"]
+
+
+def _range(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+Range = Annotated[str, AfterValidator(_range)]
+
+
+class Rule(Frozen):
+    """One defect, the versions that have it, and the form that works.
+
+    A rule is matched by its names and patterns, or, where that takes more, by the code named in `check`.
+    """
+
+    id: Name
+    kind: Kind
+    what: Line = Field(description="what is wrong; {name}, {value} and other fields of the finding are put in")
+    next: Line = Field(description="the form that works; the same fields are put in")
+    severity: Severity = "error"
+    names: tuple[Line, ...] = Field((), description="variables, or options, that have the defect")
+    value: Pattern = Field("", description="only with a value in which this is found")
+    command: Pattern = Field("", description="only for programs, or command lines, that begin with this")
+    needs: tuple[Pattern, ...] = Field((), description="only when the command line has each of these")
+    without: tuple[Pattern, ...] = Field((), description="only when the command line has none of these")
+    says: Pattern = Field("", description="only when the document has this, in prose and comments too")
+    platform: Literal["", "vast", "autodl"] = Field("", description="only for a target that is rented there")
+    region: Literal["", "cn"] = Field("", description="only for a target that stands there")
+    check: Annotated[str, StringConstraints(pattern=r"^[a-z_]*$")] = Field("", description="code that finds it")
+    renamed: dict[Line, Line] = Field({}, description="old name to new one")
+    package: Line = Field("", description="distribution whose version decides")
+    works: Range = Field("", description="versions in which it works; every other one has the defect")
+    warns: Range = Field("", description="versions in which it still works, but will not for long")
+    fails: Range = Field("", description="the only versions with the defect; nothing is said where none is known")
+    unknown: Severity | None = Field(None, description="severity where the version is not known")
+    covers: tuple[Cover, ...] = Field((), description="entries of the inventory of pits")
+    source: tuple[Line, ...] = Field(min_length=1)
+    dated: datetime.date
+
+    @model_validator(mode="after")
+    def _can_be_matched(self) -> Rule:
+        if not (self.check or self.names or self.command or self.renamed):
+            raise ValueError("give names, command, renamed or check: nothing would be found")
+        if bool(self.works or self.warns or self.fails) > bool(self.package):
+            raise ValueError("give package together with works, warns and fails")
+        return self
+
+    def state(self, versions: Mapping[str, str]) -> State:
+        """Return what the rule's package does in the versions at hand; `fails` for a rule without one."""
+        if not (self.works or self.warns or self.fails):
+            return "fails"
+        try:
+            version = Version(versions[self.package])
+        except (KeyError, InvalidVersion):
+            return "works" if self.fails else "unknown"
+        if self.fails:
+            return "fails" if SpecifierSet(self.fails).contains(version, prereleases=True) else "works"
+        if self.works and SpecifierSet(self.works).contains(version, prereleases=True):
+            return "works"
+        return "warns" if self.warns and SpecifierSet(self.warns).contains(version, prereleases=True) else "fails"
+
+
+class Drift(Frozen):
+    """The table."""
+
+    rule: tuple[Rule, ...]
+
+    @model_validator(mode="after")
+    def _ids_differ(self) -> Drift:
+        ids = [rule.id for rule in self.rule]
+        if twice := sorted({one for one in ids if ids.count(one) > 1}):
+            raise ValueError("\n".join(f"two rules have the id {one!r}" for one in twice))
+        return self
+
+
+@cache
+def load_drift() -> tuple[Rule, ...]:
+    """Return the shipped table."""
+    from rlbox.spec.load import load_toml
+
+    return check_spec(Drift, load_toml(TABLE), str(TABLE)).rule

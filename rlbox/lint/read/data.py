@@ -1,0 +1,224 @@
+"""Fill a document from TOML, JSON and YAML: variables, commands, images and patterns among their keys and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlbox.lint.read.python import read_python
+from rlbox.lint.read.reading import PIN, Reading
+from rlbox.lint.read.text import Piece
+from rlbox.lint.read.words import Word
+
+_COMMANDS = {
+    "command",
+    "commands",
+    "cmd",
+    "run",
+    "args",
+    "argv",
+    "entrypoint",
+    "script",
+    "setup",
+    "before_script",
+    "exec",
+}
+_COMMANDS |= {
+    "after_script",
+    "onstart",
+    "on_start",
+    "onstart_cmd",
+    "shell",
+    "bash",
+    "plot",
+    "postStart",
+    "start",
+    "test",
+}
+_ENDINGS = ("_command", "_commands", "_cmd", "_script", "Command", "Commands", "Script")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH")
+_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_TOKEN = re.compile(
+    r'(?P<long>"""(?:[^"\\]|\\.|"(?!""))*"""|\'\'\'(?:[^\']|\'(?!\'\'))*\'\'\')'
+    r'|(?P<string>"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\')'
+    r"|(?P<comment>#[^\n]*)|(?P<mark>[=:,\[\]{}\n])|(?P<bare>[^\s=:,\[\]{}\"'#]+)",
+    re.DOTALL,
+)
+_DEEPEST = 40  # keys on the way to a value
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+@dataclass
+class _Box:
+    """A table (with the keys that lead to it) or a list (with its items) that is open."""
+
+    path: tuple[str, ...]
+    is_list: bool
+    items: list[Word] = field(default_factory=list)
+
+
+def _is_command(key: str) -> bool:
+    """Whether a key names what is run: `command`, `head_start_ray_commands`, `preStopCommand`."""
+    return key in _COMMANDS or key.endswith(_ENDINGS)
+
+
+class Facts:
+    """Takes keys and values of any format and tells the document what they mean."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self._name: tuple[tuple[str, ...], str] = ((), "")
+
+    def scalar(self, path: Sequence[str], word: Word) -> None:
+        """Take one value; `path` are the keys that lead to it."""
+        document, key, value = self.reading.document, path[-1] if path else "", word.value
+        above = path[-2] if len(path) > 1 else ""
+        if _VARIABLE.fullmatch(key):
+            self.reading.set(key, value, word.start, "data")
+        elif _is_command(key) or key.endswith((".sh", ".bash")):
+            self.reading.shell(word.piece, _within(path))
+            return
+        elif key.endswith(".py"):
+            read_python(self.reading, word.piece, "file")
+        elif key == "image" and re.search(r"[/:]", value):
+            self.reading.image(value, word.start)
+        elif key == "pattern":
+            document.patterns.append(word)
+            return
+        elif key == "privileged" and value == "true":
+            document.flags.append((key, word.start))
+        if above == "ports":
+            document.names.note(f"port.{key}", value, word.start)
+            self.reading.set(f"ports.{key}", value, word.start, "data")
+        elif key == "default":
+            document.names.note(f"param.{above}", value, word.start)
+        self._pair(tuple(path[:-1]), key, word)
+        document.strings.append(word)
+
+    def _pair(self, above: tuple[str, ...], key: str, word: Word) -> None:
+        """Take `name: X` with `value: Y`, as Kubernetes writes variables."""
+        if key == "name":
+            self._name = (above, word.value)
+        elif key == "value" and self._name[0] == above and _VARIABLE.fullmatch(self._name[1]):
+            self.reading.set(self._name[1], word.value, word.start, "data")
+
+    def array(self, path: Sequence[str], words: list[Word]) -> None:
+        """Take a list of texts."""
+        key = path[-1] if path else ""
+        document = self.reading.document
+        if _is_command(key) and words:
+            if any(re.search(r"\s", word.value) for word in words[:1]):
+                for word in words:
+                    self.reading.shell(word.piece)
+            else:
+                self.reading.argv(words, _within(path))
+        for word in words:
+            if key in ("env", "environment", "envs") and (hit := _PAIR.fullmatch(word.value)):
+                self.reading.set(hit.group(1), hit.group(2), word.start, "data")
+            if hit := PIN.match(word.value):
+                document.pins[hit.group(1)] = hit.group(2)
+        document.strings.extend(words)
+
+
+def _within(path: Sequence[str]) -> frozenset[str]:
+    """Return `entry` for the command of a service, which runs for as long as it does."""
+    return frozenset({"entry"}) if "services" in path else frozenset()
+
+
+def read_tables(reading: Reading, piece: Piece, toml: bool) -> None:
+    """Read TOML, or JSON, as far as it goes."""
+    _Tables(Facts(reading), piece, toml).read()
+
+
+def read_flow(facts: Facts, path: tuple[str, ...], piece: Piece) -> None:
+    """Read a `[…]` or `{…}` of YAML that is the value of `path`."""
+    tables = _Tables(facts, piece, toml=False)
+    tables.key, tables.boxes = [path[-1]] if path else [], [_Box(path[:-1], is_list=False)]
+    tables.ready = bool(path)
+    tables.read()
+
+
+class _Tables:
+    """Walks over the tokens of TOML or JSON with the open tables and lists on a stack."""
+
+    def __init__(self, facts: Facts, piece: Piece, toml: bool) -> None:
+        self.facts, self.piece, self.toml = facts, piece, toml
+        self.boxes = [_Box((), is_list=False)]
+        self.key: list[str] = []
+        self.ready = False  # the next token is the value of `key`
+        self.fresh = True  # a line of TOML begins
+
+    def read(self) -> None:
+        for hit in _TOKEN.finditer(self.piece.text):
+            if hit["comment"]:
+                continue
+            if hit["mark"]:
+                self._mark(hit)
+            else:
+                self._text(hit)
+            self.fresh = hit["mark"] == "\n"
+
+    def _mark(self, hit: re.Match[str]) -> None:
+        mark, box = hit["mark"], self.boxes[-1]
+        if mark == "[" and self.toml and self.fresh and len(self.boxes) == 1 and not self.ready:
+            end = self.piece.text.find("]", hit.start())
+            line = self.piece.text[hit.start() : end if end > 0 else len(self.piece.text)]
+            box.path = (
+                tuple(part.strip().strip("\"'") for part in line.strip("[ ").split(".")) if "\n" not in line else ()
+            )
+        elif mark in "=:" and not box.is_list:
+            self.ready = bool(self.key)
+        elif mark in "[{":
+            deeper = not box.is_list and len(box.path) < _DEEPEST
+            path = (*box.path, *self.key[-1:]) if deeper else box.path
+            self.boxes.append(_Box(path, is_list=mark == "["))
+            self._forget()
+        elif mark in "]}" and len(self.boxes) > 1:
+            self.boxes.pop()
+            if box.is_list:
+                self.facts.array(box.path, box.items)
+            self._forget()
+        elif mark == "," or (mark == "\n" and self.toml and len(self.boxes) == 1):
+            self._forget()
+
+    def _forget(self) -> None:
+        self.key, self.ready = [], False
+
+    def _text(self, hit: re.Match[str]) -> None:
+        word, box = _word(self.piece, hit), self.boxes[-1]
+        if box.is_list:
+            box.items.append(word)
+        elif self.ready:
+            self.facts.scalar((*box.path, *self.key), word)
+            self._forget()
+        elif hit["bare"] and self.toml:
+            self.key += [part for part in word.value.split(".") if part]
+        else:
+            self.key.append(word.value)
+
+
+def _word(piece: Piece, hit: re.Match[str]) -> Word:
+    """Return the text of a token without its quotes and escapes."""
+    text, start = hit.group(), hit.start()
+    quotes = 3 if hit["long"] else 1 if hit["string"] else 0
+    inner = piece.cut(start + quotes, start + len(text) - quotes)
+    return unescape(inner, "d" if quotes and text[0] == '"' else "s" if quotes else "p")
+
+
+def unescape(piece: Piece, mask: str) -> Word:
+    """Return a text as a word; in double quotes a backslash escapes."""
+    if mask != "d" or "\\" not in piece.text:
+        return Word(piece.text, mask * len(piece.text), piece.at)
+    value: list[str] = []
+    at: list[int] = []
+    i = 0
+    while i < len(piece.text):
+        char, here = piece.text[i], piece.at[i]
+        if char == "\\" and i + 1 < len(piece.text):
+            i += 1
+            char = _ESCAPES.get(piece.text[i], piece.text[i])
+        value.append(char)
+        at.append(here)
+        i += 1
+    return Word("".join(value), mask * len(value), [*at, piece.at[-1]])

@@ -1,0 +1,200 @@
+"""Fill a document from notes (Markdown, plain text): fenced commands, tables of settings, commands in the prose."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+from rlbox.lint.read.data import read_tables
+from rlbox.lint.read.dockerfile import read_dockerfile
+from rlbox.lint.read.python import read_python
+from rlbox.lint.read.reading import Reading
+from rlbox.lint.read.text import Piece, join
+from rlbox.lint.read.yaml import read_yaml
+
+_LONGEST = 2_000  # characters of a line of prose; a longer one is data
+_FENCE = re.compile(r"(?P<margin>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?[.]?(?P<language>[\w+#.-]*)")
+_SHELL = {"bash", "sh", "shell", "zsh", "ksh", "fish", "shellscript", "env", "dotenv", "slurm"}
+_CONSOLE = {"console", "shell-session", "sh-session", "terminal", "session", "bash-session"}
+_POWERSHELL = {"powershell", "ps1", "pwsh", "ps", "posh"}
+_PROMPT = re.compile(r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+[:~/\w.-]*)?[$%][ \t]+")
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)(?P<text>[^`\n]+)\1(?!`)")
+_PROGRAM = re.compile(
+    r"(?:sudo |(?:[A-Z][A-Z0-9_]*=\S* )+)?(?:ray|python3?|pip3?|uv|conda|mamba|docker|podman|torchrun|deepspeed"
+    r"|accelerate|vllm|bash|sh|source|export|curl|wget|ssh|scp|rsync|pkill|killall|kill|grep|tail|cat|cd|ls|ln|cp|mv|rm|du|tmux|git"
+    r"|apt|apt-get|huggingface-cli|hf|wandb|vastai|env|ps|srun|sbatch|kubectl|ulimit|nvidia-smi|watch|make|unset|set"
+    r"|[a-z]+:)[ \t]+\S"
+)
+_EXPORT = re.compile(r"(?:export[ \t]+|ENV[ \t]+|-e[ \t]+)?[A-Z][A-Z0-9]*_\w+=\S")
+# A sentence that begins with a program's name is none of its commands.
+_SENTENCE = re.compile(
+    r"[.。，,;:；：!?！？]$|(?:^|\s)(?:is|are|was|the|a|an|of|to|not|does|do|will|can|must|should|when|which|that|with|for"
+    r"|and|or|on|by|has|have|it|this|you|your|no|only|never|before|after)(?:\s|$)|[一-鿿]"
+)
+# What a sentence warns of is not what it recommends.
+_WARNED = re.compile(
+    r"\b(?:not|never|no longer|don't|doesn't|isn't|instead|avoid|wrong|deprecated|removed|renamed|replaced|obsolete"
+    r"|fails?|broken|invalid|unset|ignored?|rather than|bad|error|was|were|used to|without|forbidden|pitfall)\b"
+    r"|n't\b|->|→|✗|❌"
+    r"|不|勿|禁|废|弃|改用|改为|替代|错误|无效|避免|不再|报错|失败",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"参数|变量|parameter|variable|\benv|setting|option|名称|\bname\b", re.IGNORECASE)
+_GIVEN = re.compile(r"值|默认|推荐|建议|调优|设置|value|default|recommend|tune|set to", re.IGNORECASE)
+_IMAGED = re.compile(r"镜像|\bimage\b", re.IGNORECASE)
+_IMAGE = re.compile(r"[a-z0-9][\w.-]*(?:[/:][\w.-]+)*/[\w.-]+:[\w.-]+")
+_NAME = re.compile(r"[A-Z][A-Z0-9]*_\w+")
+PROSE = frozenset({"prose"})
+_READERS: dict[str, Callable[[Reading, Piece], None]] = {
+    "dockerfile": read_dockerfile,
+    "docker": read_dockerfile,
+    "yaml": read_yaml,
+    "yml": read_yaml,
+    "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
+    "json": lambda reading, piece: read_tables(reading, piece, toml=False),
+    "python": lambda reading, piece: read_python(reading, piece, "file"),
+    "python3": lambda reading, piece: read_python(reading, piece, "file"),
+    "py": lambda reading, piece: read_python(reading, piece, "file"),
+}
+
+
+def read_notes(reading: Reading, piece: Piece) -> None:
+    """Read notes: what stands in fences by its language, and what the prose around them sets or runs."""
+    lines = piece.lines()
+    i = 0
+    while i < len(lines):
+        hit = _FENCE.match(lines[i].text)
+        if hit is None:
+            i = _prose(reading, lines, i)
+            continue
+        body: list[Piece] = []
+        i += 1
+        closing = re.compile(rf"[ \t>]*{re.escape(hit['fence'][0])}{{{len(hit['fence'])},}}[ \t]*$")
+        while i < len(lines) and not closing.match(lines[i].text.rstrip("\n")):
+            body.append(_without(lines[i], hit["margin"]))
+            i += 1
+        i += 1
+        if body:
+            _fenced(reading, body, hit["language"].lower())
+
+
+def _without(line: Piece, margin: str) -> Piece:
+    """Return a line without the margin that its fence has: indentation, or the marks of a quotation."""
+    if line.text.startswith(margin):
+        return line.cut(len(margin), len(line.text))
+    quoted = re.match(r"[ \t>]*", line.text) if ">" in margin else None
+    return line.cut(quoted.end(), len(line.text)) if quoted else line
+
+
+def _fenced(reading: Reading, body: list[Piece], language: str) -> None:
+    if language in _READERS:
+        _READERS[language](reading, join(body))
+    elif language in _POWERSHELL:
+        reading.shell(join(body), frozenset({"powershell"}))
+    elif language in _SHELL or language in _CONSOLE:
+        prompted = [line for line in body if _prompt(line.text)]
+        reading.shell(join(_typed(body)) if prompted else join(body))
+    elif not language or language in ("text", "txt", "plaintext"):
+        _loose(reading, body)
+
+
+def _prompt(text: str) -> re.Match[str] | None:
+    return _PROMPT.match(text[:200])
+
+
+def _typed(body: list[Piece]) -> list[Piece]:
+    """Return what was typed at prompts, lines that continue it included."""
+    taken: list[Piece] = []
+    continued = False
+    for line in body:
+        hit = _prompt(line.text)
+        if hit or continued:
+            taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
+            continued = line.text.rstrip().endswith("\\")
+    return taken
+
+
+def _loose(reading: Reading, body: list[Piece]) -> None:
+    """Read a fence that names no language: the lines of it that are commands, and images that stand alone."""
+    taken: list[Piece] = []
+    continued = False
+    for line in body:
+        text = line.text.strip()
+        if continued or looks_typed(text):
+            hit = _prompt(line.text)
+            taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
+            continued = text.endswith("\\")
+        elif _IMAGE.fullmatch(text):
+            reading.image(text, line.at[line.text.index(text)])
+    if taken:
+        reading.shell(join(taken))
+
+
+def looks_typed(text: str) -> bool:
+    """Whether a line or a span of a text is a command or a setting rather than words about one."""
+    hit = _prompt(text)
+    text = text[hit.end() :] if hit else text
+    if _EXPORT.match(text):
+        return not _SENTENCE.search(text)
+    return bool(_PROGRAM.match(text)) and not _SENTENCE.search(text.partition(" #")[0])
+
+
+def _prose(reading: Reading, lines: list[Piece], i: int) -> int:
+    """Read what stands outside fences from line `i` on; return the number of the line to go on with."""
+    line = lines[i]
+    if (
+        line.text.lstrip(" >").startswith("|")
+        and i + 1 < len(lines)
+        and re.match(r"[ >]*\|?[ :|-]*-[ :|-]*$", lines[i + 1].text[:_LONGEST])
+    ):
+        return _table(reading, lines, i)
+    text = line.text.strip()
+    margin = len(line.text) - len(line.text.lstrip())
+    typed = _prompt(line.text) or text.startswith("export ") or margin >= 4 or _EXPORT.match(text)
+    if typed and looks_typed(text):
+        end = i + 1
+        while end < len(lines) and lines[end - 1].text.rstrip().endswith("\\"):
+            end += 1
+        prompt = _prompt(line.text)
+        first = line.cut(prompt.end(), len(line.text)) if prompt else line
+        reading.shell(join([first, *lines[i + 1 : end]]), PROSE)
+        return end
+    if not text.startswith("#") and not _WARNED.search(_SPAN.sub("", line.text)):
+        for hit in _SPAN.finditer(line.text):
+            if looks_typed(hit["text"].strip()):
+                reading.shell(line.cut(hit.start("text"), hit.end("text")), PROSE)
+    return i + 1
+
+
+def _table(reading: Reading, lines: list[Piece], i: int) -> int:
+    """Read a table whose head says that its rows give parameters and values, or images."""
+    head = [cell.text for cell in _cells(lines[i])]
+    named = bool(head) and bool(_NAMED.search(head[0])) and any(_GIVEN.search(cell) for cell in head[1:])
+    imaged = [number for number, cell in enumerate(head) if _IMAGED.search(cell)]
+    i += 2
+    while i < len(lines) and lines[i].text.lstrip(" >").startswith("|"):
+        cells = _cells(lines[i])
+        for number, cell in enumerate(cells):
+            span = _SPAN.search(cell.text)
+            if span and _IMAGE.fullmatch(span["text"]) and (number in imaged or (named and number == 1)):
+                reading.image(span["text"], cell.at[span.start("text")], PROSE)
+        span = _SPAN.fullmatch(cells[0].text.strip("* ")) if cells and named else None
+        if span and _NAME.fullmatch(span["text"]) and not _WARNED.search(lines[i].text):
+            reading.block += 1
+            start = cells[0].at[cells[0].text.index(span["text"])]
+            reading.set(span["text"], _value(cells[1:]), start, "table", PROSE)
+        i += 1
+    return i
+
+
+def _value(cells: list[Piece]) -> str:
+    text = cells[0].text.strip() if cells else ""
+    span = _SPAN.search(text)
+    return span["text"] if span else text
+
+
+def _cells(line: Piece) -> list[Piece]:
+    """Return the cells of a row."""
+    marks = [hit.start() for hit in re.finditer(r"(?<!\\)\|", line.text)]
+    return [line.cut(start + 1, end) for start, end in itertools.pairwise(marks)]

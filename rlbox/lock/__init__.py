@@ -1,0 +1,1 @@
+"""Pin apt packages, Python packages, git trees and files."""

@@ -1,0 +1,93 @@
+"""Drive uv: resolve a target's packages for its lock."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rlbox.errors import WorkFailed
+from rlbox.lock.resolve import PINS, PYLOCK, Inputs, Resolution, Upgrade, chosen_files, plan_compile
+from rlbox.machine.act.command import check_command
+from rlbox.machine.act.uv import find_uv
+from rlbox.sources.settings import SourcePlan
+from rlbox.target.target import Target
+from rlbox.values import Command
+
+_SIZES_AT_ONCE = 16
+
+
+def resolve(
+    target: Target,
+    inputs: Inputs,
+    sources: SourcePlan,
+    ca_bundle: str,
+    upgrade: Upgrade,
+    known_sizes: Mapping[str, int],
+) -> Resolution:
+    """Resolve one set of packages with uv for the target's interpreter and platform.
+
+    Parameters
+    ----------
+    known_sizes
+        sha256 to bytes, from the lock before: those files need not be asked about.
+
+    Raises
+    ------
+    WorkFailed
+        uv finds no solution (quoted), or an index does not say how large a file is.
+    """
+    trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+    what = f"uv finds no set of packages for the {inputs.name} of target {target.name}"
+    with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as folder:
+        for name, text in inputs.files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        for command in plan_compile(target, inputs, find_uv(), sources, folder, upgrade):
+            env = {**command.env, **trust}
+            check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
+        pins = Path(folder, PINS).read_text(encoding="utf-8")
+        files = _parse_toml(Path(folder, PYLOCK).read_text(encoding="utf-8"))
+    asked = {sha: url for sha, url in chosen_files(target, files).items() if sha not in known_sizes}
+    return Resolution(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    found: dict[str, Any] = tomllib.loads(text)
+    return found
+
+
+def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
+    """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
+    import ssl
+
+    import httpx
+
+    context = ssl.create_default_context(cafile=ca_bundle or None)
+    limits = httpx.Limits(max_connections=_SIZES_AT_ONCE)
+    with httpx.Client(verify=context, follow_redirects=True, timeout=30, limits=limits) as client:
+
+        def size(url: str) -> int:
+            parts = urlsplit(url)
+            if parts.scheme in ("", "file"):
+                return Path(unquote(parts.path)).stat().st_size
+            for _ in range(3):
+                try:
+                    answer = client.head(url)
+                    answer.raise_for_status()
+                    return int(answer.headers["content-length"])
+                except (httpx.TransportError, KeyError):
+                    continue
+                except httpx.HTTPStatusError as error:
+                    raise WorkFailed(f"{url}: the server answered {error.response.status_code}") from error
+            raise WorkFailed(f"{url}: the server does not say how large the file is", next_step="try again later")
+
+        with ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+            return dict(zip(urls, pool.map(size, urls.values()), strict=True))

@@ -1,0 +1,1 @@
+"""Cut, mask, date, follow and search growing logs; rates and steps in them."""

@@ -1,0 +1,279 @@
+"""Cut the bytes of a growing log into lines as a reader of the terminal would have seen them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from rlbox.logs.terminal import clean_bytes, shows
+from rlbox.logs.terminal import clean_text as clean_text
+
+LINE_LIMIT = 64 * 1024
+"""Bytes of one line that are looked at; the rest of a longer one is dropped, so that memory stays flat."""
+
+_FEED = ord("\n")
+_SAMPLE = 1 << 14
+_MANY = 8
+"""Carriage returns in the first 16 KiB of a block that make it worth a pass of its own to take the idle ones out."""
+
+_RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
+_RAY_REPEAT = re.compile(r"\[repeated (\d+)x across cluster\]")
+_RAY_NEXT = re.compile(r"(?<=\S)(?=\([A-Za-z_][\w.:-]* pid=\d+[^()]*\) )")
+_RANK = re.compile(r"^\s*(?:\[(?:rank|default) ?\d+\]:?|\[\d+,\d+\]<std(?:err|out)>:?|\d{1,4}: )\s?")
+_BAR = re.compile(r"^.{0,200}?\d{1,3}%\|[^|]*\|[^\[]*\[[^\]]*\]\s*(?=\S)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a log, colours removed; `number` counts from 1 and lines end at line feeds only."""
+
+    number: int
+    text: str
+
+    @property
+    def bare(self) -> str:
+        """The text without what Ray puts around it."""
+        return bare_text(self.text)
+
+
+class Texts(Sequence[str]):
+    """The lines of one block; a line becomes text only when it is asked for.
+
+    `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
+    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `past` are the overwritten
+    states of progress bars, each with the index of its line; that is the number of lines for the one that has not ended
+    yet.
+    """
+
+    def __init__(self, joined: bytes, count: int, past: tuple[tuple[int, bytes], ...] = ()) -> None:
+        self.joined = joined
+        self.past = past
+        self.hits: Sequence[int] | None = None
+        self._count = count
+
+    @functools.cached_property
+    def _rows(self) -> list[bytes]:
+        return self.joined.split(b"\n") if self._count else []
+
+    @property
+    def past_joined(self) -> bytes:
+        """The states of `past` joined by line feeds, as UTF-8."""
+        return clean_bytes(b"\n".join(state for _, state in self.past))
+
+    @property
+    def last(self) -> str:
+        """The last line, which costs less than to ask for it by its index; empty when there is none."""
+        return self.joined[self.joined.rfind(b"\n") + 1 :].decode("utf-8", "replace")
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [row.decode("utf-8", "replace") for row in self._rows[index]]
+        if self._count and index in (-1, self._count - 1):
+            return self.last
+        return self._rows[index].decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.joined.decode("utf-8", "replace").split("\n") if self._count else ())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __radd__(self, other: list[str]) -> list[str]:
+        return [*other, *self]
+
+
+def block_of(texts: Sequence[str]) -> Texts:
+    """Return lines as one block; what `LineCutter` gave is one already."""
+    if isinstance(texts, Texts):
+        return texts
+    return Texts("\n".join(texts).encode("utf-8", "replace"), len(texts))
+
+
+def joined(texts: Sequence[str]) -> bytes:
+    """Return the lines joined by line feeds as UTF-8, which RE2 reads in one pass; made once for a block."""
+    return block_of(texts).joined
+
+
+class LineCutter:
+    """Turns chunks, cut anywhere, into lines; the same bytes give the same lines however they were cut.
+
+    A progress bar that rewrites its line with carriage returns counts as one line, in its last state that is not
+    blank. Bytes that are not UTF-8 become U+FFFD. `number` is how many lines have ended so far.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._current = bytearray()
+        self._shown = b""
+        self._visible = False
+        self._past: list[tuple[int, bytes]] = []
+
+    @property
+    def unfinished(self) -> str:
+        """The line that has not ended yet, as it is shown now."""
+        shown = bytes(self._current) if shows(bytes(self._current)) else self._shown
+        return clean_bytes(shown).decode("utf-8", "replace")
+
+    def feed(self, data: bytes) -> Texts:
+        """Take the next bytes of the log; return the lines that ended in them, the last one being line `number`."""
+        first, end = self.number, data.rfind(b"\n")
+        if end < 0:
+            self._grow(data)
+            return Texts(b"", 0, self._take_past(first))
+        text = (
+            self._cut(b"".join((self._current, memoryview(data)[:end])))
+            if not self._shown
+            else self._finish(data[:end])
+        )
+        self._current.clear()
+        self._grow(data[end + 1 :])
+        return Texts(text, self.number - first, self._take_past(first))
+
+    def feed_lines(self, data: bytes) -> Iterator[Line]:
+        """Take the next bytes of the log; return the lines that ended in them with their numbers."""
+        first = self.number + 1
+        texts = self.feed(data)
+        return (Line(number=number, text=text) for number, text in enumerate(texts, start=first))
+
+    def close(self) -> Texts:
+        """Return the last line when the log ended without a line feed."""
+        if not self._current and not self._shown:
+            return Texts(b"", 0)
+        first = self.number
+        text = self._end_line()
+        return Texts(text, 1, self._take_past(first))
+
+    def _finish(self, body: bytes) -> bytes:
+        """Return whole lines as they are shown; the first ends one that a progress bar was rewriting."""
+        head, found, rest = body.partition(b"\n")
+        self._grow(head)
+        text = self._end_line()
+        return b"%s\n%s" % (text, self._cut(rest)) if found else text
+
+    def _cut(self, body: bytes) -> bytes:
+        """Return whole lines as they are shown; only those that were rewritten or are too long are looked at singly."""
+        if body.count(b"\r", 0, _SAMPLE) > _MANY:  # at the ends of lines, mostly, where they change nothing
+            body = body.replace(b"\r\n", b"\n").removesuffix(b"\r").replace(b"\n\r", b"\n").removeprefix(b"\r")
+        first = self.number
+        if _has_long_line(body):
+            body = b"\n".join(self._last_state(line, first + n) for n, line in enumerate(body.split(b"\n")))
+        elif b"\r" in body:
+            body = b"".join(self._settle(body))
+        self.number = first + body.count(b"\n") + 1
+        return clean_bytes(body)
+
+    def _settle(self, body: bytes) -> Iterator[bytes]:
+        """Yield the parts of lines, rewritten ones in their last state."""
+        at = counted = 0
+        number = self.number
+        while (found := body.find(b"\r", at)) >= 0:
+            if not found or body[found - 1] == _FEED or body[found + 1 : found + 2] in (b"\n", b""):
+                yield body[at:found]  # at the end of a line it changes nothing
+                at = found + 1
+                continue
+            begin = body.rfind(b"\n", at, found) + 1 or at
+            end = body.find(b"\n", found)
+            end = len(body) if end < 0 else end
+            number += body.count(b"\n", counted, begin)
+            counted = begin
+            yield body[at:begin]
+            yield self._last_state(body[begin:end], number)
+            at = end
+        yield body[at:]
+
+    def _last_state(self, line: bytes, number: int) -> bytes:
+        if b"\r" in line:
+            self.number = number
+            for state in line.split(b"\r"):
+                self._show(state[:LINE_LIMIT])
+            line, self._shown, self._visible = self._shown, b"", False
+        return line[:LINE_LIMIT]
+
+    def _grow(self, part: bytes) -> None:
+        if b"\r" in part:
+            *past, part = part.split(b"\r")
+            for state in past:
+                self._append(state)
+                self._show(bytes(self._current))
+                self._current.clear()
+        self._append(part)
+
+    def _append(self, data: bytes) -> None:
+        room = LINE_LIMIT - len(self._current)
+        if room > 0:
+            self._current += data[:room]
+
+    def _show(self, state: bytes) -> None:
+        """Take the next state of a line; a blank one only moves the cursor."""
+        if shows(state):
+            if self._visible:
+                self._past.append((self.number, self._shown))
+            self._shown, self._visible = state, True
+        elif state and not self._visible:
+            self._shown = state
+
+    def _end_line(self) -> bytes:
+        self._show(bytes(self._current))
+        seen, self._shown, self._visible = self._shown, b"", False
+        self._current.clear()
+        self.number += 1
+        return clean_bytes(seen)
+
+    def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
+        if not self._past:
+            return ()
+        past, self._past = self._past, []
+        return tuple((number - first, state) for number, state in past)
+
+
+def _has_long_line(body: bytes) -> bool:
+    start = 0
+    while len(body) - start > LINE_LIMIT:
+        end = body.rfind(b"\n", start, start + LINE_LIMIT + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
+
+
+def bare_text(text: str) -> str:
+    """Return a line without what Ray puts around a worker's: `(TaskRunner pid=12) ` and `[repeated 3x …]`."""
+    if "[repeated " in text and (found := _RAY_REPEAT.search(text)):
+        text = text[: found.start()].rstrip()
+    return _RAY_ACTOR.sub("", text) if "pid=" in text else text
+
+
+def repeats(text: str) -> int:
+    """Return how many lines this one stands for: Ray prints one of many alike with `[repeated 12x across cluster]`."""
+    found = _RAY_REPEAT.search(text) if "[repeated " in text else None
+    return int(found.group(1)) if found else 1
+
+
+def views(text: str) -> list[str]:
+    """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
+
+    Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was
+    torn without such a mark cannot be put together again.
+    """
+    found = [text]
+    if "pid=" in text:
+        parts = _RAY_NEXT.split(text)
+        found += [bare_text(part) for part in parts] if len(parts) > 1 else []
+    if "pid=" in text or "[repeated " in text:
+        found.append(bare_text(text))
+    found += [_RANK.sub("", way) for way in found if way[:1] in "[0123456789"]
+    if "%|" in text:
+        found += [_BAR.sub("", way) for way in found]
+    return list(dict.fromkeys(found))

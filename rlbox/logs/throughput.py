@@ -1,0 +1,250 @@
+"""Progress, rates and metrics as the lines of known trainers and servers tell them. Pure: text in, values out.
+
+Known: verl (`step:12 - actor/pg_loss:0.1 - …`), slime and Megatron-LM (`rollout 3: {…}`, `perf 3: {…}`, `iteration
+10/ 100 | … | lm loss: …`), OpenRLHF (`Global step 4: {…}`), TRL and the Hugging Face trainer (`{'loss': 0.69, …}`),
+vLLM and SGLang (`generation throughput: 104.5 tokens/s`), tqdm bars, and `step 12 loss 0.5`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rlbox.logs.lines import bare_text, clean_text
+
+if TYPE_CHECKING:
+    import re2
+
+LINE_LIMIT = 16 * 1024
+"""Characters of a line that are looked at: the longest line that tells of progress has about 6000."""
+
+_CANDIDATE = (
+    rb"(?i)step:\d+ - |tokens?/s|\d(?:s/it|it/s)|iteration +\d+/|'[\w/.@ -]{1,80}': '?[-+]?[\d.]"
+    rb"|step[ =:]+\d+[^\n]*(?:loss|reward)|(?:samples|steps|tokens)(?:/s|_per_second|_per_sec)|\d%\|"
+)
+"""What a line must hold to be worth a look, so that the text of a log is searched once, not line by line."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_VERL = re.compile(r"\bstep:(\d+) - (.*)")
+_DICT_PAIR = re.compile(rf"['\"]([\w/.@ +-]{{1,80}})['\"]: ['\"]?(?:np\.float\d+\()?({_NUMBER})\b")
+_DICT_HEAD = re.compile(r"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d+)\s*:?\s*$")
+_MEGATRON = re.compile(r"\biteration +(\d+)/ *(\d+) \|(.*)")
+_SERVER = re.compile(rf"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: ({_NUMBER})")
+_BAR = re.compile(rf"\d{{1,3}}%\|[^|]*\|\s*(\d+)/(\d+) \[[^\],]*(?:,\s*(?:({_NUMBER})|\?)(s/it|it/s))?")
+_BAR_PAIR = re.compile(rf"([A-Za-z][\w/.]{{0,60}})=({_NUMBER})")
+_NO_STEPS = re.compile(r"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil")
+"""Words before a bar that counts something else than steps."""
+_PLAIN = re.compile(r"\b[Ss]tep[ =:]+(\d+)(?:/(\d+))?\b(.*)")
+_PLAIN_PAIR = re.compile(rf"\b([A-Za-z][\w/.]{{0,60}})[ =:]{{1,3}}({_NUMBER})(?=[\s,;|]|$)")
+_PER_S = re.compile(rf"({_NUMBER})\s*(tokens?|samples|steps)/s(?:ec)?\b")
+_VALUE = re.compile(_NUMBER)
+
+_RATES = {
+    "perf/throughput": "tokens/s per GPU",
+    "perf/tokens_per_gpu_per_sec": "tokens/s per GPU",
+    "tokens_per_gpu_per_sec": "tokens/s per GPU",
+    "train_tokens_per_second": "tokens/s",
+    "train_samples_per_second": "samples/s",
+    "train_steps_per_second": "steps/s",
+    "tokens_per_second": "tokens/s",
+    "samples_per_second": "samples/s",
+    "steps_per_second": "steps/s",
+}
+_STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "timing/step_total", "perf/step_time")
+_STEP_NAMES = ("training/global_step", "global_step", "step", "train/step", "rollout/step")
+
+_RANKS = (
+    re.compile(r"(?:^|/)(?:lm |train_|policy_|pg_|actor_)?loss$"),
+    re.compile(r"(?:^|/)(?:mean_|raw_)?rewards?(?:/mean)?$|critic/(?:score|rewards)/mean$|/test_score$|success_rate$"),
+    re.compile(r"loss(?! scale)|reward|accuracy|score"),
+    re.compile(r"kl$|kl_loss|entropy|grad[_ ]norm"),
+)
+REST = len(_RANKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one line tells: `step` of `total` (0: not said), `rates` by unit (`tokens/s`), and `metrics` by name."""
+
+    step: int | None = None
+    total: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_progress(line: str) -> Reading | None:
+    """Return what a line of a log tells of progress; None when it tells nothing."""
+    text = bare_text(clean_text(line[:LINE_LIMIT]))
+    for read in (_verl, _megatron, _server, _dict, _bar, _plain):
+        if found := read(text):
+            return found
+    return None
+
+
+def find_candidates(block: bytes) -> list[tuple[int, bytes]]:
+    """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
+
+    The block is searched as a whole; no code runs per line.
+    """
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    while match := _candidates().search(block, at):
+        start = block.rfind(b"\n", 0, match.start()) + 1
+        end = block.find(b"\n", match.end())
+        end = len(block) if end < 0 else end
+        found.append((start, block[start:end]))
+        at = end + 1
+        if at >= len(block):
+            break
+    return found
+
+
+def read_record(record: object) -> Reading | None:
+    """Return what a row of `metrics.jsonl` tells; None for one that is torn or holds no number.
+
+    `step`, else `rollout` or `iteration`, is its step; names that hold text (`stage`) are left out.
+    """
+    if not isinstance(record, Mapping):
+        return None
+    numbers = {str(k): float(v) for k, v in record.items() if _is_number(v)}
+    step = next((int(numbers.pop(name)) for name in ("step", "rollout", "iteration") if name in numbers), None)
+    return Reading(step=step, metrics=numbers) if numbers else None
+
+
+def latest(readings: Iterable[Reading]) -> Reading:
+    """Return all that readings, oldest first, tell together: of each name the last value."""
+    step, total = None, 0
+    rates: dict[str, float] = {}
+    metrics: dict[str, float] = {}
+    for reading in readings:
+        step = reading.step if reading.step is not None else step
+        total = reading.total or total
+        rates |= reading.rates
+        metrics |= reading.metrics
+    return Reading(step=step, total=total if step is None or total >= step else 0, rates=rates, metrics=metrics)
+
+
+def eta_s(reading: Reading) -> float | None:
+    """Return how many seconds the steps that are left take at the present rate; None where that is not known."""
+    rate = reading.rates.get("steps/s", 0.0)
+    if not reading.total or reading.step is None or rate <= 0:
+        return None
+    return max(0, reading.total - reading.step) / rate
+
+
+def main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
+    """Return the few metrics that a person looks at first: losses and rewards, then what keeps a run healthy."""
+    ranked = sorted(metrics, key=lambda name: (metric_rank(name), len(name), name))
+    return {name: metrics[name] for name in ranked[:limit] if metric_rank(name) < REST}
+
+
+def metric_rank(name: str) -> int:
+    """Return how early a person wants to see a metric: 0 losses, 1 rewards, 2 and 3 what is near them, then `REST`."""
+    return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), REST)
+
+
+def _verl(text: str) -> Reading | None:
+    found = _VERL.search(text)
+    if not found:
+        return None
+    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - ")))
+
+
+def _megatron(text: str) -> Reading | None:
+    found = _MEGATRON.search(text)
+    if not found:
+        return None
+    pairs = _named(found.group(3).split("|"))
+    seconds = pairs.pop("elapsed time per iteration (ms)", 0.0) / 1000
+    reading = _reading(int(found.group(1)), int(found.group(2)), pairs)
+    rates = {"steps/s": 1 / seconds} if seconds else {}
+    if seconds and "global batch size" in pairs:
+        rates["samples/s"] = pairs["global batch size"] / seconds
+    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+
+
+def _server(text: str) -> Reading | None:
+    rates = {}
+    for kind, value in _SERVER.findall(text):
+        rates["tokens/s in" if kind in ("prompt", "input") else "tokens/s out"] = float(value)
+    return Reading(rates=rates) if rates else None
+
+
+def _dict(text: str) -> Reading | None:
+    start, end = text.find("{"), text.rfind("}")
+    pairs = _pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
+    if not pairs:
+        return None
+    head = _DICT_HEAD.search(text[max(0, start - 200) : start])
+    bar = _bar(text[:start])
+    reading = _reading(int(head.group(1)) if head else None, 0, pairs)
+    if bar is None:
+        return reading
+    step = reading.step if reading.step is not None else bar.step
+    return Reading(
+        step=step, total=bar.total, rates={**bar.rates, **reading.rates}, metrics={**bar.metrics, **reading.metrics}
+    )
+
+
+def _bar(text: str) -> Reading | None:
+    bars = list(_BAR.finditer(text))
+    if not bars or _NO_STEPS.search(text[max(0, bars[-1].start() - 80) : bars[-1].start()]):
+        return None
+    done, total, number, unit = bars[-1].groups()
+    pairs = _pairs(_BAR_PAIR, text[bars[-1].end() :].partition("]")[0])
+    value = float(number) if number else 0.0
+    rate = value if unit == "it/s" else 1 / value if value else 0.0
+    return Reading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
+
+
+def _plain(text: str) -> Reading | None:
+    rates = {unit.rstrip("s") + "s/s": float(value) for value, unit in _PER_S.findall(text)}
+    found = _PLAIN.search(text)
+    if not found:
+        return Reading(rates=rates) if rates else None
+    pairs = _pairs(_PLAIN_PAIR, _PER_S.sub("", found.group(3)))
+    reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
+    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+
+
+def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, float]:
+    return {name.strip(): value for name, number in pattern.findall(text) if math.isfinite(value := float(number))}
+
+
+def _named(parts: Iterable[str]) -> dict[str, float]:
+    """Return the pairs `name: number` among `parts`."""
+    found = {}
+    for part in parts:
+        name, _, number = part.rpartition(":")
+        if name and _VALUE.fullmatch(number.strip()) and math.isfinite(value := float(number)):
+            found[name.strip()] = value
+    return found
+
+
+def _reading(step: int | None, total: int, pairs: dict[str, float]) -> Reading:
+    rates = {_RATES[name]: pairs[name] for name in pairs if name in _RATES}
+    seconds = next((pairs[name] for name in _STEP_SECONDS if pairs.get(name)), 0.0)
+    if seconds > 0:
+        rates["steps/s"] = 1 / seconds
+    if step is None:
+        step = next((int(pairs[name]) for name in _STEP_NAMES if name in pairs), None)
+    return Reading(
+        step=step, total=total, rates=rates, metrics={k: v for k, v in pairs.items() if k not in _STEP_NAMES}
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@functools.lru_cache(maxsize=1)
+def _candidates() -> re2._Regexp[bytes]:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
+    return re2.compile(_CANDIDATE, options)

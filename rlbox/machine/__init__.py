@@ -1,0 +1,1 @@
+"""This machine: processes, control groups, memory, ports, GPUs, proxies, CA, identity."""

@@ -1,0 +1,207 @@
+"""Start the processes of a run, and end them with everything they started, never by name.
+
+A process belongs to the run when it is below one that the run started (orphans come back to the supervisor, which is
+their subreaper), shares its session, is in the run's control group where there is one (`own_cgroup`), or carries the
+run's marks in its environment. The tree is needed because
+programs that set their title (Ray's workers, vLLM's engine) overwrite the environment that the kernel shows; the marks
+are needed for what left the tree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rlbox.machine.act.cgroup import OwnCgroup
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.process_table import Process, ancestors, carries, descendants, probe_process, probe_processes
+from rlbox.values import Command
+
+RUN_MARK = "RLBOX_RUN"
+STAGE_MARK = "RLBOX_STAGE"
+PART_MARK = "RLBOX_PART"
+
+GRACE_S = 10.0
+"""Time between SIGTERM and SIGKILL."""
+
+_LEAD_S = 3.0
+"""How long the process that was started may end its own children in order, before they are told one by one.
+
+Measured with Ray 2.60: a head that gets SIGTERM together with its raylet drains for 30 s, alone it is gone in 1 s.
+"""
+
+_KILL_S = 5.0
+_LOOK_S = 0.05
+_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Have orphans below this process handed to it instead of to process 1 (Linux; elsewhere nothing happens)."""
+    try:
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+class Child:
+    """A process that was started here, the leader of its own session."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], stage: str, part: str) -> None:
+        self._popen = popen
+        self._born = probe_process(popen.pid)
+        self.pid = popen.pid
+        self.stage = stage
+        self.part = part
+
+    def poll(self) -> int | None:
+        """Return how it ended (negative for a signal), or None while it runs."""
+        return self._popen.poll()
+
+    def roots(self, table: Mapping[int, Process]) -> set[int]:
+        """Return its id, or nothing once the id was given to another process: then its session is empty too."""
+        now = table.get(self.pid)
+        return set() if now and self._born and now.started != self._born.started else {self.pid}
+
+
+class RunProcesses:
+    """All processes of one run; `known` are those (id, start) that an earlier supervisor of it wrote down."""
+
+    def __init__(self, run_id: str, interrupt: Interrupt, known: Iterable[tuple[int, int]] = ()) -> None:
+        self._run_id = run_id
+        self._interrupt = interrupt
+        self._known = frozenset(known)
+        self._group = OwnCgroup(run_id)
+        self._children: list[Child] = []
+        table = probe_processes()
+        self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
+
+    def start(self, command: Command, output: int, *, stage: str, part: str) -> Child:
+        """Start `command` in a session of its own, both kinds of output going to the handle `output`.
+
+        Raises
+        ------
+        OSError
+            The program is missing or not executable.
+        """
+        marks = {RUN_MARK: self._run_id, STAGE_MARK: stage, PART_MARK: part}
+        # a program whose output is no terminal holds lines back, and the gate would see them late
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env, **marks}
+        popen = subprocess.Popen(
+            command.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=command.cwd or None,
+            start_new_session=True,
+        )
+        child = Child(popen, stage, part)
+        self._children.append(child)
+        return child
+
+    def stop(self, child: Child) -> None:
+        """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
+        self._end(lambda table: self._of(table, child), leader=child)
+
+    def stop_all(self, sparing: Sequence[Child] = ()) -> tuple[Process, ...]:
+        """End every process of the run but `sparing` and what these started.
+
+        Return those that even SIGKILL did not end (blocked in the kernel).
+        """
+        return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in sparing)))
+
+    def members(self) -> tuple[Process, ...]:
+        """Return the living processes of the run."""
+        table = probe_processes()
+        return self._alive(table, self._members(table))
+
+    def parts(self) -> dict[str, set[int]]:
+        """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap."""
+        table = probe_processes()
+        living = [child for child in tuple(self._children) if child.pid in table]
+        found = {child.part: self._below(table, child.roots(table)) & table.keys() for child in living}
+        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
+        other = (self._below(table, below_me) & table.keys()).difference(*found.values())
+        return {part: pids for part, pids in {**found, "other": other}.items() if pids}
+
+    def reap(self) -> None:
+        """Collect the orphans that ended, so that they do not stay as zombies."""
+        own = {child.pid for child in self._children}
+        for child in self._children:
+            child.poll()
+        for process in probe_processes().values():
+            if (
+                process.parent == os.getpid()
+                and process.gone
+                and process.pid not in own
+                and not self._stranger(process)
+            ):
+                _reap(process.pid)
+
+    def _members(self, table: dict[int, Process]) -> set[int]:
+        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
+        known = {p.pid for p in table.values() if p.key in self._known}
+        grouped = self._group.members() & table.keys()
+        return self._below(table, below_me | known | grouped | _marked(table, {RUN_MARK: self._run_id}))
+
+    def _of(self, table: dict[int, Process], child: Child) -> set[int]:
+        marks = {RUN_MARK: self._run_id, STAGE_MARK: child.stage, PART_MARK: child.part}
+        return self._below(table, child.roots(table)) | _marked(table, marks)
+
+    def _stranger(self, process: Process) -> bool:
+        return process.key in self._strangers
+
+    def _below(self, table: dict[int, Process], roots: set[int]) -> set[int]:
+        shared = {p.pid for p in table.values() if p.session in roots or p.group in roots}
+        return roots | shared | descendants(table, roots | shared)
+
+    def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
+        spared = ancestors(table, os.getpid())
+        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].gone)
+
+    def _end(
+        self, choose: Callable[[dict[int, Process]], set[int]], leader: Child | None = None
+    ) -> tuple[Process, ...]:
+        begun = time.monotonic()
+        told: set[tuple[int, int]] = set()
+        while True:
+            self.reap()
+            table = probe_processes()
+            alive = self._alive(table, choose(table))
+            now = time.monotonic()
+            deadline = self._interrupt.deadline(begun + GRACE_S)
+            if not alive or now > deadline + _KILL_S:
+                return alive
+            leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S
+            for process in alive:
+                if now > deadline:
+                    _signal(process, signal.SIGKILL)
+                elif process.key not in told and (not leading or (leader and process.pid == leader.pid)):
+                    told.add(process.key)
+                    _signal(process, signal.SIGTERM)
+            time.sleep(_LOOK_S)
+
+
+def _marked(table: dict[int, Process], marks: dict[str, str]) -> set[int]:
+    return {process.pid for process in table.values() if not process.gone and carries(process.pid, marks)}
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    now = probe_process(process.pid)
+    if now is None or now.started != process.started:
+        return
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

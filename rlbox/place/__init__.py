@@ -1,0 +1,1 @@
+"""A machine without engine brought to the lock, and back."""

@@ -1,0 +1,80 @@
+"""Where an applied target lies on a machine: at the image's own paths, or as the same tree below a prefix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlbox.errors import SpecError
+from rlbox.values import OWN, VENV
+
+_PREFIX = re.compile(r"/[A-Za-z0-9._+/-]*[A-Za-z0-9_]")
+_BELOW = ("/opt/", "/usr/local/bin/")
+"""What has the same effect below a prefix, because the environment's PATH leads there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where things lie.
+
+    Attributes
+    ----------
+    prefix
+        Empty: the machine itself, which takes root. Else a folder below which everything lies as in the image.
+    data
+        The data disk's folder on this machine.
+    venv
+        Where the bytes of the environment are when that is not its place in the image, but a disk with more room; the
+        place is a link to it then. Empty: there.
+    """
+
+    prefix: str = ""
+    data: str
+    venv: str = ""
+
+    def at(self, path: str) -> str:
+        """Return where a path of the image is on this machine."""
+        return f"{self.prefix}{path}"
+
+    @property
+    def own(self) -> str:
+        """The folder of what rlbox lays for itself: hooks, checks, records."""
+        return self.at(OWN)
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the environment."""
+        return self.at(f"{VENV}/bin/python")
+
+    @property
+    def record(self) -> str:
+        """The file that says what was laid, and what stood there before."""
+        return f"{self.own}/share/applied.json"
+
+    def holds(self, path: str) -> bool:
+        """Whether a file at this path of the image has its effect on this machine."""
+        return not self.prefix or path.startswith(_BELOW)
+
+    def moved(self, text: str, paths: Sequence[str]) -> str:
+        """Return a text with `paths` of the image, and what is below them, as they are on this machine."""
+        if not self.prefix:
+            return text
+        names = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
+        return re.sub(rf"(?<![\w./}}-])(?:{names})(?![\w.-])", lambda match: self.prefix + match[0], text)
+
+
+def check_prefix(prefix: str, option: str = "--prefix") -> str:
+    """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty.
+
+    Raises
+    ------
+    SpecError
+        It is relative, or has blanks, colons or other characters that such a place cannot have.
+    """
+    if not prefix or _PREFIX.fullmatch(prefix):
+        return prefix
+    raise SpecError(
+        f"{option} {prefix!r}: an absolute folder of letters, digits and ._+- is needed here",
+        next_step=f"name another with {option} DIR",
+    )

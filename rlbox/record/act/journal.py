@@ -1,0 +1,161 @@
+"""Records a run while it goes: `run.json` for what is, `events.jsonl` for what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlbox.causes.cause import Cause, full_disk, unwritable
+from rlbox.machine.act.clock import utc_now
+from rlbox.record.act.state import PlotResult, RunState, change_service, change_stage, write_run_state
+from rlbox.secrets.masks import Masks
+
+EVENTS_FILE = "events.jsonl"
+_RESERVE_FILE = ".reserve"
+_RESERVE_BYTES = 256 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOOK_S = 1.0
+
+Event = dict[str, Any]
+"""One event: `t` (UTC), `stage` (empty for the run), `event` and what belongs to it."""
+
+
+class Journal:
+    """The run's state, written at every change; a new `state` of a stage is on the disk before it goes on.
+
+    A disk that fills up raises nothing here: `problem` then says so, and space that was set aside at the start is
+    given up, so that the last state can still be written. `saved` tells whether `run.json` holds the present state.
+    """
+
+    def __init__(self, run_dir: Path, state: RunState, masks: Masks, on_event: Callable[[Event], None]) -> None:
+        self.run_dir = run_dir
+        self.state = state
+        self.problem: Cause | None = None
+        self.saved = False
+        self.masks = masks
+        self._listeners = [on_event]
+        self._torn = False
+        self._inode = _inode(run_dir)
+        self._there = True
+        self._looked_at = time.monotonic()
+        self._attempt(lambda: reserve_space(run_dir))
+        self._write_state()
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Have every event from here on told to `listener` too, after it was written."""
+        self._listeners.append(listener)
+
+    def there(self, *, now: bool = False) -> bool:
+        """Whether the run directory is still the one that the run began in; looked at once a second, or `now`."""
+        if now or time.monotonic() > self._looked_at + _LOOK_S:
+            self._looked_at = time.monotonic()
+            self._there = self._there and _inode(self.run_dir) == self._inode
+        return self._there
+
+    def change_run(self, event: str, **changes: Any) -> None:
+        """Change fields of the run and record it as `event`."""
+        self.state = dataclasses.replace(self.state, **changes)
+        self._write_state()
+        fields = {key: dataclasses.asdict(v) if isinstance(v, (PlotResult, Cause)) else v for key, v in changes.items()}
+        self.event("", event, **fields)
+
+    def change_stage(self, stage: str, **changes: Any) -> None:
+        """Change fields of a stage; a new `state` is an event."""
+        self.state = change_stage(self.state, stage, **changes)
+        self._write_state(durable="state" in changes)
+        if "state" in changes:
+            cause: Cause | None = changes.get("cause")
+            self.event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
+
+    def change_service(self, stage: str, service: str, **changes: Any) -> None:
+        """Change fields of a service of a stage; a new `state` is an event."""
+        self.state = change_service(self.state, stage, service, **changes)
+        self._write_state(durable=False)
+        if "state" in changes:
+            self.event(stage, "service", service=service, state=changes["state"])
+
+    def event(self, stage: str, event: str, **fields: Any) -> None:
+        """Append one event and tell whoever listens."""
+        record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.tree(fields)}
+        self._attempt(lambda: self._append(json.dumps(record, ensure_ascii=False)))
+        for listener in self._listeners:
+            listener(record)
+
+    def close(self) -> None:
+        """Write the last state once more and give the reserved space back."""
+        self._release()
+        self._write_state()
+
+    def _write_state(self, *, durable: bool = True) -> None:
+        self.saved = self._attempt(lambda: write_run_state(self.run_dir, self.state, self.masks, durable=durable))
+
+    def _append(self, text: str) -> None:
+        data = (("\n" if self._torn else "") + text + "\n").encode("utf-8", "replace")
+        self._torn = True
+        handle = os.open(self.run_dir / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(handle, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)
+        self._torn = False
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            self.problem = self.problem or _disk_cause(self.run_dir, error)
+            self._release()
+        else:
+            return True
+        try:
+            write()
+        except OSError:
+            return False
+        return True
+
+    def _release(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.run_dir / _RESERVE_FILE).unlink(missing_ok=True)
+
+
+def _disk_cause(run_dir: Path, error: OSError) -> Cause:
+    if error.errno in _FULL:
+        return full_disk(str(run_dir), free_bytes(run_dir))
+    return unwritable(str(run_dir), error.strerror or str(error))
+
+
+def _inode(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_ino
+    except OSError:
+        return 0
+
+
+def reserve_space(run_dir: Path) -> None:
+    """Set space aside that the last word about a run can be written into, whatever fills the disk.
+
+    Raises
+    ------
+    OSError
+        There is not even that much left.
+    """
+    path = run_dir / _RESERVE_FILE
+    if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
+        path.write_bytes(b"\0" * _RESERVE_BYTES)
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what an unprivileged process may still write below `folder`; 0 when that cannot be told."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return 0
+    return facts.f_bavail * facts.f_frsize

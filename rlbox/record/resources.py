@@ -1,0 +1,155 @@
+"""What a run used, sample by sample: the rows of `resources.jsonl`, and when a disk will be full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity, rates_between
+
+RESOURCES_FILE = "resources.jsonl"
+_FOREVER_S = 366 * 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSample:
+    """One GPU at one moment: utilization 0-100, watts, bytes."""
+
+    index: int
+    utilization: float
+    power_w: float
+    memory_bytes: int
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSample:
+    """What the stage's command (`main`) or one service uses: percent of one core, bytes."""
+
+    cpu_pct: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before."""
+
+    t: str
+    stage: str
+    phase: str
+    cpu_pct: float
+    resident_bytes: int
+    read_bps: float
+    write_bps: float
+    received_bps: float
+    sent_bps: float
+    disk_free_bytes: int
+    gpus: tuple[GpuSample, ...] = ()
+    parts: Mapping[str, PartSample]
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the row as JSON types, short: `read_sample` is the way back."""
+        row: dict[str, Any] = {name: getattr(self, name) for name in ("t", "stage", "phase")}
+        row |= {"cpu_pct": round(self.cpu_pct, 1), "resident_bytes": self.resident_bytes}
+        row |= {name: round(getattr(self, name)) for name in ("read_bps", "write_bps", "received_bps", "sent_bps")}
+        row["disk_free_bytes"] = self.disk_free_bytes
+        if self.gpus:
+            row["gpus"] = [vars(gpu) for gpu in self.gpus]
+        row["parts"] = {
+            name: {"cpu_pct": round(part.cpu_pct, 1), "resident_bytes": part.resident_bytes}
+            for name, part in sorted(self.parts.items())
+        }
+        return row
+
+
+def make_sample(
+    before: Activity | None,
+    after: Activity,
+    *,
+    parts: Mapping[str, set[int]],
+    t: str,
+    stage: str,
+    phase: str,
+    disk_free_bytes: int,
+) -> Sample:
+    """Return the sample that two looks at the run's processes give; `parts` maps parts to the ids of their processes.
+
+    A process that was not there before counts from its start; without a look before, every rate is 0.
+    """
+    before = before or after
+    rates = rates_between(before, after)
+    seconds = max(after.t_s - before.t_s, 1e-3)
+    earlier = {process.key: process.cpu_s for process in before.processes}
+    return Sample(
+        t=t,
+        stage=stage,
+        phase=phase,
+        cpu_pct=100 * rates.cpu,
+        resident_bytes=after.resident_bytes,
+        read_bps=rates.read,
+        write_bps=rates.write,
+        received_bps=max(0, after.received_bytes - before.received_bytes) / seconds,
+        sent_bps=max(0, after.sent_bytes - before.sent_bytes) / seconds,
+        disk_free_bytes=disk_free_bytes,
+        gpus=tuple(_gpu_sample(gpu) for gpu in after.gpus),
+        parts={name: _part(pids, after.processes, earlier, seconds) for name, pids in parts.items()},
+    )
+
+
+def read_sample(row: object) -> Sample | None:
+    """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("t"), str):
+        return None
+    try:
+        return Sample(
+            t=row["t"],
+            stage=str(row.get("stage", "")),
+            phase=str(row.get("phase", "")),
+            cpu_pct=float(row.get("cpu_pct", 0)),
+            resident_bytes=int(row.get("resident_bytes", 0)),
+            read_bps=float(row.get("read_bps", 0)),
+            write_bps=float(row.get("write_bps", 0)),
+            received_bps=float(row.get("received_bps", 0)),
+            sent_bps=float(row.get("sent_bps", 0)),
+            disk_free_bytes=int(row.get("disk_free_bytes", 0)),
+            gpus=tuple(GpuSample(**gpu) for gpu in row.get("gpus", ())),
+            parts={name: PartSample(**part) for name, part in row.get("parts", {}).items()},
+        )
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
+    """Return in how many seconds the disk will be full when it fills on as it did; None when it does not fill.
+
+    Parameters
+    ----------
+    history
+        Moments (seconds, rising) and the bytes that were free then. The rate is that from the first to the last.
+    """
+    if len(history) < 2:
+        return None
+    (first_s, first), (last_s, last) = history[0], history[-1]
+    rate = (first - last) / max(last_s - first_s, 1e-3)
+    if rate <= 0 or last / rate > _FOREVER_S:
+        return None
+    return last / rate
+
+
+def _part(
+    pids: set[int], processes: Sequence[ProcessActivity], earlier: Mapping[tuple[int, int], float], seconds: float
+) -> PartSample:
+    own = [process for process in processes if process.pid in pids]
+    used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)
+    return PartSample(cpu_pct=100 * used / seconds, resident_bytes=sum(process.resident_bytes for process in own))
+
+
+def _gpu_sample(gpu: GpuFacts) -> GpuSample:
+    return GpuSample(
+        index=gpu.index,
+        utilization=gpu.utilization,
+        power_w=gpu.power_w,
+        memory_bytes=gpu.memory_bytes,
+        total_bytes=gpu.total_bytes,
+    )

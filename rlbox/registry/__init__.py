@@ -1,0 +1,1 @@
+"""Speak with registries; push, attach."""

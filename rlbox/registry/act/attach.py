@@ -1,0 +1,105 @@
+"""Attach files (SBOM, provenance) to an image in a registry, so that whoever has its digest finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlbox.engine.oci import (
+    EMPTY,
+    EMPTY_BLOB,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    Manifest,
+    artifact_manifest,
+    describe,
+    fallback_tag,
+    sha256_of,
+)
+from rlbox.engine.reference import Reference
+from rlbox.registry.act.peek import peek_manifest
+
+if TYPE_CHECKING:
+    from rlbox.registry.act.client import Registry
+
+SPDX = "application/spdx+json"
+IN_TOTO = "application/vnd.in-toto+json"
+KNOWN = {"sbom.spdx.json": SPDX, "provenance.json": IN_TOTO}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """A file that explains an image; `artifact_type` is what others look for."""
+
+    path: Path
+    artifact_type: str
+
+
+def find_attachments(folder: Path) -> tuple[Attachment, ...]:
+    """Return the SBOM and the provenance that a build left in `folder`, those that are there."""
+    return tuple(
+        Attachment(path=folder / name, artifact_type=kind) for name, kind in KNOWN.items() if (folder / name).is_file()
+    )
+
+
+def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, ...]:
+    """Return those of `files` that name the image: its digest, or that of its configuration.
+
+    Another engine, or an archive that was loaded, may have given its tag to an image that they say nothing of.
+    """
+    digests = [manifest.digest, *([manifest.config.digest] if manifest.config else [])]
+    names = [digest.partition(":")[2] for digest in digests]
+    return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
+
+
+def attach(
+    registry: Callable[[], Registry], reference: Reference, subject: Descriptor, files: Sequence[Attachment]
+) -> tuple[str, ...]:
+    """Attach `files` to the image `subject` and return the digests of what now refers to it, in order.
+
+    The same files again change nothing; a changed file takes the place of the older one in the list.
+
+    Parameters
+    ----------
+    registry
+        Opens the registry; called only when a look without it does not show that all is there.
+
+    Raises
+    ------
+    RegistryError
+        The registry refused, or does not have the image.
+    """
+    if not files:
+        return ()
+    artifacts = [_artifact(subject, item) for item in files]
+    there = peek_manifest(replace(reference, tag=fallback_tag(subject.digest)))
+    if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
+        _send(registry(), reference.repository, subject, artifacts)
+    return tuple(artifact.listed.digest for artifact in artifacts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Artifact:
+    content: Descriptor
+    data: bytes
+    body: bytes
+    listed: Descriptor
+
+
+def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
+    data = item.path.read_bytes()
+    title = {TITLE: item.path.name}
+    content = Descriptor(media_type=item.artifact_type, digest=sha256_of(data), size=len(data), annotations=title)
+    body = artifact_manifest(subject, content, item.artifact_type)
+    listed = describe(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
+    return _Artifact(content=content, data=data, body=body, listed=listed)
+
+
+def _send(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
+    registry.put_blob(repository, describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB)
+    for artifact in artifacts:
+        registry.put_blob(repository, artifact.content, artifact.data)
+    registry.put_referrers(repository, subject.digest, [(artifact.body, artifact.listed) for artifact in artifacts])

@@ -1,0 +1,134 @@
+"""Push an image through the engine, which sends the blobs it stores or packs.
+
+For engines whose files this user cannot read, or that keep no compressed layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from rlbox.engine.act.api import engine_is_here, engine_place, find_image
+from rlbox.engine.act.stream import engine_call, engine_says
+from rlbox.engine.reference import Reference, is_loopback
+from rlbox.errors import EngineError, RegistryError, RlboxError
+from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.registry.act.auth import engine_header
+from rlbox.registry.push import Layer
+from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
+
+if TYPE_CHECKING:
+    from rlbox.registry.act.client import Registry
+
+ATTEMPTS = 4
+
+
+def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool) -> None:
+    """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
+
+    A registry on this machine is not asked: the push itself fails at once when it does not answer.
+
+    Raises
+    ------
+    RegistryError
+        It does not answer, or refuses the login; or its address means this machine, and the engine is on another.
+    EngineError
+        Plain http was allowed here, but the engine insists on TLS.
+    """
+    if is_loopback(host):
+        if not engine_is_here():
+            raise RegistryError(
+                f"{host} is another machine for the engine than for rlbox",
+                where=engine_place(),
+                next_step="name the registry by an address that means the same on both",
+            )
+        return
+    registry().ping()
+    if plain_http and not engine_takes_plain(host, engine_says("/info").get("RegistryConfig") or {}):
+        raise EngineError(
+            f"the engine insists on TLS for {host}",
+            next_step=f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json",
+        )
+
+
+def push_by_engine(
+    identity: str,
+    tag: str,
+    reference: Reference,
+    *,
+    on_layer: Callable[[Layer], None],
+    on_retry: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> PushLog:
+    """Have the engine push its image `tag`, whose id is `identity`, and return what it said.
+
+    Raises
+    ------
+    RegistryError
+        The registry refused, or failed four times.
+    """
+    with _tagged(identity, tag, reference):
+        return _push(reference, on_layer, on_retry, pause)
+
+
+@contextmanager
+def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
+    """Give the image the name it is pushed under, and put that name back afterwards as it was.
+
+    A mark says that the name is rlbox's own, for the push after one that was killed.
+    """
+    name = f"{reference.name}:{reference.tag}"
+    mark = cache_folder("pushes", hashlib.sha256(f"{engine_place()} {name}".encode()).hexdigest()[:16])
+    before = find_image(name)
+    ours = before is None or mark.exists()
+    if ours:
+        write_atomic(mark, name)
+    _tag(tag, reference)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RlboxError):  # what went wrong in between is the news
+            if ours:
+                _call("DELETE", f"/images/{name}?noprune=1")
+                mark.unlink(missing_ok=True)
+            elif before and before["Id"] != identity:
+                _tag(before["Id"], reference)
+
+
+def _tag(image: str, reference: Reference) -> None:
+    _call("POST", f"/images/{image}/tag?{urlencode({'repo': reference.name, 'tag': reference.tag})}")
+
+
+def _call(method: str, path: str) -> None:
+    with engine_call(method, path):
+        pass
+
+
+def _push(
+    reference: Reference,
+    on_layer: Callable[[Layer], None],
+    on_retry: Callable[[str], None],
+    pause: Callable[[float], None],
+) -> PushLog:
+    path = f"/images/{reference.name}/push?tag={quote(reference.tag)}"
+    headers = {"X-Registry-Auth": engine_header(reference.host)}
+    log = PushLog()
+    for attempt in range(1, ATTEMPTS + 1):
+        log.error = ""
+        with engine_call("POST", path, headers=headers) as answer:
+            for message in answer.messages():
+                if layer := log.feed(message):
+                    on_layer(layer)
+        if not log.error:
+            return log
+        if attempt == ATTEMPTS or not may_pass(log.error):
+            raise push_error(log.error, reference, attempt)
+        wait_s = 2.0 ** (attempt - 1)
+        on_retry(f"attempt {attempt} of {ATTEMPTS} failed: {log.error[:200]}; again in {wait_s:g} s")
+        pause(wait_s)
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,261 @@
+"""Requests to one registry: its scheme, retries of what may pass, and every refusal as an error that helps."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from rlbox import __version__
+from rlbox.engine.reference import DOCKER_HUB, is_loopback
+from rlbox.errors import RegistryError
+from rlbox.registry.act.auth import PASSING, Authorizer, MayPass, find_login, refused_login
+from rlbox.registry.act.connections import Answer, Broken, Connections, Content, Request
+
+ATTEMPTS = 4
+_LONGEST_PAUSE_S = 30.0
+_FULL = re.compile(r"no space left|disk quota|out of (disk )?space|quota (is )?exceeded|insufficient storage", re.I)
+_HUB_API = f"registry-1.{DOCKER_HUB}"
+_CERTIFICATES = Path("/etc/docker/certs.d")
+
+# Failures to connect that will be the same next time: a wrong name, protocol or certificate.
+_LASTING = ("[SSL", "not known", "No address associated", "unsupported protocol")
+
+T = TypeVar("T")
+
+
+class Wire:
+    """The connection to one registry.
+
+    Parameters
+    ----------
+    host
+        `HOST[:PORT]`, as in a reference.
+    scope
+        What tokens are asked for: `pull` or `pull,push`.
+    plain_http
+        Whether http will do for a registry that is not this machine.
+    ca_bundle
+        The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own and the
+        engine's (`/etc/docker/certs.d/HOST/*.crt`).
+    on_retry
+        Told why, and how long from now, a request is repeated.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        scope: str,
+        plain_http: bool,
+        ca_bundle: str | Callable[[], str],
+        pause: Callable[[float], None] = time.sleep,
+        on_retry: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.host = host
+        local = is_loopback(host)
+        self._scope = scope
+        self._pause, self._on_retry = pause, on_retry
+        self._plain = local or plain_http
+        self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
+        # A proxy is never asked for this machine.
+        self._connections = Connections(lambda: _trust(host, ca_bundle), use_proxies=not local)
+        self._auth = Authorizer(self._connections, host, plain_http=plain_http)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def ping(self) -> None:
+        """Make sure that a registry answers and takes the login.
+
+        Raises
+        ------
+        RegistryError
+            It does not answer, wants a login, or is no registry.
+        """
+        response = self.send("GET", "/v2/", expect=(200, 400, 404))
+        if response.status == 400 and self._plain and self._base.startswith("http:"):
+            self._base = self._base.replace("http:", "https:", 1)  # what speaks TLS answers 400 to plain http
+            response = self.send("GET", "/v2/", expect=(200, 404))
+        html = "html" in response.headers.get("Content-Type", "")
+        if response.status != 200 or html:
+            raise RegistryError(
+                f"{self.host} is no registry: it answered {response.status} {_words(response)}",
+                where=response.url,
+                next_step="check the address; a proxy or a login page may stand in front of it",
+            )
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        repository: str = "",
+        headers: Mapping[str, str] | None = None,
+        content: Content = b"",
+        expect: Collection[int] = (200,),
+    ) -> Answer:
+        """Send a request, again when it failed for a reason that may pass, and return the whole answer.
+
+        Raises
+        ------
+        RegistryError
+            The answer's status is not one of `expect`, or none came.
+        """
+
+        def whole() -> Answer:
+            with self.once(method, path, repository, headers or {}, content, expect) as response:
+                response.read()
+                return response
+
+        return self.retry(whole)
+
+    def retry(self, action: Callable[[], T]) -> T:
+        """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return action()
+            except MayPass as failure:
+                wait_s = pause_s(attempt, failure.retry_after)
+                self._on_retry(f"attempt {attempt} of {ATTEMPTS} failed: {failure.what}; again in {wait_s:g} s")
+                self._pause(wait_s)
+        try:
+            return action()
+        except MayPass as failure:
+            failure.what += f" (tried {ATTEMPTS} times)"
+            raise
+
+    @contextmanager
+    def once(
+        self,
+        method: str,
+        path: str,
+        repository: str,
+        headers: Mapping[str, str],
+        content: Content = b"",
+        expect: Collection[int] = (200,),
+        on_sent: Callable[[int], None] = lambda sent: None,
+    ) -> Iterator[Answer]:
+        """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
+        try:
+            request = Request(
+                method=method, url=urljoin(self._base, path), headers=headers, content=content, on_sent=on_sent
+            )
+            with self._authorized(request, repository) as answer:
+                if answer.status not in expect:
+                    raise self._refusal(answer, repository)
+                yield answer
+        except Broken as error:
+            raise self._unreachable(error) from error
+
+    @contextmanager
+    def _authorized(self, request: Request, repository: str) -> Iterator[Answer]:
+        asked = self._with_login(request)
+        with ExitStack() as stack:
+            answer = stack.enter_context(self._connections.ask(asked))
+            if answer.status == 401:
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                scope = f"repository:{repository}:{self._scope}" if repository else ""
+                answer.read()
+                if self._auth.answer(challenge, scope, asked.headers.get("Authorization", "")):
+                    stack.close()
+                    answer = stack.enter_context(self._connections.ask(self._with_login(request)))
+            yield answer
+
+    def _with_login(self, request: Request) -> Request:
+        own = urlsplit(request.url).netloc == urlsplit(self._base).netloc
+        agent = {"User-Agent": f"rlbox/{__version__}"}
+        return replace(request, headers={**request.headers, **agent, **(self._auth.headers() if own else {})})
+
+    def _refusal(self, response: Answer, repository: str) -> RegistryError:
+        where = f"{self.host}/{repository}" if repository else self.host
+        status, words = response.status, _words(response)
+        if _is_full(response):
+            return RegistryError(
+                f"{self.host} has no room left: {status} {words}",
+                where=where,
+                next_step="free space in the registry; what it has already is not sent again",
+            )
+        if status == 401:
+            return refused_login(self.host, login_known=find_login(self.host) is not None, where=where)
+        if status == 403:
+            known = f"this login may not {'push' if 'push' in self._scope else 'pull'} here"
+            return RegistryError(
+                f"{self.host} refused: {known} ({words})",
+                where=where,
+                next_step=f"docker login {self.host} with an account that may",
+            )
+        if status == 404:
+            return RegistryError(f"{self.host} does not have it: {words}", where=where, next_step="check the name")
+        may_pass = status in PASSING
+        error = (MayPass if may_pass else RegistryError)(
+            f"{self.host} answered {status}: {words}",
+            where=response.url.partition("?")[0],
+            next_step="try again later; what it has already is not sent again" if may_pass else "",
+        )
+        if isinstance(error, MayPass):
+            error.retry_after = response.headers.get("Retry-After", "")
+        return error
+
+    def _unreachable(self, error: Broken) -> RegistryError:
+        words = str(error)
+        kind: type[RegistryError] = RegistryError
+        if isinstance(error.__cause__, TimeoutError):
+            kind, what, step = MayPass, f"{self.host} did not answer in time", "check the network, then try again"
+        elif "CERTIFICATE_VERIFY_FAILED" in words:
+            what = f"the certificate of {self.host} is not trusted: {words}"
+            step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
+        elif "WRONG_VERSION_NUMBER" in words or "RECORD_LAYER" in words:
+            what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
+        else:
+            lasting = isinstance(error.__cause__, ValueError) or any(sign in words for sign in _LASTING)
+            kind = RegistryError if lasting else MayPass
+            what, step = f"{self.host} does not answer: {words}", "check the address and the network"
+        return kind(what, where=self._base, next_step=step)
+
+
+def pause_s(attempt: int, retry_after: str = "") -> float:
+    """Return how long to wait after a failed attempt, in seconds: 0.5, 1, 2, or what the registry says, up to 30."""
+    if retry_after.isdigit():
+        return min(float(retry_after), _LONGEST_PAUSE_S)
+    return 0.25 * 2.0**attempt
+
+
+def _is_full(response: Answer) -> bool:
+    return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
+
+
+def _words(response: Answer) -> str:
+    """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
+    try:
+        said: Any = json.loads(response.read())["errors"]
+        texts = [
+            " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
+            for item in said
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        texts = [" ".join(_text(response).split())]
+    return "; ".join(texts)[:300] or response.reason
+
+
+def _text(response: Answer) -> str:
+    return response.read().decode("utf-8", "replace")
+
+
+def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
+    site = ca_bundle() if callable(ca_bundle) else ca_bundle
+    context = ssl.create_default_context()
+    for path in (*([Path(site)] if site else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ssl.SSLError) as error:
+            raise RegistryError(f"the CA bundle cannot be read: {error}", where=str(path)) from error
+    return context

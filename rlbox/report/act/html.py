@@ -1,0 +1,225 @@
+"""One HTML file that tells a whole run: it loads nothing, and opens from a disk years later."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import duration_text, moment
+from rlbox.record.act.state import RunState, StageState, run_cause
+from rlbox.report.act.html_plots import metric_plots, resource_plots
+from rlbox.report.act.read import Evidence, RunRecord, listed, table, tables
+from rlbox.report.act.timeline import Bar, Row, make_timeline, time_range
+from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+
+LANGUAGES = ("en", "zh")
+MOST_BYTES = 2_000_000
+_LABELLED = 0.06
+"""Share of the timeline from which on a phase is wide enough for its name."""
+
+_DATA = Path(__file__).parents[1] / "page"
+_LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
+"""Characters of what a rule saw, rules of a stage that held, and rows of the timeline, from all to little."""
+
+
+def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> str:
+    """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
+
+    Parameters
+    ----------
+    made_at
+        The time, ISO 8601 in UTC; what goes on ends there.
+    language
+        One of `LANGUAGES`.
+    """
+    text = ""
+    for level in _LEVELS:
+        text = _template().render(_context(record, made_at, _words()[language], level))
+        if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
+            break
+    return text
+
+
+def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
+    state, plan = record.state, record.plan
+    now = moment(made_at) or 0.0
+    drawn, more, not_drawn = metric_plots(record.metrics, words["trend"])
+    seen, rules, rows = level
+    return {
+        "w": words,
+        "box": {
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": WIDTH - RIGHT,
+            "top": TOP,
+            "bottom": HEIGHT - BOTTOM,
+        },
+        "state": state,
+        "cause": run_cause(state),
+        "made_at": made_at,
+        "facts": [(words[name], value) for name, value in _facts(state, plan, now) if value],
+        "stages": [_stage(stage, now, seen, rules) for stage in state.stages],
+        **_timeline(record, now, rows),
+        "metrics": drawn,
+        "more_metrics": more,
+        "not_drawn": not_drawn,
+        "resources": resource_plots(record.samples, words),
+        "evidence": [_evidence(one) for one in record.evidence],
+        "params": _params(plan),
+        "overrides": _json(record.overrides),
+        "notes": [*state.notes, *(str(note) for note in listed(plan, "notes") if note not in state.notes)],
+        "commands": list(_commands(plan)),
+        "variables": _variables(record),
+        "packages": record.packages,
+        "gaps": record.gaps,
+    }
+
+
+def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tuple[str, str]]:
+    began, ended = moment(state.started_at), moment(state.ended_at)
+    yield "job", state.job
+    yield "target", state.target
+    yield "place", state.place
+    yield "profile", state.profile
+    yield "host", str(plan.get("host", ""))
+    yield "user", str(plan.get("user", ""))
+    yield "took", duration_text((ended or now) - began) if began is not None else ""
+    yield "attempt", str(state.attempt) if state.attempt > 1 else ""
+    yield "exit_code", "" if state.exit_code is None else str(state.exit_code)
+
+
+def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, Any]:
+    began, ended = moment(stage.started_at), moment(stage.ended_at)
+    shown = [rule for rule in stage.gate if rule.state == "broken"]
+    shown += [rule for rule in stage.gate if rule.state != "broken"][:rules]
+    return {
+        "name": stage.name,
+        "title": stage.title if stage.title != stage.name else "",
+        "state": stage.state,
+        "started_at": stage.started_at,
+        "took": duration_text(stage.seconds or (ended or now) - began) if began is not None else "",
+        "attempt": stage.attempt,
+        "exit_code": stage.exit_code,
+        "held": sum(rule.state == "held" for rule in stage.gate),
+        "rules": len(stage.gate),
+        "gate": [
+            {"kind": r.kind, "rule": r.rule[:500], "state": r.state, "count": r.count, "seen": r.seen[:seen]}
+            for r in sorted(shown, key=stage.gate.index)
+        ],
+        "cause": stage.cause.what if stage.cause else "",
+        "open": stage.state in ("failed", "running", "starting", "interrupted"),
+    }
+
+
+def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
+    state = record.state
+    rows = make_timeline(state, record.events, now)
+    span = time_range(rows, moment(state.started_at), moment(state.ended_at))
+    names = list(dict.fromkeys(bar.label for row in rows if not row.service for bar in row.phases))
+    colours = {name: number % COLOURS for number, name in enumerate(names)}
+    shown = rows if len(rows) <= most else [row for row in rows if not row.service][:most]
+    known = any(row.bars for row in rows) or state.started_at
+    return {
+        "timeline": [_row(row, span, colours) for row in shown],
+        "phases": list(colours.items()),
+        "span": [_iso(at) if known else "" for at in span],
+        "rows_hidden": len(rows) - len(shown),
+    }
+
+
+def _row(row: Row, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "service": row.service,
+        "state": row.state,
+        "took": duration_text(row.seconds) if row.bars else "",
+        "bars": [_bar(bar, span, 0) for bar in row.bars],
+        "phases": [_bar(bar, span, colours.get(bar.label, 0)) for bar in row.phases],
+    }
+
+
+def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
+    whole = span[1] - span[0]
+    number = f" ({bar.attempt})" if bar.attempt > 1 else ""
+    return {
+        "kind": bar.kind,
+        "label": bar.label if (bar.end - bar.begin) / whole >= _LABELLED else "",
+        "colour": colour,
+        "left": f"{100 * (bar.begin - span[0]) / whole:.3f}",
+        "width": f"{100 * (bar.end - bar.begin) / whole:.3f}",
+        "tip": f"{bar.label}{number}: {duration_text(bar.end - bar.begin)}, {_utc(_iso(bar.begin))}",
+    }
+
+
+def _evidence(one: Evidence) -> dict[str, Any]:
+    lines = [(line.startswith(">"), line) for line in one.excerpt.splitlines()]
+    return {"stage": one.stage, "folder": one.folder, "excerpt": lines, "hang": one.hang, "files": one.files}
+
+
+def _params(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+    origins, units = table(plan, "origins"), table(plan, "units")
+    return [
+        {"name": name, "value": str(value), "origin": str(origins.get(name, "")), "unit": str(units.get(name, ""))}
+        for name, value in sorted(table(plan, "params").items())
+    ]
+
+
+def _commands(plan: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for stage in tables(plan, "stages"):
+        parts = [(f"# {service.get('name')}", service) for service in tables(stage, "services")]
+        parts.append(("", stage))
+        texts = [f"{shlex.join(map(str, listed(part, 'argv')))}  {note}".rstrip() for note, part in parts]
+        yield {"name": stage.get("name", ""), "commands": texts}
+
+
+def _variables(record: RunRecord) -> list[str]:
+    names = {*table(record.plan, "env"), *map(str, listed(record.plan, "secrets"))}
+    for stage in tables(record.plan, "stages"):
+        names |= table(stage, "env").keys()
+        names |= {name for service in tables(stage, "services") for name in table(service, "env")}
+    for one in record.evidence:
+        names |= table(one.facts, "environment").keys()
+    return sorted(names)
+
+
+def _json(table: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(table, indent=1, ensure_ascii=False) if table else ""
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _utc(iso: str) -> str:
+    at = moment(iso)
+    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
+
+
+@cache
+def _words() -> dict[str, dict[str, Any]]:
+    from rlbox.spec.load import load_toml
+
+    return load_toml(_DATA / "words.toml")
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    filters: dict[str, Callable[[str], object]] = {"utc": _utc, "seconds": moment}
+    environment = Environment(
+        loader=FileSystemLoader(_DATA),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,202 @@
+"""Everything that a run directory tells, read for a report: whatever is missing or torn is left out and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import SpecError
+from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE
+from rlbox.job.plan import load_run_plan
+from rlbox.record.act.folder import PLAN_FILE
+from rlbox.record.act.journal import EVENTS_FILE
+from rlbox.record.act.rebuild import last_state
+from rlbox.record.act.state import RUN_FILE, RunState, load_run_state, new_run_state
+from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
+from rlbox.report.act.metric_series import Metric, read_metrics
+from rlbox.report.act.tails import json_rows
+from rlbox.report.series import merge_samples
+from rlbox.secrets.masks import Masks
+
+_SAMPLES = 600
+_TEXT_BYTES = 256 * 1024
+_MOST_EVENTS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was kept of one failed stage: the excerpt around its first fatal line, its hang report, its facts."""
+
+    stage: str
+    folder: str
+    excerpt: str = ""
+    hang: str = ""
+    facts: Mapping[str, Any]
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as its directory tells it; every text is masked. `gaps` says what was missing or could not be read."""
+
+    state: RunState
+    plan: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...]
+    samples: tuple[Sample, ...]
+    metrics: tuple[Metric, ...]
+    evidence: tuple[Evidence, ...]
+    packages: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+
+def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
+    """Read the directory of a run that is going on, ended, or was broken off anywhere.
+
+    Parameters
+    ----------
+    points
+        How many points a series may have at most.
+
+    Raises
+    ------
+    SpecError
+        The folder holds neither a state nor a plan that this rlbox can read.
+    """
+    files = _Files(run_dir, masks)
+    plan = files.table(PLAN_FILE)
+    state = _state(files, plan)
+    evidence = tuple(_evidence(files, state))
+    return RunRecord(
+        state=state,
+        plan=plan,
+        overrides=files.table("overrides.json", wanted=False),
+        events=tuple(files.rows(EVENTS_FILE)),
+        samples=tuple(_samples(files)),
+        metrics=tuple(read_metrics(run_dir, state.stages, points)),
+        evidence=evidence,
+        packages=_packages(files, evidence),
+        gaps=tuple(files.gaps),
+    )
+
+
+class _Files:
+    """The files of one run directory, masked; `gaps` grows with what cannot be read."""
+
+    def __init__(self, run_dir: Path, masks: Masks) -> None:
+        self.run_dir = run_dir
+        self.masks = masks
+        self.gaps: list[str] = []
+
+    def table(self, name: str, *, wanted: bool = True) -> dict[str, Any]:
+        """Return the JSON object in a file; empty, and a gap when it is `wanted`, where there is none."""
+        path = self.run_dir / name
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            if wanted:
+                self.gaps.append(f"{name}: missing")
+            return {}
+        except (OSError, ValueError) as error:
+            self.gaps.append(f"{name}: cannot be read: {error}")
+            return {}
+        return self.masks.tree(found) if isinstance(found, dict) else {}
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the JSON objects among the last lines of a file."""
+        found: list[dict[str, Any]] = []
+        for row in json_rows(self.lines(name)):
+            found.append(self.masks.tree(row))
+            if len(found) >= 2 * _MOST_EVENTS:
+                del found[:_MOST_EVENTS]
+        return found[-_MOST_EVENTS:]
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Return the lines of a file; none when it cannot be read."""
+        try:
+            with open(self.run_dir / name, "rb") as file:
+                yield from file
+        except FileNotFoundError:
+            self.gaps.append(f"{name}: missing")
+        except OSError as error:
+            self.gaps.append(f"{name}: cannot be read: {error.strerror}")
+
+    def text(self, path: Path) -> str:
+        """Return the beginning of a text file; empty when it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return self.masks.text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
+        except OSError:
+            return ""
+
+
+def _state(files: _Files, plan: Mapping[str, Any]) -> RunState:
+    try:
+        return _masked(load_run_state(files.run_dir), files.masks)
+    except SpecError as error:
+        problem = error
+    files.gaps.append(f"{RUN_FILE}: {problem.what}")
+    try:
+        known = load_run_plan(plan)
+    except SpecError:
+        raise problem from None
+    return _masked(last_state(files.run_dir, known) or new_run_state(known, supervisor_pid=0), files.masks)
+
+
+def _masked(state: RunState, masks: Masks) -> RunState:
+    import dataclasses
+
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
+
+
+def _samples(files: _Files) -> list[Sample]:
+    rows = json_rows(files.lines(RESOURCES_FILE))
+    return merge_samples((sample for row in rows if (sample := read_sample(row))), _SAMPLES)
+
+
+def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
+    for stage in state.stages:
+        folder = files.run_dir / stage.directory
+        for found in [folder / EVIDENCE_FOLDER, *sorted(folder.glob(f"attempt-*/{EVIDENCE_FOLDER}"))]:
+            if not stage.directory or not found.is_dir():
+                continue
+            yield Evidence(
+                stage=stage.name,
+                folder=str(found.relative_to(files.run_dir)),
+                excerpt=files.text(found / FATAL_FILE),
+                hang=files.text(found / HANG_PAGE),
+                facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
+                files=tuple(sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file())),
+            )
+
+
+def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+    """Return `name==version` of the stack: as it was found after a failure, else as its lock says."""
+    for found in evidence:
+        if packages := listed(found.facts, "packages"):
+            return tuple(map(str, packages))
+    groups = tables(files.table("spec/lock.json", wanted=False), "groups")
+    rows = [row for group in groups for row in tables(group, "packages")]
+    return tuple(sorted({f"{row.get('name', '')}=={row.get('version', '')}" for row in rows}))
+
+
+def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the list of that name in what was read from a file; empty when there is none."""
+    value = row.get(name)
+    return value if isinstance(value, list) else []
+
+
+def tables(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects of the list of that name."""
+    return [value for value in listed(row, name) if isinstance(value, dict)]
+
+
+def table(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object of that name; empty when there is none."""
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}

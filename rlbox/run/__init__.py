@@ -1,0 +1,1 @@
+"""Start, follow, resume and stop a run, at each place."""

@@ -1,0 +1,75 @@
+"""What `rlbox shell` does; without click, for `cli/quick.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rlbox.app import App
+from rlbox.errors import EngineError
+from rlbox.image.act.plans import image_plan
+
+ENGINE_REFUSED = 125  # docker's own exit code for a container that never started
+
+
+def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
+    """Run `command`, or a shell, in a container of the target's image and return its exit code.
+
+    Parameters
+    ----------
+    data, gpus
+        `--data` and `--gpus`, if they were given.
+    """
+    from rlbox.engine.act.api import engine_is_here
+    from rlbox.engine.act.data_disk import check_disk, data_folder
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
+    from rlbox.machine.act.site import site_ca
+
+    image = image_plan(app.project, name)
+    folder = data_folder(image.container, data)
+    if not app.dry_run:
+        check_disk(folder, 0, create=image.container.create)
+    access = NO_GPUS
+    if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
+        from rlbox.host.gpu_choice import choose_gpus
+
+        access = choose_gpus(app, image, gpus)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    plan = plan_container(
+        image.tag,
+        image.container,
+        name=f"rlbox-shell-{name}-{os.getpid()}",
+        argv=command or ("bash",),
+        env={},
+        labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
+        data=str(folder),
+        caller=f"{os.getuid()}:{os.getgid()}",
+        ca_bundle=site_ca() if engine_is_here() else "",
+        gpus=access,
+    )
+    words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
+    if app.dry_run:
+        import shlex
+
+        app.result({"target": name, "command": words}, shlex.join(words))
+        return 0
+    return _run(words, name, image.tag)
+
+
+def _run(words: tuple[str, ...], name: str, tag: str) -> int:
+    """Run the docker client in the foreground and return the container's exit code."""
+    import signal
+
+    from rlbox.engine.act.api import engine_address, find_image
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client passes it on; rlbox waits for the client
+    try:
+        environ = {**os.environ, "DOCKER_HOST": engine_address()}
+        pid = os.posix_spawnp(words[0], words, environ, setsigdef=[signal.SIGINT])
+    except FileNotFoundError as error:
+        raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`") from error
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == ENGINE_REFUSED and find_image(tag) is None:
+        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+    return code if code >= 0 else 128 - code

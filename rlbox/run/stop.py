@@ -1,0 +1,85 @@
+"""End a run that goes on, from any process: it is asked to, and killed when it does not in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from rlbox.errors import NodeError
+from rlbox.job.plan import RunPlan
+from rlbox.record.act.container_note import list_notes
+from rlbox.record.act.disk_lock import disk_holder
+from rlbox.record.act.reconcile import Connect, connect_engine
+from rlbox.record.act.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
+
+GRACE_S = 20
+"""Seconds between asking and killing: a supervisor ends a stage and its services within 12 s."""
+
+_SETTLE_S = 20.0
+_PAUSE_S = 0.05
+
+
+def stop_run(
+    data: Path,
+    run_dir: Path,
+    plan: RunPlan,
+    *,
+    user: str,
+    by: str,
+    grace_s: float = GRACE_S,
+    connect: Connect = connect_engine,
+) -> None:
+    """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
+
+    It may be called again and at the same time by others: the first one who asked is remembered. `reconcile` then
+    settles what was killed.
+
+    Raises
+    ------
+    NodeError
+        The run belongs to another user, who alone may end it.
+    EngineError
+        Its engine does not answer.
+    """
+    with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
+        ask_to_stop(run_dir, user, by)
+    note = list_notes(data).get(plan.run_id)
+    if note:
+        connect(note.engine).stop(note.name, int(grace_s))
+        return
+    _stop_here(data, run_dir, plan, grace_s)
+
+
+def _stop_here(data: Path, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
+    asked = killed = 0.0
+    begun = time.monotonic()
+    while _goes_on(data, plan.run_id):
+        now, facts = time.monotonic(), load_supervisor(run_dir)
+        if facts and not asked and supervisor_lives(facts):
+            asked = now
+            _signal(facts, signal.SIGTERM)
+        if facts and not killed and now > (asked or begun) + grace_s and supervisor_lives(facts):
+            killed = now
+            _signal(facts, signal.SIGKILL)  # its warden ends the rest
+        if now > (asked or begun) + grace_s + _SETTLE_S:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _goes_on(data: Path, run: str) -> bool:
+    holder = disk_holder(data)
+    return holder is not None and holder.run == run
+
+
+def _signal(facts: SupervisorFacts, number: signal.Signals) -> None:
+    try:
+        os.kill(facts.pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise NodeError(
+            f"the run belongs to another user (uid {facts.uid})", next_step="ask that user, or stop it as root"
+        ) from error

@@ -1,0 +1,1 @@
+"""Find a secret, hand it over, keep it out of all that is written."""

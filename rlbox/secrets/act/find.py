@@ -1,0 +1,117 @@
+"""Find the values of a job's secrets: in a file that was named, the environment, and `.env` files, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.errors import SpecError
+from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.masks import SHORTEST
+from rlbox.spec.check import suggest
+from rlbox.values import Secret
+
+ENV_FILE = ".env"
+ENVIRONMENT = "the environment"
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """One place where secrets may be: what it is called, its values, and a word on it for messages."""
+
+    title: str
+    values: Mapping[str, str]
+    note: str = ""
+
+
+def find_secrets(
+    required: Iterable[str],
+    optional: Iterable[str],
+    *,
+    env_file: Path | None,
+    folders: Iterable[Path],
+    environ: Mapping[str, str],
+    aliases: Iterable[tuple[str, ...]],
+) -> dict[str, Secret]:
+    """Return the secrets of a job under every name that programs read them by.
+
+    Parameters
+    ----------
+    env_file
+        File of `--env-file`: what it holds goes before the environment.
+    folders
+        Where a `.env` may be: looked into after the environment, in their order.
+    aliases
+        Groups of names that mean the same secret; any of them will do, and all are returned.
+
+    Raises
+    ------
+    SpecError
+        A required secret is nowhere (all that are), or has too few characters to be masked; a file cannot be read, or
+        has wrong lines. No message holds a value.
+    """
+    wanted = dict.fromkeys(required, True)
+    wanted.update((name, False) for name in optional if name not in wanted)
+    named = [_load(env_file, must=True)] if env_file else []
+    if not wanted:
+        return {}
+    folders, aliases = tuple(dict.fromkeys(folders)), tuple(aliases)
+    places = [*named, _Place(title=ENVIRONMENT, values=environ)]
+    places += [_load(folder / ENV_FILE, must=False) for folder in folders]
+    groups = {name: next((group for group in aliases if name in group), (name,)) for name in wanted}
+    found: dict[str, Secret] = {}
+    problems = []
+    for name, must in wanted.items():
+        names = (name, *(other for other in groups[name] if other != name))
+        value = _find(names, places)
+        if value is None:
+            problems += [_missing(names, places)] if must else []
+        elif len(value) < SHORTEST:
+            problems.append(f"secret {name} is shorter than {SHORTEST} characters, which cannot be kept out of logs")
+        else:
+            found.update(dict.fromkeys(names, Secret(value)))
+    if problems:
+        files = [str(env_file)] if env_file else [str(folder / ENV_FILE) for folder in folders]
+        into = (files or ["a file for --env-file"])[0]
+        raise SpecError("\n  ".join(problems), next_step=f"write NAME=value into {into}, or export it")
+    return found
+
+
+def _find(names: tuple[str, ...], places: list[_Place]) -> str | None:
+    """Return the first value that is there; an empty one is as good as none."""
+    return next((place.values[name] for place in places for name in names if place.values.get(name)), None)
+
+
+def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
+    seen = []
+    for place in places:
+        note = place.note
+        if any(name in place.values for name in names):
+            note = " (empty there)"
+        elif place.title != ENVIRONMENT:
+            note = note or suggest(names[0], list(place.values))
+        seen.append(f"{place.title}{note}")
+    also = f" (or {', '.join(names[1:])})" if names[1:] else ""
+    return f"secret {names[0]}{also} is missing; looked in {', '.join(seen)}"
+
+
+def _load(path: Path, *, must: bool) -> _Place:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        if must:
+            raise SpecError("the file of --env-file is missing", where=str(path)) from error
+        return _Place(title=str(path), values={}, note=" (not there)")
+    except OSError as error:
+        raise SpecError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+    if len(data) > _MOST_BYTES:
+        raise SpecError("the file is no .env file: it has more than 1 MiB", where=str(path))
+    parsed = parse_env_file(data)
+    if parsed.problems:
+        lines = "".join(f"\n  {path}: {problem}" for problem in parsed.problems)
+        count = "1 problem" if len(parsed.problems) == 1 else f"{len(parsed.problems)} problems"
+        raise SpecError(f"{path}: {count}{lines}", next_step="correct the lines named above")
+    return _Place(title=str(path), values=parsed.values)

@@ -1,0 +1,115 @@
+"""Hand a run's secrets to its supervisor: one JSON line over standard input, never argv, a file or `docker inspect`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+
+from rlbox.errors import Interrupted, SpecError, TimedOut
+from rlbox.secrets.masks import SECRETS_VARIABLE
+from rlbox.values import Secret
+
+LIMIT_S = 60.0
+"""How long a supervisor waits for its secrets."""
+
+_MOST_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_LOOK_S = 0.2
+
+
+def secrets_line(secrets: Mapping[str, Secret]) -> bytes:
+    """Return the line that carries `secrets` (name to value); whoever sends it lets nobody see it."""
+    return json.dumps({name: secret.reveal() for name, secret in secrets.items()}).encode("ascii") + b"\n"
+
+
+def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]) -> None:
+    """Send `secrets` by `write`, which takes bytes and sends all of them: `file.write`, `socket.sendall`.
+
+    Nothing is sent for a run without secrets, whose supervisor does not listen. A supervisor that has died already
+    takes nothing: that is no error here, its end tells why.
+    """
+    if secrets:
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            write(secrets_line(secrets))
+
+
+def accept_secrets(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
+    """Put `secrets` into the environment that processes inherit, and name them there as secrets."""
+    environment.update(secrets)
+    named = filter(None, environment.get(SECRETS_VARIABLE, "").split(","))
+    if secrets:
+        environment[SECRETS_VARIABLE] = ",".join(dict.fromkeys((*named, *secrets)))
+
+
+def receive_secrets(
+    names: tuple[str, ...], handle: int = 0, limit_s: float = LIMIT_S, stopped: Callable[[], bool] = bool
+) -> dict[str, str]:
+    """Return the secrets that come as one line on the file `handle`; nothing is read when `names` is empty.
+
+    Parameters
+    ----------
+    names
+        What the run's plan says must come (`RunPlan.secrets`).
+    limit_s
+        Seconds until the line must have come whole.
+    stopped
+        Whether the user has stopped the run meanwhile.
+
+    Raises
+    ------
+    Interrupted
+        The run was stopped before the line came.
+    TimedOut
+        The line did not come, or only a part of it.
+    SpecError
+        It is not what `send_secrets` sends, or a name is missing in it; the message holds no value.
+    """
+    if not names:
+        return {}
+    line = _read_line(handle, time.monotonic() + limit_s, stopped)
+    if line is None and stopped():
+        raise Interrupted("the run was stopped before its secrets came")
+    if line is None:
+        raise TimedOut(
+            f"the run's secrets ({', '.join(names)}) did not come over standard input",
+            next_step="start the run with `rlbox run`, or `rlbox run --resume RUN`: they send them",
+        )
+    return _parse(line, names)
+
+
+def _read_line(handle: int, until: float, stopped: Callable[[], bool]) -> bytes | None:
+    """Return the bytes before the first line end; None when the file ends or fails, is too slow or too long for it."""
+    data = b""
+    try:
+        with selectors.DefaultSelector() as selector:
+            with contextlib.suppress(PermissionError):  # a plain file cannot be waited for, and is always there
+                selector.register(handle, selectors.EVENT_READ)
+            while b"\n" not in data and len(data) <= _MOST_BYTES:
+                if stopped() or time.monotonic() > until:
+                    return None
+                if selector.get_map() and not selector.select(_LOOK_S):
+                    continue
+                chunk = os.read(handle, _CHUNK)
+                if not chunk:
+                    return None
+                data += chunk
+    except OSError:
+        return None
+    line, end, _ = data.partition(b"\n")
+    return line if end else None
+
+
+def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
+    try:
+        data = json.loads(line)
+    except ValueError:  # its text would quote the line
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise SpecError("what came over standard input are no secrets: one line of JSON, names to texts") from None
+    if missing := [name for name in names if name not in data]:
+        raise SpecError(f"secrets that did not come over standard input: {', '.join(missing)}")
+    return data

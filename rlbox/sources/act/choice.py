@@ -1,0 +1,83 @@
+"""Decide which mirrors of a profile are used now: by the last probe, or by a quick look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlbox.machine.act.http_client import explain, new_client
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.mirrors import Locator
+from rlbox.sources.act.probe import remember_ranking, remembered_ranking
+from rlbox.sources.mirrors import Machine, refusal
+from rlbox.sources.ranking import Probed, choice_of, place_of, probe_object
+from rlbox.sources.settings import Choice
+
+if TYPE_CHECKING:
+    import httpx
+
+    from rlbox.sources.profile import Profile, Rule
+    from rlbox.target.artifact import Artifact
+
+QUICK_S = 3.0
+# Kinds of which one address goes into a resolver's or a build's settings; the others fail over file by file.
+_ONE_ADDRESS = ("apt", "python", "torch-wheels")
+
+
+def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifact] = ()) -> Choice:
+    """Return the rules of a profile in the order in which they are to be tried now.
+
+    A ranking by `rlbox mirrors probe` decides for six hours. Without one, the rules of the kinds that can have one
+    address only are asked in turn, 3 s each, until one answers; those that do not are in `skipped`, and are left alone
+    for two minutes. A profile without rules costs nothing.
+
+    Parameters
+    ----------
+    artifacts
+        Locked files, if there are any: a mirror must list one of them.
+    """
+    if not profile.rule:
+        return Choice(profile=profile.name)
+    if (known := remembered_ranking(profile)) is not None:
+        return choice_of(profile, known)
+    found: list[Probed] = []
+    with new_client(site, silent_s=QUICK_S) as client:
+        for kind in _ONE_ADDRESS:
+            for rule in profile.rules(kind):
+                reason = _look(rule, probe_object(rule, artifacts), profile, client)
+                if not reason:
+                    break
+                found.append(Probed(kind=kind, mirror=rule.title, place=place_of(rule), reason=reason))
+    remember_ranking(profile, found, quick=True)
+    return choice_of(profile, found)
+
+
+def _look(rule: Rule, artifact: Artifact | None, profile: Profile, client: httpx.Client) -> str:
+    """Return why a rule is of no use now, or nothing; only the head of a file is read."""
+    if rule.protocol == "direct":
+        return ""
+    if artifact is None:
+        return _head(client, f"{rule.base}/", None)
+    reasons: list[str] = []
+    choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
+    locator = Locator(profile, Machine(), client, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason))
+    for link in locator.links(artifact):
+        if not (reason := _head(client, link.url, artifact)):
+            return ""
+        reasons.append(reason)
+    return "; ".join(reasons)
+
+
+def _head(client: httpx.Client, url: str, artifact: Artifact | None) -> str:
+    """Return why an address is of no use, or nothing; without a file, any answer but a server's failure will do."""
+    import httpx
+
+    try:
+        with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+            if artifact is None:
+                return f"answered {answer.status_code}" if answer.status_code >= 500 else ""
+            length = answer.headers.get("content-length", "")
+            size = int(length) if length.isdigit() else None
+            return refusal(answer.status_code, answer.headers.get("content-type", ""), size, artifact)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return explain(error)

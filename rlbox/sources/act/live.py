@@ -1,0 +1,83 @@
+"""Where a target's files come from on this machine: its sources profile and the machine's own settings together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rlbox.errors import WorkFailed
+
+if TYPE_CHECKING:
+    from rlbox.app import App
+    from rlbox.image.plan import ImagePlan
+    from rlbox.machine.site import SiteFacts
+    from rlbox.sources.act.mirrors import Locator
+    from rlbox.sources.profile import Profile
+    from rlbox.sources.settings import Choice
+    from rlbox.target.artifact import Artifact
+
+
+def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
+    """Return who knows where the files of a lock are; a mirror that is passed over is said."""
+    from rlbox.machine.act.site import probe_site
+    from rlbox.sources.act.mirrors import Locator, new_client, probe_machine
+
+    site = probe_site()
+    profile, choice = live_sources(app, sources, site, files)
+    return Locator(
+        profile,
+        probe_machine(site),
+        new_client(site),
+        choice=choice,
+        on_skip=lambda mirror, reason: app.say(f"{mirror} is passed over: {reason}"),
+    )
+
+
+def build_env(
+    app: App, plan: ImagePlan, sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
+) -> Mapping[str, str]:
+    """Return the settings of pip and uv in build steps."""
+    from rlbox.sources.settings import plan_sources
+
+    _, choice = live_sources(app, sources, site, files)
+    return plan_sources(plan.torch_groups, site, choice).env
+
+
+def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifact] = ()) -> tuple[Profile, Choice]:
+    """Return a sources profile and the order of its mirrors now; dead and outdated ones are said.
+
+    Parameters
+    ----------
+    files
+        Locked files: a mirror that lists none of its kind counts as dead.
+    """
+    import datetime
+
+    from rlbox.sources.act.choice import choose_mirrors
+    from rlbox.sources.load import load_profile
+
+    profile = load_profile(app.project, sources)
+    choice = choose_mirrors(profile, site, files)
+    for mirror, reason in choice.skipped:
+        app.say(f"{mirror} is passed over: {reason}")
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
+    if old:
+        app.say(f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors list`")
+    return profile, choice
+
+
+@contextmanager
+def unreached_explained(sources: str) -> Iterator[None]:
+    """Add to a failure that is about a host what to write into the profile `sources` about it."""
+    from rlbox.sources.unreached import rule_to_add, unreached_host
+
+    try:
+        yield
+    except WorkFailed as error:
+        host = unreached_host(error.what.splitlines())
+        if not host:
+            raise
+        step = rule_to_add(host, sources) + (f"\n         {error.next_step}" if error.next_step else "")
+        raise WorkFailed(error.what, where=error.where, next_step=step) from error

@@ -1,0 +1,158 @@
+"""Find the files of a lock on mirrors, and read the pages that list them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rlbox.machine.act.http_client import new_client as new_client
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.pages import Unusable, read_page
+from rlbox.sources.mirrors import Machine, Place, git_places, http_places, places, same_file
+from rlbox.sources.pages import Listed
+from rlbox.sources.settings import NO_CHOICE, Choice
+
+if TYPE_CHECKING:
+    import httpx
+
+    from rlbox.sources.profile import Profile
+    from rlbox.target.artifact import Artifact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One address of a file: `http(s):`, or `file:` for a folder of this machine.
+
+    `sha256` is what the mirror's page says, empty when it says none: never trusted, useful to skip a liar unread.
+    """
+
+    url: str
+    mirror: str
+    sha256: str = ""
+
+
+def probe_machine(site: SiteFacts, *, index: bool = True) -> Machine:
+    """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
+    from rlbox.sources.act.apt_archives import machine_archives
+
+    asked = default_index() if index and not site.index_url else ""
+    return Machine(site=site, default_index=asked, archives=machine_archives())
+
+
+def default_index() -> str:
+    """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
+    from rlbox.machine.act.command import run_command
+    from rlbox.machine.act.uv import find_uv
+    from rlbox.values import Command
+
+    argv = (find_uv(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
+    told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
+    return next((line.partition(" ")[2].strip() for line in told if line.startswith("--index-url ")), "")
+
+
+class Locator:
+    """Knows where the files of a lock are; may be asked from many threads.
+
+    Parameters
+    ----------
+    on_skip
+        Called once for each mirror and reason when a place is passed over.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        machine: Machine,
+        client: httpx.Client,
+        *,
+        choice: Choice = NO_CHOICE,
+        on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
+    ) -> None:
+        self._profile, self._machine, self._choice = profile, machine, choice
+        self._client = client
+        self.on_skip = on_skip
+        self._lock = threading.Lock()
+        self._pages: dict[str, Future[tuple[Listed, ...]]] = {}
+        self._said: set[tuple[str, str]] = set()
+        self._dead: set[str] = set()
+
+    def links(self, artifact: Artifact) -> Iterator[Link]:
+        """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
+
+        A `git` artifact has none: see `git_urls`. Names decide; whoever fetches compares the sha256.
+        """
+        for place in places(artifact, self._profile, self._machine, self._choice):
+            if _host(place.url) in self._dead:
+                continue
+            if not place.page:
+                yield Link(url=place.url, mirror=place.mirror)
+                continue
+            try:
+                yield from self._listed(place, artifact)
+            except Unusable as error:
+                if error.dead:
+                    self._dead.add(_host(place.url))
+                if not place.url.startswith("file:"):  # a folder of this machine need not have every file
+                    self.skip(place.mirror, str(error))
+
+    def http_urls(self, url: str) -> tuple[Link, ...]:
+        """Return the addresses of the file at `url` by the profile's rules."""
+        return tuple(Link(url=place.url, mirror=place.mirror) for place in http_places(url, *self._rules))
+
+    def git_urls(self, url: str) -> tuple[Link, ...]:
+        """Return the addresses that the repository at `url` may be cloned from."""
+        return tuple(Link(url=place.url, mirror=place.mirror) for place in git_places(url, *self._rules))
+
+    def skip(self, mirror: str, reason: str) -> None:
+        """Tell that a mirror is passed over; the same reason is told once."""
+        with self._lock:
+            if (mirror, reason) in self._said:
+                return
+            self._said.add((mirror, reason))
+        self.on_skip(mirror, reason)
+
+    def give_up(self, link: Link, reason: str) -> None:
+        """Tell that a mirror is passed over from now on, for every file: its host did not answer."""
+        self._dead.add(_host(link.url))
+        self.skip(link.mirror, reason)
+
+    @property
+    def _rules(self) -> tuple[Profile, Choice]:
+        return self._profile, self._choice
+
+    def _listed(self, place: Place, artifact: Artifact) -> Iterator[Link]:
+        listed = [file for file in self.page(place.url) if same_file(file.file, artifact.file)]
+        if not listed:
+            raise Unusable(f"does not list {artifact.file}")
+        for file in listed:
+            if file.sha256 and file.sha256 != artifact.sha256:
+                self.skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")
+            else:
+                yield Link(url=file.url, mirror=place.mirror, sha256=file.sha256)
+
+    def page(self, url: str) -> tuple[Listed, ...]:
+        """Return the files that the page at `url` lists; read once, though many threads ask.
+
+        Raises
+        ------
+        Unusable
+            No such page, no answer in time, or something else than a list of files.
+        """
+        with self._lock:
+            known = self._pages.get(url)
+            mine = known is None
+            future = self._pages.setdefault(url, Future())
+        if mine:
+            try:
+                future.set_result(read_page(self._client, url))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc

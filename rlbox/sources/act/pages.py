@@ -1,0 +1,76 @@
+"""An HTTP client with this machine's settings, and the reading of the pages on which mirrors list files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from rlbox.machine.act.http_client import explain
+from rlbox.sources.pages import ACCEPT, Listed, parse_page
+
+if TYPE_CHECKING:
+    import httpx
+
+_PAGE_S = 30.0  # for a whole page
+_PAGE_BYTES = 64 << 20
+
+
+class Unusable(Exception):
+    """A mirror's answer cannot be used; the text says why. `dead` when nothing came, whatever was asked for."""
+
+    def __init__(self, reason: str, *, dead: bool = False) -> None:
+        super().__init__(reason)
+        self.dead = dead
+
+
+def read_page(client: httpx.Client, url: str) -> tuple[Listed, ...]:
+    """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
+
+    Raises
+    ------
+    Unusable
+        No such page, no answer in time, or something else than a list of files.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        text, kind, final = _read_folder(Path(unquote(parts.path))), "text/html", url
+    else:
+        text, kind, final = _read_http(client, url)
+    try:
+        return parse_page(text, kind, final)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unusable(f"its page is no list of files: {error}") from error
+
+
+def _read_folder(folder: Path) -> str:
+    """Return the page of a folder: its `index.html`, or a page made of its files."""
+    from urllib.parse import quote
+
+    try:
+        index = folder / "index.html"
+        if index.is_file():
+            return index.read_text("utf-8", "replace")
+        return "".join(f'<a href="{quote(path.name)}">' for path in sorted(folder.iterdir()) if path.is_file())
+    except OSError as error:
+        raise Unusable(f"{folder}: {error.strerror}") from error
+
+
+def _read_http(client: httpx.Client, url: str) -> tuple[str, str, str]:
+    """Return text, content type and final address of a page; a page that trickles in is given up after 30 s."""
+    import httpx
+
+    end = time.monotonic() + _PAGE_S
+    try:
+        with client.stream("GET", url, headers={"Accept": ACCEPT}) as answer:
+            if answer.status_code != 200:
+                raise Unusable(f"answered {answer.status_code} for {urlsplit(url).path}")
+            body = bytearray()
+            for piece in answer.iter_bytes():
+                body += piece
+                if time.monotonic() > end or len(body) > _PAGE_BYTES:
+                    raise Unusable(f"sends its page too slowly: {len(body)} bytes in {_PAGE_S:g} s", dead=True)
+            return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), str(answer.url)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Unusable(explain(error), dead=isinstance(error, httpx.TransportError)) from error

@@ -1,0 +1,43 @@
+"""Read sources profiles and the table of hidden hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlbox.errors import SpecError
+from rlbox.sources.hidden_hosts import HiddenHost, HiddenHosts
+from rlbox.sources.profile import Profile
+from rlbox.spec.check import check_spec, suggest
+from rlbox.spec.load import load_nameless, load_toml, shown_path
+from rlbox.spec.project import Project
+
+HIDDEN_HOSTS = Path(__file__).with_name("egress.toml")
+
+
+def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Profile:
+    """Return the sources profile `name`; the rules of a profile that it includes are tried after its own.
+
+    Its errors are those of `load_target`; `above` are the profiles that include this one.
+    """
+    if name in above:
+        raise SpecError(f"profiles include each other: {' -> '.join((*above, name))}", next_step="break the circle")
+    path = project.source_file(name)
+    data = load_nameless(path, project)
+    include = data.pop("include", None)
+    profile = check_spec(Profile, {**data, "name": name}, shown_path(path, project), known=("include",))
+    if include is None:
+        return profile
+    known = list(project.source_profiles())
+    if include not in known:
+        near = suggest(str(include), known)
+        raise SpecError(
+            f"{shown_path(path, project)}: include: unknown sources profile {include!r}{near}",
+            next_step=f"choose one of: {', '.join(known)}",
+        )
+    under = load_profile(project, include, (*above, name))
+    return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
+
+
+def load_hidden_hosts() -> tuple[HiddenHost, ...]:
+    """Return the shipped table of hosts that software contacts by itself."""
+    return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row

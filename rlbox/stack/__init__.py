@@ -1,0 +1,1 @@
+"""Which versions fit together, and what would."""

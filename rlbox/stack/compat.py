@@ -1,0 +1,163 @@
+"""What fits together: facts about packages, GPUs and drivers. The schema of `compat.toml`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, Field, model_validator
+
+from rlbox.spec.check import check_spec
+from rlbox.spec.kinds import Frozen, Name
+from rlbox.spec.load import load_toml
+
+_CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One thing that holds or not: `name` is there in a version of `range`, or is not there at all."""
+
+    name: str
+    range: str = ""
+    absent: bool = False
+
+    def __str__(self) -> str:
+        return f"{'!' * self.absent}{self.name}{self.range}"
+
+    def holds(self, version: str) -> bool:
+        """Return whether it holds for a version; an empty one says that `name` is not there."""
+        if not version or self.absent:
+            return self.absent and not version
+        return not self.range or within(self.range, version)
+
+
+@cache
+def within(versions: str, version: str) -> bool:
+    """Return whether a version is in a range; the local part of a version (`+cu128`) is not looked at."""
+    return SpecifierSet(versions).contains(Version(version).public, prereleases=True)
+
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition that `NAME`, `!NAME` or `NAME` with a version range means; `ValueError` for all else."""
+    found = _CONDITION.fullmatch(text)
+    if not found or (found["absent"] and found["range"]):
+        raise ValueError(f"{text!r} is no condition: NAME, !NAME, or NAME with a version range")
+    try:
+        SpecifierSet(found["range"] or "")
+    except InvalidSpecifier as error:
+        raise ValueError(f"{text!r}: {error}") from error
+    return Condition(name=found["name"], range=found["range"] or "", absent=bool(found["absent"]))
+
+
+def _condition(text: str) -> str:
+    parse_condition(text)
+    return text
+
+
+def _version(text: str) -> str:
+    return str(Version(text)) and text
+
+
+ConditionText = Annotated[str, AfterValidator(_condition)]
+VersionText = Annotated[str, AfterValidator(_version)]
+
+
+class Fact(Frozen):
+    """When all of `when` holds, all of `needs` must hold, or all of one row of `any`."""
+
+    id: Name
+    says: str = Field("", description="in a sentence; empty: the conditions say it all")
+    when: tuple[ConditionText, ...] = Field(min_length=1)
+    needs: tuple[ConditionText, ...] = ()
+    any: tuple[tuple[ConditionText, ...], ...] = ()
+    source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Fact:
+        if bool(self.needs) == bool(self.any):
+            raise ValueError("set exactly one of needs and any")
+        return self
+
+
+class TorchBuild(Frozen):
+    """What torch's wheel on the package index is built with, and the CUDA versions of its other channels."""
+
+    versions: tuple[VersionText, ...] = Field(min_length=1)
+    cuda: VersionText
+    nccl: VersionText
+    channels: tuple[VersionText, ...] = ()
+    source: str = Field(min_length=1)
+
+
+class CompatTable(Frozen):
+    """The table as a file: `versions` are those that the solver may choose, the newest first."""
+
+    versions: dict[Name, tuple[VersionText, ...]]
+    torch: tuple[TorchBuild, ...]
+    fact: tuple[Fact, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CompatTable:
+        facts = self.facts()
+        ids = [fact.id for fact in facts]
+        problems = [f"two facts have the id {one!r}" for one in sorted({one for one in ids if ids.count(one) > 1})]
+        named = {parse_condition(text).name for fact in facts for text in texts(fact)}
+        problems += [f"versions: nothing is said of {name!r}" for name in sorted(named - set(self.versions))]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def facts(self) -> tuple[Fact, ...]:
+        """Return every fact, those of torch's builds among them."""
+        return (*(fact for build in self.torch for fact in _build_facts(build)), *self.fact)
+
+
+def texts(fact: Fact) -> tuple[str, ...]:
+    """Return every condition of a fact."""
+    return (*fact.when, *fact.needs, *(text for row in fact.any for text in row))
+
+
+def _nccl(build: TorchBuild, cuda: str) -> tuple[str, ...]:
+    """Return the NCCL of a channel: that of the release, but for CUDA 11, which keeps an older one."""
+    return (f"nccl=={build.nccl}",) if Version(cuda).major > 11 else ()
+
+
+def _build_facts(build: TorchBuild) -> tuple[Fact, ...]:
+    found = []
+    for version in build.versions:
+        found.append(
+            Fact(
+                id=f"torch-{version.replace('.', '-')}",
+                says=f"torch {version} of the package index is built with CUDA {build.cuda} and NCCL {build.nccl}",
+                when=(f"torch=={version}", "default==1"),
+                needs=(f"cuda=={build.cuda}", f"nccl=={build.nccl}"),
+                source=build.source,
+            )
+        )
+        if build.channels:
+            found.append(
+                Fact(
+                    id=f"torch-{version.replace('.', '-')}-channels",
+                    says=f"torch {version} has builds with CUDA {', '.join(build.channels)}",
+                    when=(f"torch=={version}", "default==0", "cuda"),
+                    any=tuple((f"cuda=={cuda}", *_nccl(build, cuda)) for cuda in build.channels),
+                    source=build.source,
+                )
+            )
+    return tuple(found)
+
+
+COMPAT = Path(__file__).with_name("compat.toml")
+
+
+@functools.cache
+def load_compat() -> CompatTable:
+    """Return the shipped table of what fits together."""
+    return check_spec(CompatTable, load_toml(COMPAT), str(COMPAT))

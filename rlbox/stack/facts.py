@@ -1,0 +1,238 @@
+"""A target as the solver sees it: what is fixed and by which line of the spec, and the rules that speak of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from rlbox.stack.compat import CompatTable, parse_condition, within
+from rlbox.stack.search import Domains, Rule
+from rlbox.target.lock import Lock
+from rlbox.target.target import GitSource, Target, Wheel
+
+MACHINE = ("arch", "datacenter", "driver", "glibc")
+"""Names that a spec cannot choose: they say what the machine is."""
+
+_BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
+
+# The newest CUDA that a driver takes, to its branch. Source: NVIDIA CUDA toolkit release notes, table 3.
+_BRANCHES = {
+    "12.0": "525",
+    "12.1": "530",
+    "12.2": "535",
+    "12.3": "545",
+    "12.4": "550",
+    "12.5": "555",
+    "12.6": "560",
+    "12.7": "565",
+    "12.8": "570",
+    "12.9": "575",
+    "13.0": "580",
+    "13.1": "590",
+    "13.2": "595",
+}
+# Source: Dao-AILab/flash-attention setup.py, `get_wheel_url`; causal-conv1d and mamba name theirs alike.
+_BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
+_GLIBC = {"debian:bookworm": "2.36"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """One thing that a target fixes: a range of versions of `name`, and which line of its spec says so."""
+
+    name: str
+    range: str
+    where: str
+    own: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.range}" if self.range else f"no {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is asked of the solver: all versions there are, what the target fixes, and the rules in force."""
+
+    versions: Mapping[str, tuple[str, ...]]
+    wishes: tuple[Wish, ...]
+    rules: tuple[Rule, ...]
+
+    def domains(self, wishes: Iterable[Wish]) -> Domains:
+        """Return what each name may be under some of the wishes; what none of them names is rather not there."""
+        asked: dict[str, list[Wish]] = {}
+        for wish in wishes:
+            asked.setdefault(wish.name, []).append(wish)
+        found: Domains = {}
+        for name, versions in self.versions.items():
+            rows = asked.get(name)
+            if rows is None:
+                found[name] = ("", *versions)
+            elif any(not row.range for row in rows):
+                found[name] = ("",)
+            else:
+                found[name] = tuple(v for v in versions if all(within(row.range, v) for row in rows))
+        return found
+
+
+def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Problem:
+    """Return the question that a target puts.
+
+    Parameters
+    ----------
+    lock
+        Its lock, whose versions are judged where the spec pins none; None for the spec alone.
+    """
+    said = [*_wishes(target, lock)]
+    if lock and target.base.bootstrap:
+        said += _missing(table, said)
+    wishes = tuple(_plain(wish for wish in said if wish.name in table.versions))
+    versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
+    known = tuple(wish for wish in wishes if not wish.range or _known(versions[wish.name], wish))
+    rules = tuple(
+        Rule(
+            id=fact.id,
+            when=tuple(parse_condition(text) for text in fact.when),
+            rows=tuple(tuple(parse_condition(text) for text in row) for row in fact.any or (fact.needs,)),
+        )
+        for fact in table.facts()
+        if fact.id not in target.compat.off
+    )
+    return Problem(versions=versions, wishes=known, rules=rules)
+
+
+def _missing(table: CompatTable, said: Iterable[Wish]) -> list[Wish]:
+    """Return what a whole lock says by not naming it."""
+    named = {wish.name for wish in said} | {"python", *MACHINE, *_BUILD}
+    return [Wish(name=name, range="", where="lock.json") for name in table.versions if name not in named]
+
+
+def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
+    """Yield the wishes, of the same one only the first: what the spec pins is not said by the lock again."""
+    seen: set[tuple[str, str]] = set()
+    for wish in wishes:
+        if (wish.name, wish.range) not in seen:
+            seen.add((wish.name, wish.range))
+            yield wish
+
+
+def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[Wish]) -> tuple[str, ...]:
+    """Return the versions of a name, those among them that are pinned and that the table does not list."""
+    pins = [wish.range[2:] for wish in wishes if wish.name == name and _is_pin(wish)]
+    new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
+    return tuple(sorted((*versions, *new), key=Version, reverse=True))
+
+
+def _is_pin(wish: Wish) -> bool:
+    return wish.range.startswith("==") and "*" not in wish.range and "," not in wish.range
+
+
+def _known(versions: tuple[str, ...], wish: Wish) -> bool:
+    """Return whether any version is in the range; none is when the table knows only others, which judges nothing."""
+    return any(within(wish.range, version) for version in versions)
+
+
+def _wishes(target: Target, lock: Lock | None) -> Iterator[Wish]:
+    yield from _machine(target)
+    python = not target.base.bootstrap  # Debian has one
+    yield Wish(name="python", range=f"=={target.python.version}", where="python.version", own=python)
+    for part in target.git:
+        yield from _git(part)
+    for group in target.stack:
+        for text in group.packages:
+            yield from _package(text, f"stack.{group.name}")
+        for wheel in group.wheels:
+            yield from _wheel(wheel, f"stack.{group.name}.wheels")
+    yield from _excluded(target)
+    yield from _locked(lock)
+
+
+def _wheel(wheel: Wheel, where: str) -> Iterator[Wish]:
+    """Yield the version of a wheel, and what its name says that it was built for."""
+    yield Wish(name=wheel.distribution, range=_exactly(wheel.version), where=where)
+    if built := _BUILT_FOR.search(wheel.version):
+        yield Wish(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
+        yield Wish(name="torch", range=f"=={built[2]}.*", where=where, own=False)
+        yield Wish(name="abi", range=f"=={int(built[3] == 'true')}", where=where, own=False)
+    if python := re.search(r"-cp(\d)(\d+)-cp", wheel.file):
+        yield Wish(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
+
+
+def _excluded(target: Target) -> Iterator[Wish]:
+    held: set[str] = {canonicalize_name(name) for name in target.base.holds}
+    held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
+    for name in (canonicalize_name(text) for text in target.python.exclude):
+        if name not in held:
+            yield Wish(name=name, range="", where="python.exclude")
+
+
+def _machine(target: Target) -> Iterator[Wish]:
+    hardware = target.hardware
+    if arch := re.fullmatch(r"sm_(\d+)(\d)", hardware.arch):
+        yield Wish(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
+    else:
+        yield Wish(name="arch", range="", where="hardware.arch", own=False)
+    if hardware.grade:
+        yield Wish(
+            name="datacenter", range=f"=={int(hardware.grade == 'datacenter')}", where="hardware.grade", own=False
+        )
+    if branch := _BRANCHES.get(hardware.cuda_driver):
+        yield Wish(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
+    if glibc := _GLIBC.get(target.base.bootstrap):
+        yield Wish(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)
+    yield from _torch_build(target)
+    held = {canonicalize_name(name): version for name, version in target.base.holds.items()}
+    for name, version in held.items():
+        yield Wish(name=name, range=_exactly(version), where="base.holds", own=False)
+    if target.base.bootstrap and not any("cuda-nvcc" in package for package in target.base.packages):
+        yield Wish(name="nvcc", range="", where="base.packages")
+    if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
+        yield Wish(name="cuda-compat", range="", where="base.packages")
+
+
+def _torch_build(target: Target) -> Iterator[Wish]:
+    """Yield which build of torch it is: a channel, the base's own, or the index's default."""
+    group = next((group for group in target.stack if group.channel), None)
+    local = Version(target.base.holds["torch"]).local if "torch" in target.base.holds else None
+    channel, where = (group.channel, f"stack.{group.name}.channel") if group else (local or "", "base.holds")
+    if found := re.fullmatch(r"cu(\d+)(\d)", channel):
+        yield Wish(name="default", range="==0", where=where)
+        yield Wish(name="cuda", range=f"=={found[1]}.{found[2]}", where=where)
+    elif channel == "cpu":
+        yield from (Wish(name=name, range="", where=where) for name in ("cuda", "nccl", "abi", "default"))
+    elif not channel:
+        yield Wish(name="default", range="==1", where="stack")
+
+
+def _git(part: GitSource) -> Iterator[Wish]:
+    """Yield the version of a git part, as far as its ref tells one (`v0.2.2`, `core_v0.14.0`)."""
+    if found := re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", part.ref):
+        yield from _package(f"{part.name}=={found[1]}", f"git.{part.name}.ref")
+
+
+def _package(text: str, where: str) -> Iterator[Wish]:
+    try:
+        asked = Requirement(text)
+        ranges = str(asked.specifier)
+        for spec in asked.specifier:
+            Version(spec.version.removesuffix(".*"))
+    except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
+        return
+    yield Wish(name=canonicalize_name(asked.name), range=ranges or ">=0", where=where)
+
+
+def _locked(lock: Lock | None) -> Iterator[Wish]:
+    for group in lock.groups if lock else ():
+        for package in group.packages:
+            name = canonicalize_name(package.name)
+            yield Wish(name=name, range=_exactly(package.version), where="lock.json")
+            if name.startswith("nvidia-nccl-"):
+                yield Wish(name="nccl", range=_exactly(package.version), where="lock.json", own=False)
+
+
+def _exactly(version: str) -> str:
+    return f"=={Version(version).public}"

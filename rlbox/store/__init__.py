@@ -1,0 +1,1 @@
+"""Locked files on this disk: fetch, verify, keep, export."""

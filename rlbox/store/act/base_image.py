@@ -1,0 +1,174 @@
+"""Bring a base image into the store: its manifest and every blob, each under its own sha256."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rlbox.engine.oci import INDEXES, Manifest, parse_manifest
+from rlbox.errors import NodeError, RegistryError, RlboxError
+from rlbox.store.act.download import Link
+from rlbox.store.act.objects import Draft, Store
+from rlbox.target.artifact import Artifact
+
+if TYPE_CHECKING:
+    from rlbox.app import App
+    from rlbox.registry.act.client import Registry
+    from rlbox.target.lock import Lock
+
+_PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def base_files(store: Store, base: str, platform: str = "") -> tuple[Artifact, ...]:
+    """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
+
+    Parameters
+    ----------
+    base
+        `NAME@sha256:DIGEST`; a bootstrapped base has no files.
+    platform
+        uv's name of the platform, which chooses from an image for several; all of them when empty.
+    """
+    _, at, digest = base.partition("@sha256:")
+    return tuple(_walk(store, base, digest, platform)) if at else ()
+
+
+def base_digests(store: Store, base: str) -> set[str]:
+    """Return the objects that a base image is made of, as far as the store knows them."""
+    return {file.sha256 for file in base_files(store, base)}
+
+
+def fetch_base(
+    base: str,
+    platform: str,
+    store: Store,
+    places: Iterable[Link],
+    ca_bundle: str = "",
+    on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
+) -> tuple[Artifact, ...]:
+    """Return the files of a base image when the store holds all of them; a place that fails is passed over.
+
+    `on_bytes` is told how much of a file is there, each time some came.
+
+    Raises
+    ------
+    RegistryError
+        No place gives the image; each is named with why.
+    """
+    if not (missing := _missing(store, base, platform)):
+        return base_files(store, base, platform)
+    tries = []
+    for place in places:
+        try:
+            while missing := _missing(store, base, platform):
+                _fetch_from(place.url, missing, store, ca_bundle, on_bytes)
+            return base_files(store, base, platform)
+        except NodeError:
+            raise
+        except RlboxError as error:
+            tries.append(f"\n  {place.mirror}: {error.what}")
+    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
+
+
+def _missing(store: Store, base: str, platform: str) -> list[Artifact]:
+    digest = base.rpartition(":")[2]
+    if not store.intact(digest):
+        return [_file(base, "manifest", digest, 0)]
+    return [file for file in base_files(store, base, platform) if not store.intact(file.sha256, file.size)]
+
+
+def _walk(store: Store, base: str, digest: str, platform: str) -> Iterator[Artifact]:
+    """Yield a manifest and what it points to, as deep as manifests are in the store."""
+    if not store.has(digest):
+        return
+    manifest = parse_manifest(store.path(digest).read_bytes())
+    yield _file(base, "manifest", digest, len(manifest.body))
+    for number, layer in enumerate((manifest.config, *manifest.layers)):
+        if layer:
+            kind = f"layer {number}" if number else "config"
+            yield _file(base, kind, layer.digest.removeprefix("sha256:"), layer.size)
+    for child, size in _children(manifest, platform):
+        if store.has(child):
+            yield from _walk(store, base, child, platform)
+        elif platform:
+            yield _file(base, "manifest", child, size)
+
+
+def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
+    """Yield digest and size of the manifests in an index that are for `platform`."""
+    if manifest.descriptor.media_type not in INDEXES:
+        return
+    processor = platform.partition("-")[0]
+    for row in json.loads(manifest.body)["manifests"]:
+        made_for = row.get("platform", {})
+        fits = (made_for.get("os"), made_for.get("architecture")) == ("linux", _PROCESSORS.get(processor, processor))
+        if fits or not platform:
+            yield row["digest"].removeprefix("sha256:"), row["size"]
+
+
+def _file(base: str, part: str, digest: str, size: int) -> Artifact:
+    name = base.partition("@")[0]
+    return Artifact(kind="oci", name=name, file=f"{name} {part}", sha256=digest, size=size, group="base", origin=base)
+
+
+def _fetch_from(
+    url: str, files: Iterable[Artifact], store: Store, ca_bundle: str, on_bytes: Callable[[Artifact, int], None]
+) -> None:
+    from rlbox.engine.reference import parse_reference
+    from rlbox.registry.act.client import Registry
+
+    reference = parse_reference(url)
+    with Registry(reference.host, ca_bundle=ca_bundle) as registry:
+        for file in files:
+            with store.draft(file.sha256) as draft:
+                if store.intact(file.sha256):
+                    continue
+                if file.file.endswith("manifest"):
+                    draft.restart()
+                    draft.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
+                else:
+                    fill_from_registry(registry, reference.repository, file, draft, on_bytes)
+                draft.keep()
+
+
+def fill_from_registry(
+    registry: Registry,
+    repository: str,
+    file: Artifact,
+    draft: Draft,
+    on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
+) -> None:
+    """Fill `draft` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
+    from rlbox.registry.act.client import wrong_digest
+
+    def append() -> None:
+        with registry.open_blob(repository, f"sha256:{file.sha256}", start=draft.size) as (start, blocks):
+            if start != draft.size:
+                draft.restart()
+            for block in blocks:
+                draft.write(block)
+                on_bytes(file, draft.size)
+
+    resumed = draft.size > 0
+    if draft.size < file.size:
+        registry.retry(append)
+    if draft.digest != file.sha256 and resumed:
+        draft.restart()
+        registry.retry(append)
+    if draft.digest != file.sha256:
+        found = draft.digest
+        draft.restart()
+        raise wrong_digest(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
+
+
+def fetch_base_image(app: App, lock: Lock, store: Store, sources: str) -> tuple[Artifact, ...]:
+    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
+    if "@" not in lock.base:
+        return ()
+    from rlbox.machine.act.site import probe_site
+    from rlbox.sources.load import load_profile
+    from rlbox.sources.mirrors import oci_places
+
+    places = oci_places(lock.base, load_profile(app.project, sources))
+    return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)

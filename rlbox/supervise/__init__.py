@@ -1,0 +1,1 @@
+"""Carry out a run: stages, services, Ray, watch, end of all."""

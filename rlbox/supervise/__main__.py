@@ -1,0 +1,143 @@
+"""`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
+
+With `--warden` it watches over another process that does (`act/warden.py`). `--lock N` hands over the data disk's lock
+as an open file; without it (in a container) the supervisor takes the lock itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlbox.errors import RlboxError, SpecError
+from rlbox.machine.act.interrupt import Interrupt
+
+if TYPE_CHECKING:
+    from rlbox.causes.cause import Cause
+    from rlbox.job.plan import RunPlan
+    from rlbox.supervise.supervisor import StageFailure
+
+_START_S = 30.0
+"""How long the command line that started this process may still hold the lock."""
+
+
+def main(argv: list[str]) -> int:
+    """Carry out the run of the directory `argv[0]`; return the exit code.
+
+    Standard error gets one line per change of state; everything else is in the directory.
+    """
+    if argv[:1] == ["--warden"]:
+        from rlbox.supervise.warden import watch_over
+
+        return watch_over(Path(argv[1]), int(argv[3]))
+    interrupt = Interrupt()
+    interrupt.install()  # before the slow imports, so that a signal is never met by the default
+    try:
+        return _supervise(argv, interrupt)
+    except RlboxError as error:
+        _tell(f"error: {error}")
+        return error.exit_code
+
+
+def _supervise(argv: list[str], interrupt: Interrupt) -> int:
+    from rlbox.secrets.act.hand_over import accept_secrets, receive_secrets
+    from rlbox.secrets.masks import Masks
+    from rlbox.supervise.supervisor import carry_out_run
+
+    if not argv or argv[1:2] not in ([], ["--lock"]):
+        raise SpecError("supervise takes one run directory")
+    run_dir = Path(argv[0]).resolve()
+    plan = _load_plan(run_dir)
+    _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
+    accept_secrets(os.environ, receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name)))
+    return carry_out_run(
+        plan,
+        run_dir,
+        interrupt=interrupt,
+        masks=Masks(os.environ),
+        on_failure=collect_evidence,
+        on_event=_tell_event,
+    )
+
+
+def collect_evidence(failure: StageFailure) -> Cause:
+    """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
+    from rlbox.evidence.act.explain import explain_failure, write_evidence
+
+    explained = explain_failure(failure)
+    try:
+        write_evidence(failure, explained)
+    except Exception as error:  # evidence is worth having, but never worth losing what is explained already
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        _tell(f"evidence was not written: {why}")
+    return explained.cause
+
+
+def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: bool) -> None:
+    """Take the data disk's lock, unless it was inherited, and say who carries out the run, before anything starts."""
+    import contextlib
+
+    from rlbox.record.act.disk_lock import take_disk
+    from rlbox.record.act.folder import holder_of
+    from rlbox.record.act.supervisor_file import stop_asked, write_supervisor
+
+    if not inherited:
+        take_disk(Path(plan.paths.data), holder_of(plan), _START_S)  # kept until this process ends
+    with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
+        write_supervisor(
+            run_dir,
+            place=plan.place,
+            container=plan.container,
+            attempt=plan.attempt,
+            warden=os.getppid() if inherited else 0,
+        )
+    if stop_asked(run_dir):
+        interrupt.begin("SIGTERM")
+
+
+def _load_plan(run_dir: Path) -> RunPlan:
+    from rlbox.record.act.folder import load_plan
+
+    plan = load_plan(run_dir)
+    _check_patterns(plan)
+    return plan
+
+
+def _check_patterns(plan: RunPlan) -> None:
+    for stage in plan.stages:
+        for rule in (*stage.require, *stage.forbid):
+            try:
+                re.compile(rule.pattern)
+            except re.error as error:
+                what = f"stage {stage.name}: {rule.pattern!r} is not a regular expression: {error}"
+                raise SpecError(what, where="plan.json") from error
+
+
+def _tell_event(event: Mapping[str, Any]) -> None:
+    match event["event"]:
+        case "run":
+            _tell(f"run {event['state']}")
+        case "stage":
+            _tell(f"{event['stage']}: {event['state']}" + (f": {event['cause']}" if event.get("cause") else ""))
+        case "service":
+            _tell(f"{event['stage']}: service {event['service']} {event['state']}")
+        case "plot":
+            _tell(f"curves: {event['plot']['state']} {event['plot']['detail']}".rstrip())
+        case _:
+            pass
+
+
+def _tell(text: str) -> None:
+    try:
+        sys.stderr.write(f"rlbox: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        return  # the terminal is gone; the run goes on
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

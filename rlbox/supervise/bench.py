@@ -1,0 +1,97 @@
+"""What every stage of a run is carried out with, and how a stage says that it cannot go on."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
+from rlbox.causes.lost import removed_folder
+from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.processes import RunProcesses
+from rlbox.record.act.journal import Journal, free_bytes
+from rlbox.record.act.supervisor_file import stop_asked
+
+if TYPE_CHECKING:
+    from rlbox.supervise.services import RunningService
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_BYTES = 1 << 20
+_BY_DISK: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "require", "file", "program"})
+_BY_MEMORY: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "silence"})
+
+
+class StageStopped(Exception):
+    """The stage cannot go on."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.what)
+        self.cause = cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptService:
+    """A service that went on when its stage ended; `output` is the end of its pipe, which nobody reads meanwhile."""
+
+    service: RunningService
+    stage: str
+    output: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The plan of the run, where it is recorded, and what holds its processes.
+
+    `kept` are the services that wait for the next stage, by name.
+    """
+
+    plan: RunPlan
+    run_dir: Path
+    journal: Journal
+    processes: RunProcesses
+    interrupt: Interrupt
+    kept: dict[str, KeptService] = field(default_factory=dict)
+
+    def check_going(self) -> None:
+        """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
+        if self.interrupt.name:
+            raise StageStopped(self.stop_cause())
+        if not self.journal.there():
+            raise StageStopped(removed_folder(str(self.run_dir)))
+        if self.journal.problem:
+            there = self.journal.there(now=True)
+            raise StageStopped(self.journal.problem if there else removed_folder(str(self.run_dir)))
+
+    def stop_cause(self) -> Cause:
+        """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
+        return interrupted(stop_asked(self.run_dir) or self.interrupt.name)
+
+    def disk_cause(self, error: OSError) -> Cause:
+        """Return the cause behind a file of the run that cannot be written."""
+        if not self.journal.there(now=True):
+            return removed_folder(str(self.run_dir))
+        if error.errno in _FULL:
+            return full_disk(str(self.run_dir), free_bytes(self.run_dir))
+        return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
+
+    def start_cause(self, stage: StagePlan, part: str, program: str, error: OSError) -> Cause:
+        """Return the cause behind a process that could not be started."""
+        if error.errno in _FULL:
+            return self.disk_cause(error)
+        return missing_program(stage, part, program, error.strerror or str(error))
+
+    def explain(self, cause: Cause, kills_before: int) -> Cause:
+        """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
+        if cause.kind != "interrupted" and not self.journal.there(now=True):
+            return removed_folder(str(self.run_dir))
+        memory = probe_memory()
+        if cause.kind in _BY_MEMORY and memory.kills > kills_before:
+            return out_of_memory(cause, memory.limit_bytes)
+        for folder in (self.run_dir, Path(self.plan.paths.data)):
+            if cause.kind in _BY_DISK and folder.is_dir() and free_bytes(folder) < _FULL_BYTES:
+                return full_disk(str(folder), free_bytes(folder))
+        return cause

@@ -1,0 +1,142 @@
+"""Run a stage's command as a job of a Ray cluster, through the dashboard's Jobs API.
+
+Source: Ray 2.60 documentation, "Ray Jobs REST API"; the driver's log is `logs/job-driver-<id>.log` of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.job.plan import RayPlan
+from rlbox.machine.act.poller import Poller
+
+if TYPE_CHECKING:
+    import httpx
+
+PENDING = "PENDING"
+SUCCEEDED = "SUCCEEDED"
+UNREACHABLE = "UNREACHABLE"
+"""The dashboard does not answer; after `_LOST_S` that ends the job."""
+REFUSED = "REFUSED"
+"""The job was never taken."""
+
+_ENDED = (SUCCEEDED, "FAILED", "STOPPED", REFUSED)
+_PAUSE_S = 0.25
+_TIMEOUT_S = 10.0
+_SUBMIT_S = 60.0
+_STOP_S = 3.0
+_LOST_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """What the Jobs API says; `exit_code` is that of the driver, None when it never ran or Ray does not know."""
+
+    status: str
+    exit_code: int | None = None
+    message: str = ""
+
+
+class RayJob:
+    """One submitted job; what its driver writes is in the file `driver_log` of the plan."""
+
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._plan = plan
+        self._submission: JobFacts | None = None
+        self._body = {
+            "entrypoint": shlex.join(argv),
+            "submission_id": plan.submission_id,
+            "runtime_env": {"env_vars": dict(env)},
+        }
+        self._poller = Poller(self._ask, _PAUSE_S, lambda facts: facts.status in _ENDED)
+
+    @property
+    def facts(self) -> JobFacts:
+        """The last answer of the Jobs API."""
+        return self._poller.latest or JobFacts(status=PENDING)
+
+    def poll(self) -> int | None:
+        """Return how the job ended, as an exit code (the driver's where Ray knows it), or None while it goes on."""
+        facts = self.facts
+        if facts.status == UNREACHABLE and time.monotonic() - self._poller.changed_at > _LOST_S:
+            return 1
+        if facts.status not in _ENDED:
+            return None
+        if facts.exit_code is not None:
+            return facts.exit_code
+        return 0 if facts.status == SUCCEEDED else 1
+
+    def stop(self) -> None:
+        """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
+        import httpx
+
+        self._poller.close()
+        if self.facts.status in _ENDED:
+            return
+        with contextlib.suppress(httpx.HTTPError, ValueError), _client(_STOP_S) as client:
+            client.post(f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
+            until = time.monotonic() + _STOP_S
+            while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
+                time.sleep(_PAUSE_S)
+
+    def _ask(self) -> JobFacts:
+        if self._submission is None:
+            self._submission = _submit(self._plan, self._body)
+            return self._submission
+        return probe_job(self._plan)
+
+
+def driver_log(plan: RayPlan) -> Path:
+    """Return the file that Ray writes the output of the job's driver to."""
+    return Path(plan.temp_dir, "session_latest", "logs", f"job-driver-{plan.submission_id}.log")
+
+
+def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
+    """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
+    import httpx
+
+    try:
+        with _client(timeout_s) as client:
+            answer = client.get(_jobs(plan) + plan.submission_id)
+            answer.raise_for_status()
+            data: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        return JobFacts(status=UNREACHABLE, message=f"{type(error).__name__}: {error}")
+    code = data.get("driver_exit_code")
+    return JobFacts(
+        status=str(data.get("status")),
+        exit_code=code if isinstance(code, int) else None,
+        message=str(data.get("message") or ""),
+    )
+
+
+def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
+    import httpx
+
+    try:
+        with _client(_SUBMIT_S) as client:
+            answer = client.post(_jobs(plan), json=body)
+    except httpx.HTTPError as error:
+        return JobFacts(status=REFUSED, message=f"{type(error).__name__}: {error}")
+    if answer.status_code != httpx.codes.OK:
+        lines = answer.text.strip().splitlines()
+        return JobFacts(status=REFUSED, message=f"HTTP {answer.status_code}: {lines[-1] if lines else ''}")
+    return JobFacts(status=PENDING)
+
+
+def _jobs(plan: RayPlan) -> str:
+    return f"{plan.dashboard.rstrip('/')}/api/jobs/"
+
+
+def _client(timeout_s: float) -> httpx.Client:
+    import httpx
+
+    return httpx.Client(trust_env=False, timeout=timeout_s, headers=auth_headers(os.environ))

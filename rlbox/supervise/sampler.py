@@ -1,0 +1,117 @@
+"""Write down what a run uses while it goes: a row of `resources.jsonl` every few seconds, from a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.counters import probe_activity
+from rlbox.machine.counters import Activity
+from rlbox.record.act.journal import free_bytes
+from rlbox.record.act.state import RunState
+from rlbox.record.resources import RESOURCES_FILE, make_sample
+
+PAUSE_S = 5.0
+_LEAST_PAUSE_S = 0.1
+_CPU_SHARE = 0.004
+"""Share of a core that sampling may take: a machine with thousands of processes is sampled less often.
+
+Events, which are rare, are sampled at once all the same.
+"""
+
+_WAKING = frozenset({"stage", "service", "phase"})
+
+
+class Sampler:
+    """Samples from `start` to `close`; a full disk or a removed directory only costs the rows of that time.
+
+    Parameters
+    ----------
+    parts
+        Returns the ids of the run's living processes by part: `main`, the names of services, `other`.
+    state
+        Returns the state of the run now; it names the stage.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        parts: Callable[[], Mapping[str, set[int]]],
+        state: Callable[[], RunState],
+        *,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self.phase = ""
+        self._path = run_dir / RESOURCES_FILE
+        self._parts = parts
+        self._state = state
+        self._pause_s = pause_s
+        self._before: Activity | None = None
+        self._torn = False
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._sample_on, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first row is written at once."""
+        self._thread.start()
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Take a row soon when `event` is one that changes what is used: a stage, service or phase began or ended."""
+        if event["event"] in _WAKING:
+            self.phase = str(event.get("phase", "")) if event["event"] == "phase" else self.phase
+            self._wake.set()
+
+    def close(self) -> None:
+        """Write the last row and end."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join(self._pause_s)
+
+    def _sample_on(self) -> None:
+        while True:
+            self._wake.clear()
+            spent = time.thread_time()
+            with contextlib.suppress(OSError, ValueError):
+                self._write(self._row())
+            if self._closed.is_set():
+                return
+            cost = (time.thread_time() - spent) / _CPU_SHARE
+            if self._wake.wait(max(self._pause_s, cost)):
+                self._closed.wait(_LEAST_PAUSE_S)
+
+    def _row(self) -> bytes:
+        parts = self._parts()
+        now = probe_activity(sorted(set().union(*parts.values())))
+        stage = next((s.name for s in self._state().stages if s.state in ("starting", "running")), "")
+        sample = make_sample(
+            self._before,
+            now,
+            parts=parts,
+            t=utc_now(),
+            stage=stage,
+            phase=self.phase if stage else "",
+            disk_free_bytes=free_bytes(self._path.parent),
+        )
+        self._before = now
+        return json.dumps(sample.as_row(), separators=(",", ":")).encode() + b"\n"
+
+    def _write(self, row: bytes) -> None:
+        """Append one row; after one that was cut short by a full disk, a new line is begun."""
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            data = b"\n" + row if self._torn else row
+            written = os.write(handle, data)
+            self._torn = written < len(data)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)

@@ -1,0 +1,125 @@
+"""Start a service beside a stage, find out when it really does its work, and whether it goes on doing it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+
+from rlbox.gate.act.http_probe import probe_http
+from rlbox.job.plan import ReadyPlan, ServicePlan
+from rlbox.logs.lines import Texts, views
+from rlbox.logs.patterns import compile_pattern, pattern_set
+from rlbox.machine.act.poller import Poller
+from rlbox.machine.act.processes import Child, RunProcesses
+from rlbox.values import Command
+
+_PAUSE_S = 0.2
+_CONNECT_S = 2.0
+_ASKED_AGAIN = 4
+"""How often a service that was ready is asked within the time in which it must answer."""
+
+READY = "ready"
+_NO_ANSWER = "no answer yet"
+
+
+class RunningService:
+    """A started service; it is ready once its request was answered, its port was open and its line was written.
+
+    Parameters
+    ----------
+    headers
+        What the ready request must carry besides, as a Ray head with a token wants it.
+    """
+
+    def __init__(
+        self,
+        plan: ServicePlan,
+        processes: RunProcesses,
+        command: Command,
+        output: int,
+        stage: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._headers = headers
+        self.child: Child = processes.start(command, output, stage=stage, part=plan.name)
+        self.started = time.monotonic()
+        self._line_missing = bool(plan.ready.line)
+        self._good_at: float | None = None
+        self._grown_at = self.started
+        self._log_bytes = 0
+        self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
+
+    @property
+    def answer(self) -> str:
+        """What is still missing, or what the ready request got last."""
+        found = self._poller.latest or _NO_ANSWER
+        return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
+
+    @property
+    def ready(self) -> bool:
+        """Whether the service has shown that it does its work."""
+        return self._good_at is not None and not self._line_missing
+
+    @property
+    def late(self) -> bool:
+        """Whether its start limit is over."""
+        return time.monotonic() - self.started > self.plan.start_s
+
+    def hear(self, texts: Texts) -> None:
+        """Take lines of its log, of which one may be what it is waited for."""
+        line = self.plan.ready.line
+        if self._line_missing and pattern_set((line,)).hit(texts.joined, 0) >= 0:
+            fits = compile_pattern(line).fits
+            self._line_missing = not any(fits(way) for text in texts for way in views(text))
+
+    def ask_again(self) -> None:
+        """Have it prove anew that it does its work; its line is not waited for a second time."""
+        self._poller.close()
+        self._good_at, self.started = None, time.monotonic()
+        self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
+
+    def use(self) -> None:
+        """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
+        self._poller.close()
+        self._good_at = self._grown_at = time.monotonic()
+        if self.plan.answer_s:
+            self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda answer: False)
+
+    @property
+    def mute(self) -> bool:
+        """Whether the ready request, asked again and again, has got no right answer for longer than it may."""
+        return bool(self.plan.answer_s) and time.monotonic() - (self._good_at or self.started) > self.plan.answer_s
+
+    @property
+    def complaint(self) -> str:
+        """What the ready request got last from a service that is mute: an answer that is under way is none."""
+        return "no answer" if self.answer in (READY, _NO_ANSWER) else self.answer
+
+    def silent(self, log_bytes: int) -> bool:
+        """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
+        now = time.monotonic()
+        if log_bytes != self._log_bytes:
+            self._log_bytes, self._grown_at = log_bytes, now
+        return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
+
+    def close(self) -> None:
+        """Ask no more whether it is ready."""
+        self._poller.close()
+
+    def _ask(self) -> str:
+        answer = probe_ready(self.plan.ready, self._headers)
+        if answer == READY:
+            self._good_at = time.monotonic()
+        return answer
+
+
+def probe_ready(ready: ReadyPlan, headers: Mapping[str, str] | None = None) -> str:
+    """Send the ready request once and knock at the port; return `ready`, or what is wrong in a few words."""
+    if ready.port:
+        try:
+            socket.create_connection(("127.0.0.1", ready.port), _CONNECT_S).close()
+        except OSError as error:
+            return f"port {ready.port}: {error.strerror or 'no answer in time'}"
+    return (probe_http(ready, headers=headers) if ready.url else "") or READY

@@ -1,0 +1,218 @@
+"""Watch a running stage: its logs against its gate, its services, its limits."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from rlbox.causes.cause import dead_service, ended, forbidden_line, mute_service, silent_service, too_long
+from rlbox.causes.fatal_lines import FATAL_LINE
+from rlbox.causes.first_fatal import FatalSpot, FirstFatal
+from rlbox.gate.act.metric_files import MetricFiles
+from rlbox.gate.causes import broken_rule
+from rlbox.gate.gate import STAGE_LOG, Gate, silence_text, total_text
+from rlbox.hang.act.watch import HangWatch
+from rlbox.job.plan import StagePlan
+from rlbox.logs.act.pump import LogPump
+from rlbox.logs.act.watch import LogWatch
+from rlbox.logs.line_search import find_hits
+from rlbox.logs.lines import Texts
+from rlbox.machine.act.processes import Child
+from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.ray_jobs import RayJob
+from rlbox.supervise.services import RunningService
+
+_LOOK_S = 0.05
+"""How often the stage is looked at while its logs are still; new output is looked at when it comes."""
+
+_BEHIND_S = 10.0
+"""How much later a line may be looked at than it was written while the logs grow faster than they are read."""
+
+_QUOTED = 500
+_SETTLE_LINE_S = 0.3
+TOLD_TO_STOP = (0, -15, -2, 143, 130)
+"""Ends of a service that its client may have asked for on its own way out."""
+
+
+class StageWatch:
+    """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
+
+    def __init__(self, bench: Bench, stage: StagePlan) -> None:
+        self.gate = Gate(stage, bench.plan.benign)
+        self.services: list[RunningService] = []
+        self.main: Child | RayJob | None = None
+        self.pump = LogPump(bench.journal.masks)
+        names = (*(service.name for service in stage.services), STAGE_LOG)
+        self.hang = HangWatch(bench, stage)
+        self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
+        self._bench = bench
+        self._stage = stage
+        self._recorded = -1
+        self._begun = time.monotonic()
+        self._finders = {name: FirstFatal(partial(self.gate.benign.excuses, name)) for name in names}
+        self._metric_files = MetricFiles(self.gate)
+        self._command_begun: float | None = None
+        self._told: dict[str, FatalSpot] = {}
+        self._told_forbidden = 0
+        self._told_breaches = 0
+
+    @property
+    def fatals(self) -> dict[str, FatalSpot]:
+        """The first fatal line of each log that holds one, by the name of the log."""
+        return {name: finder.spot for name, finder in self._finders.items() if finder.spot}
+
+    def look(self) -> None:
+        """Look once at everything that can end the stage early; wait a moment when nothing was new."""
+        self.logs.read()
+        self._metric_files.read()
+        if self._command_begun is not None:
+            behind_s = _BEHIND_S if self.logs.waiting else 0.0
+            self.gate.pass_time(time.monotonic() - self._command_begun - behind_s)
+        self.tell()
+        self.record_gate()
+        self._bench.check_going()
+        self.check_disk()
+        self.check_services()
+        self.check_forbidden()
+        if time.monotonic() - self._begun > self._stage.total_s:
+            self.gate.refuse("total", total_text(self._stage), "passed")
+            raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
+        if not self.logs.waiting:
+            self.pump.wait(_LOOK_S)
+
+    def forgive(self, log: str) -> None:
+        """Take nothing for fatal that a service wrote before it was ready: it lives with it."""
+        self._finders[log].forgive()
+        self._told.pop(log, None)
+
+    def tell(self) -> None:
+        """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
+        event, stage = self._bench.journal.event, self._stage.name
+        for broken in self.gate.forbidden[self._told_forbidden :]:
+            line = broken.line
+            event(stage, "forbidden", log=broken.rule.log, number=line.number, line=line.text[:_QUOTED])
+        self._told_forbidden = len(self.gate.forbidden)
+        for breach in self.gate.breaches[self._told_breaches :]:
+            event(stage, "broken", rule=breach.rule, problem=breach.problem)
+        self._told_breaches = len(self.gate.breaches)
+        for name, spot in self.fatals.items():
+            if spot != self._told.get(name):
+                self._told[name] = spot
+                event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
+        for name in self.pump.restored():
+            event(stage, "log-restored", log=name)
+        for name in self.logs.cuts():
+            event(stage, "log-emptied", log=name)
+
+    def check_disk(self) -> None:
+        """Stop a stage whose logs cannot be written."""
+        if self.pump.problem:
+            raise StageStopped(self._bench.disk_cause(self.pump.problem))
+
+    def check_silence(self) -> None:
+        """Stop a stage that shows no sign of life."""
+        cause = self.hang.look(self.logs)
+        if cause:
+            self.gate.refuse("silence", silence_text(self._stage), self.gate.last_line(STAGE_LOG))
+            raise StageStopped(cause)
+
+    def check_services(self, pardoned: tuple[int, ...] = ()) -> None:
+        """Stop a stage one of whose services is dead, unless it ended in one of the `pardoned` ways."""
+        for service in self.services:
+            code = service.child.poll()
+            if code is None or code in pardoned:
+                continue
+            self.logs.drain()
+            self.check_forbidden(service.plan.name)
+            self.gate.refuse("service", service.plan.name, ended(code))
+            self.record_service(service, state="ended", exit_code=code)
+            running = self.main is not None
+            raise StageStopped(dead_service(self._stage, service.plan, code, ready=service.ready, running=running))
+
+    def check_answers(self) -> None:
+        """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
+        for service in self.services:
+            if service.mute:
+                self.gate.refuse("service", service.plan.name, service.complaint)
+                cause = mute_service(self._stage, service.plan, service.complaint)
+                raise StageStopped(self.hang.explain(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
+            if service.silent(self.logs.taken.get(service.plan.name, 0)):
+                self.gate.refuse("service", service.plan.name, self.gate.last_line(service.plan.name))
+                cause = silent_service(self._stage, service.plan)
+                raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))
+
+    def check_forbidden(self, log: str = "") -> None:
+        """Stop a stage whose logs (or the one named) held a forbidden line."""
+        found = [broken for broken in self.gate.forbidden if log in ("", broken.rule.log)]
+        if not found:
+            self._check_breaches(log)
+            return
+        self.record_gate()
+        first = min(found, key=lambda broken: (broken.rule.log == STAGE_LOG, broken.line.number))
+        if first.rule.log == STAGE_LOG:
+            self.settle(_SETTLE_LINE_S)
+        raise StageStopped(forbidden_line(self._stage, first.rule, first.line.number, first.line.text))
+
+    def _check_breaches(self, log: str) -> None:
+        for breach in self.gate.breaches:
+            if log in ("", breach.log):
+                self.record_gate()
+                raise StageStopped(broken_rule(self._stage, breach))
+
+    def begin_command(self) -> None:
+        """Count the times of rules from now on, when the stage's command was started."""
+        self._command_begun = time.monotonic()
+        self.logs.listen()
+        for service in self.services:
+            service.use()
+
+    def end_command(self) -> None:
+        """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
+        self.logs.drain()
+        self.logs.end_line(STAGE_LOG)
+        self._metric_files.close()
+        if self._command_begun is not None:
+            self.gate.pass_time(time.monotonic() - self._command_begun)
+        self._command_begun = None
+
+    def settle(self, patience_s: float) -> None:
+        """Wait for a service that is dying: its end came before what its clients made of it."""
+        until = time.monotonic() + patience_s
+        while self.services and time.monotonic() < until and not self._bench.interrupt.name:
+            self.check_services(TOLD_TO_STOP)
+            self.pump.wait(_LOOK_S)
+
+    def close_logs(self) -> None:
+        """Look at all that was written, and let go of the logs."""
+        self.pump.close()
+        self.logs.close()
+        self.tell()
+        for log in self.pump.logs.values():
+            log.close()
+
+    def record(self, **changes: object) -> None:
+        """Record fields of the stage, and its gate as it is now."""
+        self._recorded = self.gate.revision
+        self._bench.journal.change_stage(self._stage.name, gate=self.gate.states(), **changes)
+
+    def record_gate(self) -> None:
+        """Record the gate when it changed."""
+        if self.gate.revision != self._recorded:
+            self.record()
+
+    def record_service(self, service: RunningService, **changes: object) -> None:
+        """Record fields of a service of the stage."""
+        self._bench.journal.change_service(self._stage.name, service.plan.name, **changes)
+
+    def _judge(self, log: str, first: int, offset: int, texts: Texts) -> None:
+        fatal = () if self._finders[log].settled else (FATAL_LINE,)
+        texts.hits = find_hits((*self.gate.searches(log), *fatal), texts)
+        self.gate.take(log, first, texts)
+
+    def _hear(self, log: str, first: int, offset: int, texts: Texts) -> None:
+        for service in self.services:
+            if service.plan.name == log:
+                service.hear(texts)
+
+    def _find_fatal(self, log: str, first: int, offset: int, texts: Texts) -> None:
+        self._finders[log].take(first, offset, texts)

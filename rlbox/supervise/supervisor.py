@@ -1,0 +1,214 @@
+"""Carry out a whole run: its stages in order up to the first that fails, then the curves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.causes.cause import Cause, absent_fix, ended, exit_code, supervisor_bug
+from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
+from rlbox.errors import NodeError
+from rlbox.job.names import METRICS_FILE
+from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.logs.act.pump import LogPump
+from rlbox.machine.act.cgroup import OwnCgroup
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.processes import RunProcesses, become_subreaper
+from rlbox.record.act.attempts import begin_attempt
+from rlbox.record.act.folder import PLAN_FILE, write_plan
+from rlbox.record.act.journal import Event, Journal
+from rlbox.record.act.remains import ProcessRecord
+from rlbox.record.act.state import PlotResult, RunStatus, StageState, StageStatus
+from rlbox.secrets.masks import Masks
+from rlbox.supervise.bench import Bench
+from rlbox.supervise.ray_folders import RayFolders
+from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.stage import StageEnd, carry_out_stage, end_kept
+from rlbox.values import Command
+
+BUG_FILE = "supervisor-error.log"
+PLOT_LOG = "plot.log"
+_PLOT_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFailure:
+    """A stage that failed, for whoever collects evidence; `state` is what `run.json` says of it."""
+
+    run_dir: Path
+    plan: RunPlan
+    end: StageEnd
+    state: StageState
+    cause: Cause
+    masks: Masks
+
+
+def carry_out_run(
+    plan: RunPlan,
+    run_dir: Path,
+    *,
+    interrupt: Interrupt,
+    masks: Masks,
+    on_failure: Callable[[StageFailure], Cause],
+    on_event: Callable[[Event], None],
+) -> int:
+    """Carry out `plan` in `run_dir` and return the exit code (STYLE, exit codes): 0, 1, 3, 5, 7 or 130.
+
+    Parameters
+    ----------
+    on_failure
+        Called once all processes of a failed stage are gone; it returns the cause with the line that shows it.
+    on_event
+        Called with every event after it was written.
+    """
+    become_subreaper()
+    group = OwnCgroup(plan.run_id)
+    heads = RayFolders(plan)
+    if plan.place == "here":  # in a container the container is one
+        group.enter()
+    journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
+    processes = RunProcesses(plan.run_id, interrupt)
+    bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt)
+    sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
+    journal.listen(sampler.note)
+    sampler.start()
+    record = ProcessRecord(run_dir, processes.parts)
+    if plan.place == "here":  # in a container the engine knows them all
+        record.start()
+    journal.change_run("run", state="running", attempt=plan.attempt)
+    try:
+        cause = _carry_out_stages(bench, on_failure)
+    except Exception as error:  # a bug must not leave processes behind, nor a run that looks alive
+        cause = supervisor_bug(error, _write_bug(run_dir, masks))
+        _end_stages(bench, cause)
+    finally:
+        processes.stop_all()
+        end_kept(bench)
+    journal.change_run("plot", plot=_draw(bench))
+    sampler.close()
+    if plan.place == "here":
+        heads.clean()
+    _keep_folder(plan, run_dir)
+    journal.close()
+    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
+    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
+    record.close()
+    group.leave()
+    return exit_code(cause) if journal.saved else NodeError.exit_code
+
+
+def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
+    """Make a run directory again that was removed meanwhile: the end of the run is written down in any case."""
+    with contextlib.suppress(OSError):
+        if not (run_dir / PLAN_FILE).exists():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_plan(run_dir, plan)
+
+
+def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+    waiting = [stage.name for stage in bench.journal.state.stages if stage.state == "waiting"]
+    if absent := _check_fixes(bench) if waiting else None:
+        bench.journal.change_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        _end_stages(bench, absent)
+        return absent
+    for stage in [stage for stage in bench.plan.stages if stage.name in waiting]:
+        if bench.interrupt.name:
+            cause: Cause | None = bench.stop_cause()
+        else:
+            cause = _carry_out_one(bench, stage, on_failure)
+        if cause:
+            _end_stages(bench, cause)
+            return cause
+    return None
+
+
+def _check_fixes(bench: Bench) -> Cause | None:
+    """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
+    if bench.plan.place != "docker" and PLACE not in os.environ:
+        return None
+    errors = [finding for finding in probe_fixes("run") if finding.level == "error"]
+    if not errors:
+        return None
+    first = errors[0]
+    return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1)
+
+
+def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+    begun = time.monotonic()
+    end = carry_out_stage(bench, stage)
+    took = round(time.monotonic() - begun, 3)
+    if end.cause is None:
+        bench.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
+        return None
+    cause = end.cause
+    if cause.kind != "interrupted":
+        cause = _collect(bench, end, cause, on_failure)
+    state: StageStatus = "interrupted" if cause.kind == "interrupted" else "failed"
+    bench.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
+    return cause
+
+
+def _collect(bench: Bench, end: StageEnd, cause: Cause, on_failure: Callable[[StageFailure], Cause]) -> Cause:
+    state = next(s for s in bench.journal.state.stages if s.name == end.stage.name)
+    failure = StageFailure(
+        run_dir=bench.run_dir, plan=bench.plan, end=end, state=state, cause=cause, masks=bench.journal.masks
+    )
+    try:
+        return on_failure(failure)
+    except Exception as error:  # evidence is worth having, but never worth losing the cause
+        bench.journal.event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
+        return cause
+
+
+def _end_stages(bench: Bench, cause: Cause) -> None:
+    """Mark what will not run any more."""
+    for state in bench.journal.state.stages:
+        if state.state == "waiting":
+            bench.journal.change_stage(state.name, state="not started")
+        elif state.state in ("starting", "running"):
+            bench.journal.change_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)
+
+
+def _run_status(cause: Cause | None) -> RunStatus:
+    if cause is None:
+        return "passed"
+    return "interrupted" if cause.kind == "interrupted" else "failed"
+
+
+def _write_bug(run_dir: Path, masks: Masks) -> str:
+    try:
+        (run_dir / BUG_FILE).write_text(masks.text(traceback.format_exc()))
+    except OSError:
+        return ""
+    return BUG_FILE
+
+
+def _draw(bench: Bench) -> PlotResult:
+    """Draw the curves, best effort: whatever happens here changes nothing about the run."""
+    plan, begun = bench.plan, time.monotonic()
+    if not plan.plot or bench.interrupt.name or not any(bench.run_dir.rglob(METRICS_FILE)):
+        return PlotResult(state="skipped")
+    command = Command(argv=plan.plot, env=plan.env, cwd=str(bench.run_dir))
+    pump = LogPump(bench.journal.masks)
+    pump.let_flow()
+    try:
+        with pump.pipe(PLOT_LOG, bench.run_dir / PLOT_LOG) as output:
+            child = bench.processes.start(command, output, stage="plot", part="plot")
+        while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not bench.interrupt.name:
+            pump.wait(0.05)
+    except OSError as error:
+        return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
+    finally:
+        bench.processes.stop_all()
+        pump.close()
+    if code is None:
+        return PlotResult(state="failed", detail=bench.interrupt.name or f"not done after {_PLOT_S:g} s")
+    if code or not Path(plan.curves).is_file():
+        return PlotResult(state="failed", detail=f"{ended(code)}, see {PLOT_LOG}")
+    return PlotResult(state="drawn", path=plan.curves)

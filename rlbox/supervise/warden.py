@@ -1,0 +1,88 @@
+"""The process above a supervisor that runs in place: it sees the supervisor die, ends the run and writes it down.
+
+In a container the engine does this. The warden does nothing else, so that little can go wrong with it: it imports
+what it needs for the end only then, hands signals on, and holds the data disk's lock until nothing of the run is left.
+When the warden itself is killed the supervisor goes on; when both are, the next verb about runs does what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.processes import RunProcesses, become_subreaper
+
+_LAST_BYTES = 2000
+LOG_FILE = "supervisor.log"
+
+
+def watch_over(run_dir: Path, lock: int) -> int:
+    """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
+
+    Parameters
+    ----------
+    lock
+        The open file that holds the data disk's lock; the supervisor inherits it.
+    """
+    become_subreaper()
+    signal.signal(signal.SIGHUP, _stay)
+    run_id = json.loads((run_dir / "plan.json").read_bytes())["run_id"]
+    processes = RunProcesses(run_id, Interrupt())  # before there is a child: all that comes later is the run's
+    argv = [sys.executable, "-m", "rlbox.supervise", str(run_dir), "--lock", str(lock)]
+    for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    supervisor = subprocess.Popen(argv, pass_fds=(lock,), preexec_fn=_unblock, start_new_session=True)
+    _hand_on(supervisor)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
+    code = supervisor.wait()
+    left = processes.members()
+    if code < 0 or left:
+        processes.stop_all()
+    _settle(run_dir, code)
+    return 128 - code if code < 0 else code
+
+
+def _hand_on(supervisor: subprocess.Popen[bytes]) -> None:
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            supervisor.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, hand_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """Do nothing; SIG_IGN would be inherited."""
+
+
+def _settle(run_dir: Path, code: int) -> None:
+    """Write down how the run ended when its supervisor did not."""
+    from rlbox.causes.lost import process_end
+    from rlbox.errors import RlboxError
+    from rlbox.record.act.folder import load_plan
+    from rlbox.record.act.settle import settle_run
+
+    with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
+        settle_run(run_dir, load_plan(run_dir), process_end(code, _last_words(run_dir)))
+
+
+def _last_words(run_dir: Path) -> str:
+    try:
+        with open(run_dir / LOG_FILE, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

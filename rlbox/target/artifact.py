@@ -1,0 +1,99 @@
+"""An artifact: one file of a lock as the store, the mirrors and the build see it, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rlbox.target.lock import Lock, Package
+
+Kind = Literal["apt", "git", "http", "oci", "python", "torch-wheels"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """One file to fetch.
+
+    Attributes
+    ----------
+    kind
+        Which rules of a mirror profile find it.
+    name
+        What people call it: distribution, apt package, name in the spec.
+    file
+        File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
+    sha256, size
+        Of its bytes, hex and bytes; a size of 0 is not known.
+    group
+        Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
+    origin
+        What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python nothing,
+        git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`.
+    """
+
+    kind: Kind
+    name: str
+    file: str
+    sha256: str
+    size: int
+    group: str
+    origin: str = ""
+
+
+def artifacts(lock: Lock) -> tuple[Artifact, ...]:
+    """Return every file of a lock that has to be fetched, in the order of the image's layers.
+
+    The base image is not among them: its manifest names its blobs.
+    """
+    return tuple(_artifacts(lock))
+
+
+def _artifacts(lock: Lock) -> Iterator[Artifact]:
+    for deb in lock.debs:
+        yield Artifact(
+            kind="apt",
+            name=deb.name,
+            file=deb.path,
+            sha256=deb.sha256,
+            size=deb.size,
+            group="os",
+            origin=deb.archive,
+        )
+    for group in (lock.runtime, lock.build, *lock.groups):
+        yield from (_package(package, group.name) for package in group.packages)
+    for tree in lock.git:
+        yield Artifact(
+            kind="git",
+            name=tree.name,
+            file=f"{tree.name}-{tree.commit[:12]}.tar",
+            sha256=tree.sha256,
+            size=tree.size,
+            group="git",
+            origin=f"{tree.url} {tree.commit}",
+        )
+    for file in lock.http:
+        yield Artifact(
+            kind="http",
+            name=file.name,
+            file=file.url.rpartition("/")[2] or file.name,
+            sha256=file.sha256,
+            size=file.size,
+            group="http",
+            origin=file.url,
+        )
+
+
+def _package(package: Package, group: str) -> Artifact:
+    source, _, channel = package.source.partition("/")
+    by_address = "://" in package.source
+    return Artifact(
+        kind="http" if by_address else "torch-wheels" if source == "torch-wheels" else "python",
+        name=package.name,
+        file=package.file,
+        sha256=package.sha256,
+        size=package.size,
+        group=group,
+        origin=package.source if by_address else channel,
+    )

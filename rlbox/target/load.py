@@ -1,0 +1,59 @@
+"""Read a target: its TOML with its includes, the defaults under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import SpecError
+from rlbox.spec.check import check_spec, suggest
+from rlbox.spec.load import load_nameless, load_toml, shown_path
+from rlbox.spec.merge import merge
+from rlbox.spec.project import Project
+from rlbox.target.target import Target
+
+DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checked target and the files it was read from, the target's own first."""
+
+    target: Target
+    files: tuple[Path, ...]
+
+
+def load_target(project: Project, name: str) -> Loaded:
+    """Return the target `name`, completed with its includes and the defaults.
+
+    Raises
+    ------
+    SpecError
+        Unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
+    """
+    data, files = _load_included(project, name, ())
+    data.pop("include", None)
+    data["name"] = name
+    target = check_spec(Target, merge(load_toml(DEFAULTS), data), shown_path(files[0], project), known=("include",))
+    return Loaded(target=target, files=(*files, DEFAULTS))
+
+
+def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    if name in above:
+        raise SpecError(f"targets include each other: {' -> '.join((*above, name))}", next_step="break the circle")
+    path = project.target_file(name)
+    data = load_nameless(path, project)
+    include = data.get("include")
+    if include is None:
+        return data, (path,)
+    if not isinstance(include, str):
+        raise SpecError(f"{shown_path(path, project)}: include: must be the name of one target (got {include!r})")
+    if include not in project.targets():
+        near = suggest(include, list(project.targets()))
+        raise SpecError(
+            f"{shown_path(path, project)}: include: unknown target {include!r}{near}",
+            next_step=f"choose one of: {', '.join(project.targets())}",
+        )
+    under, files = _load_included(project, include, (*above, name))
+    return merge(under, data), (path, *files)

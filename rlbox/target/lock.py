@@ -1,0 +1,252 @@
+"""The lock of a target: every file from outside that its image is made of, with version, sha256 and size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlbox.errors import SpecError
+from rlbox.spec.kinds import Frozen
+from rlbox.target.target import Target
+
+SCHEMA = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One Python distribution and the one file of it that fits the target's interpreter; `size` in bytes.
+
+    `file` is a wheel, or a source archive where the index has no wheel. `source` says which index has it: `python` or
+    `torch-wheels/CHANNEL`; or it is the file's own address, and then a `size` of 0 is one that is not known.
+    """
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    size: int
+    source: str = "python"
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is installed as it is, without a build."""
+        return self.file.endswith(".whl")
+
+    def requirement(self) -> str:
+        """Return the line of a requirements file that pins it."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deb:
+    """One apt package; `archive` and `path` below it are the same on every mirror (`debian`, `pool/main/…`)."""
+
+    name: str
+    version: str
+    archive: str
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitTree:
+    """One commit of a repository; `sha256` and `size` are those of rlbox's own archive of its tree."""
+
+    name: str
+    url: str
+    ref: str
+    commit: str
+    tree: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpFile:
+    """One file behind an address."""
+
+    name: str
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One file of the target's folder `patches/`."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedGroup:
+    """The packages that one group adds to those below it, sorted by name."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+    def requirements(self) -> str:
+        """Return the group as a requirements file."""
+        return requirements(self.packages)
+
+
+def requirements(packages: Iterable[Package]) -> str:
+    """Return the packages as a requirements file that demands their hashes."""
+    return "".join(package.requirement() for package in packages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """A target's lock.
+
+    `spec` is the checksum of what it was made from; `runtime` is rlbox's own environment, `build` what source archives
+    are built with (empty when every package is a wheel). `base` is `debian:bookworm` or `NAME@sha256:DIGEST`.
+    """
+
+    target: str
+    spec: str
+    python: str
+    platform: str
+    base: str
+    debs: tuple[Deb, ...] = ()
+    runtime: LockedGroup
+    build: LockedGroup = field(default=LockedGroup(name="build", packages=()))
+    groups: tuple[LockedGroup, ...]
+    git: tuple[GitTree, ...] = ()
+    http: tuple[HttpFile, ...] = ()
+    patches: tuple[Patch, ...] = ()
+
+    def text(self) -> str:
+        """Return the lock file: stable order, one file a line, so that a diff reads well."""
+        head = ("target", "spec", "python", "platform", "base")
+        parts = [f'  "schema": {SCHEMA}', *(f'  "{key}": {json.dumps(getattr(self, key))}' for key in head)]
+        parts.append(f'  "apt": {_block(self.debs, 2)}')
+        parts += [f'  "{group.name}": {_block(group.packages, 2)}' for group in (self.runtime, self.build)]
+        groups = [
+            f'    {{"name": {json.dumps(group.name)}, "packages": {_block(group.packages, 4)}}}'
+            for group in self.groups
+        ]
+        parts.append('  "groups": [\n' + ",\n".join(groups) + "\n  ]" if groups else '  "groups": []')
+        parts += [f'  "{key}": {_block(getattr(self, key), 2)}' for key in ("git", "http", "patches")]
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def checksum(self) -> str:
+        """Return the sha256 of the lock's text, hex."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def packages(self) -> tuple[Package, ...]:
+        """Return every Python package of the image: rlbox's own, build tools, then group by group."""
+        groups = (self.runtime, self.build, *self.groups)
+        return tuple(package for group in groups for package in group.packages)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of everything that the lock pins."""
+        rows = (self.packages(), self.debs, self.git, self.http, self.patches)
+        return tuple(row.name for part in rows for row in part)
+
+
+def _block(rows: Iterable[Any], indent: int) -> str:
+    lines = [" " * (indent + 2) + json.dumps(asdict(row), ensure_ascii=False) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n" + " " * indent + "]" if lines else "[]"
+
+
+def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
+    """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
+    made_from = {
+        "base": _set_fields(target.base, "holds", "holds_apt"),
+        "python": _set_fields(target.python, "before"),
+        "stack": [_set_fields(group, "wheels") for group in target.stack],
+        "git": [tree.model_dump(mode="json") for tree in target.git],
+        "http": [file.model_dump(mode="json") for file in target.http],
+        "patches": [*target.own_patches],
+        "runtime": sorted(runtime),
+    }
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def _set_fields(model: Frozen, *later: str) -> dict[str, Any]:
+    """Return the fields of a model; those that came `later` only when they are set, so that older locks still fit."""
+    fields_ = model.model_dump(mode="json")
+    return {key: value for key, value in fields_.items() if value or key not in later}
+
+
+def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
+    """Return how a lock stands to its spec: `current`, `missing`, or `stale` with the reason.
+
+    `patches` maps the target's patches to their text.
+    """
+    if lock is None:
+        return "missing"
+    made_for, wanted = (lock.python, lock.platform), (target.python.version, target.python.platform)
+    if made_for != wanted:
+        return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
+    if lock.target != target.name:
+        return f"stale: made for the target {lock.target!r}"
+    if lock.spec != lock_checksum(target, runtime):
+        return "stale: the spec changed since"
+    changed = [patch.name for patch in lock.patches if patch != lock_patch(patch.name, patches.get(patch.name, ""))]
+    return f"stale: {', '.join(changed)} changed since" if changed else "current"
+
+
+def lock_patch(name: str, text: str) -> Patch:
+    """Return what a lock says of a patch."""
+    return Patch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+def load_lock(path: Path) -> Lock | None:
+    """Return the lock in `path`, or None when there is none.
+
+    Raises
+    ------
+    SpecError
+        The file is torn, or of another schema.
+    """
+    again = f"rlbox lock {path.parent.name}"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_lock(text, str(path), again)
+
+
+def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
+    """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise SpecError(f"{where}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=next_step)
+        return _lock(data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{where}: not a lock file: {type(error).__name__}: {error}", next_step=next_step) from error
+
+
+def _lock(data: Mapping[str, Any]) -> Lock:
+    return Lock(
+        **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
+        debs=_rows(Deb, data["apt"]),
+        runtime=LockedGroup(name="runtime", packages=_rows(Package, data["runtime"])),
+        build=LockedGroup(name="build", packages=_rows(Package, data["build"])),
+        groups=tuple(LockedGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]),
+        git=_rows(GitTree, data["git"]),
+        http=_rows(HttpFile, data["http"]),
+        patches=_rows(Patch, data["patches"]),
+    )
+
+
+_Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, Patch)
+
+
+def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
+    known = {f.name for f in fields(kind)}
+    for row in rows:
+        if strange := sorted(set(row) - known):
+            raise ValueError(f"{kind.__name__} with the unknown key {strange[0]!r}")
+    return tuple(kind(**row) for row in rows)

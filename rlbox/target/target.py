@@ -1,0 +1,279 @@
+"""The target: one place to run, and the image built for it. The schema of `images/<target>/target.toml`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import unquote
+
+from packaging.utils import parse_wheel_filename
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from rlbox.spec.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+
+# Parts of the image are build stages: source: BuildKit instructions/parse.go, `validStageName`.
+Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
+Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
+_OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
+
+
+class Base(Frozen):
+    """What the first layer is made of: an image by digest, or a distribution bootstrapped from apt alone."""
+
+    bootstrap: Literal["", "debian:bookworm"] = Field(description="distribution:suite to bootstrap from apt")
+    suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
+    image: str = Field(description="NAME@sha256:DIGEST to build on")
+    packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
+    holds: dict[Requirement, Line] = Field(
+        description="packages of an image's own Python, with versions: the stack goes without them, and on top of them"
+    )
+    holds_apt: tuple[AptPackage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Base:
+        if bool(self.bootstrap) == bool(self.image):
+            raise ValueError("set exactly one of bootstrap and image")
+        if self.bootstrap and (self.holds or self.holds_apt):
+            raise ValueError("holds and holds_apt say what an image has: a bootstrapped base has nothing but packages")
+        if self.image and not _PINNED.fullmatch(self.image):
+            raise ValueError("image must be pinned: NAME@sha256:DIGEST")
+        return self
+
+
+class Python(Frozen):
+    """The interpreter that the stack's virtual environment is made with."""
+
+    version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
+    interpreter: AbsolutePath
+    platform: Line = Field(description="uv's name of the platform to lock for")
+    exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
+    build: tuple[Requirement, ...] = Field(description="what source archives are built with, where there is no wheel")
+    before: Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")] = Field(
+        description="the stack takes no file that was published on that day or later; empty: the newest that fits"
+    )
+
+
+class Wheel(Frozen):
+    """A wheel behind an address, for what the package index has as a source archive alone."""
+
+    url: Annotated[Line, StringConstraints(pattern=r"^https?://\S+\.whl$")]
+    sha256: Sha256
+    size: Annotated[int, Field(ge=0)] = Field(0, description="bytes; 0: not known")
+
+    @model_validator(mode="after")
+    def _named(self) -> Wheel:
+        parse_wheel_filename(self.file)
+        return self
+
+    @property
+    def file(self) -> str:
+        """File name."""
+        return unquote(self.url.rpartition("/")[2])
+
+    @property
+    def distribution(self) -> str:
+        """Name of the package."""
+        return str(parse_wheel_filename(self.file)[0])
+
+    @property
+    def version(self) -> str:
+        """Version of the package, with its local part (`2.8.3+cu12torch2.6cxx11abifalse`)."""
+        return str(parse_wheel_filename(self.file)[1])
+
+
+class Group(Frozen):
+    """One Python layer of the image. Groups are listed from the least to the most often changed."""
+
+    name: Part
+    packages: tuple[Requirement, ...] = Field(min_length=1)
+    wheels: tuple[Wheel, ...] = Field((), description="wheels by address and sha256, installed without what they need")
+    source: Literal["python", "torch-wheels"] = "python"
+    channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
+
+    @model_validator(mode="after")
+    def _channel_is_named(self) -> Group:
+        if (self.source == "torch-wheels") != bool(self.channel):
+            raise ValueError("set channel (cpu, cu128, …) together with source = 'torch-wheels'")
+        return self
+
+
+class GitSource(Frozen):
+    """A repository whose tree at one commit is put into the image."""
+
+    name: Part
+    url: Line
+    ref: Line = Field(description="branch, tag or commit; the lock holds the commit")
+    into: AbsolutePath = Field(description="folder of the image that gets the tree")
+
+
+class HttpSource(Frozen):
+    """A file behind an address that is put into the image."""
+
+    name: Part
+    url: Line
+    into: AbsolutePath = Field(description="path of the file in the image")
+    executable: bool = False
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class PatchFacts(Frozen):
+    """What is known of a patch besides its diff; content alone decides whether it fits."""
+
+    package: tuple[Requirement, ...] = Field(
+        (), description="what it changes, the first that the stack has: a package (verl>=0.6,<0.7) or a git part"
+    )
+    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
+    made_for: Line = Field("", description="commit or version that the diff was made from")
+    files: dict[Line, Sha256] = Field(default_factory=dict, description="path to sha256 it was made from; shown only")
+    reason: Line = Field("", description="what goes wrong without it")
+    upstream: Line = Field("", description="where upstream changed the same: pull request, issue, commit")
+    upstream_has: Pattern = Field(
+        "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
+    )
+    absent: Line = Field("", description="why a file of it may be missing; empty: then it is a conflict")
+    marker: Line = Field("", description="text that each patched file holds")
+
+
+class PatchSource(PatchFacts):
+    """A unified diff, in the target's folder `patches/` or in one of its git parts, applied to files of the image."""
+
+    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
+    part: Literal[""] | Part = Field("", description="git part whose tree has the diff; empty: the folder patches/")
+    into: AbsolutePath = Field(description="folder of the image that the diff's paths start in")
+
+    @model_validator(mode="after")
+    def _beside_the_spec(self) -> PatchSource:
+        if "/" in self.file and not self.part:
+            raise ValueError("file names a file of the folder patches/; set part for one of a git part")
+        return self
+
+
+class Hardware(Frozen):
+    """The machine that a target is for; an empty text and 0 say that nothing is known or demanded."""
+
+    gpu: Line = Field(description="name of the GPU as the driver tells it; empty: none")
+    gpus: Annotated[int, Field(ge=0)] = Field(description="GPUs of a node")
+    gpu_memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of one GPU, GiB")
+    arch: Annotated[str, StringConstraints(pattern=r"^(sm_\d{2,3})?$")] = Field(
+        description="architecture: sm_80, sm_120"
+    )
+    grade: Literal["", "datacenter", "consumer"] = Field(description="kind of the GPU")
+    nodes: Annotated[int, Field(ge=1)] = Field(description="number of nodes")
+    cores: Annotated[int, Field(ge=0)] = Field(description="cores of a node, as its programs see them")
+    memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of a node, GiB")
+    pid_limit: Annotated[int, Field(ge=0)] = Field(description="most processes and threads that the platform allows")
+    platform: Literal["", "vast", "autodl"] = Field(description="who rents it out; empty: a machine of one's own")
+    region: Literal["", "cn"] = Field(description="where it stands, as far as that decides what it can reach")
+    cuda_driver: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
+        description="newest CUDA that its driver takes"
+    )
+
+
+class Fixes(Frozen):
+    """What the target asks of the fix catalogue."""
+
+    off: dict[Name, Line] = Field(description="fixes that are left out, each with the reason")
+
+
+class Compat(Frozen):
+    """What the target asks of the table of what fits together."""
+
+    off: dict[Name, Line] = Field(description="facts that are left out, each with the reason")
+
+
+class Build(Frozen):
+    """How the image is built."""
+
+    network: Literal["host", "default", "none"]
+    epoch: Annotated[int, Field(ge=0)] = Field(description="SOURCE_DATE_EPOCH, seconds")
+    own_layer_mib: Annotated[int, Field(ge=1)] = Field(description="a wheel of this size or more is a layer of its own")
+    bake_ca: bool = Field(description="keep the CA bundle of the building machine in the image")
+
+
+class Run(Frozen):
+    """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
+
+    network: Literal["host", "bridge", "none"]
+    shm_gib: Annotated[float, Field(gt=0)]
+    memory_gib: Annotated[float, Field(ge=0)]
+    cpus: Annotated[float, Field(ge=0)]
+    pids: Annotated[int, Field(ge=0)]
+    user: Literal["caller", "root"]
+    ulimits: dict[Name, Line] = Field(description="soft limit, or soft:hard; empty: not set, whatever a fix wants")
+    cap_add: tuple[Line, ...] = Field(description="capabilities added")
+
+
+class Disk(Frozen):
+    """The data disk: the only place that a stage writes to."""
+
+    mount: AbsolutePath = Field(description="where the container sees it")
+    host: Line = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
+    create: bool = Field(description="make the directory when it is missing")
+    need_gib: Annotated[float, Field(ge=0)] = Field(description="free space a run needs at least, GiB")
+
+
+class Vast(Frozen):
+    """How an instance is rented on vast.ai. Prices in dollars; 0 and an empty text set nothing."""
+
+    mode: Literal["ssh", "jupyter"] = Field(description="launch mode; both replace the image's entrypoint")
+    gpu_name: Line = Field(description="the platform's name of the GPU; empty: made of hardware.gpu")
+    image: Line = Field(description="image that the platform pulls: the target's own, pushed; --image overrides it")
+    options: Line = Field(description="docker options in the template's form: -e NAME=VALUE, -p PORT:PORT, -h NAME")
+    max_price: Annotated[float, Field(ge=0)] = Field(description="most that an hour may cost, disk included")
+    min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="least reliability of a machine")
+
+
+class Target(Frozen):
+    """One place to run, completed with the defaults."""
+
+    name: Name
+    title: Line
+    hardware: Hardware
+    fixes: Fixes
+    compat: Compat
+    base: Base
+    python: Python
+    stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")
+    git: tuple[GitSource, ...] = Field(description="repositories put into the image")
+    http: tuple[HttpSource, ...] = Field(description="files put into the image")
+    patches: tuple[PatchSource, ...] = Field(description="diffs applied to the image, in order")
+    sources: Name = Field(description="where files come from: direct, cn, or a profile of yours; no part of the image")
+    env: dict[EnvName, Line] = Field(description="environment baked into the image")
+    build: Build
+    run: Run
+    disk: Disk
+    vast: Vast = Field(description="no part of the image")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Target:
+        names = [group.name for group in self.stack]
+        names += [tree.name for tree in self.git] + [file.name for file in self.http]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems = [f"two parts of the image have the name {name!r}" for name in twice]
+        problems += [f"the name {name!r} of a part of the image is rlbox's own" for name in sorted(_OWN & set(names))]
+        parts = {tree.name for tree in self.git}
+        wanted = sorted({patch.part for patch in self.patches} - parts - {""})
+        problems += [f"patches: there is no git part {name!r}" for name in wanted]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @property
+    def own_patches(self) -> tuple[str, ...]:
+        """The files of the folder `patches/`, in order; what a git part has is pinned with it."""
+        return tuple(patch.file for patch in self.patches if not patch.part)

@@ -1,0 +1,61 @@
+"""Which GPUs are here, whose processes are on them, and how many Ray counts."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rlbox.doctor.act.ray_facts import probe_ray_nodes
+from rlbox.machine.act.gpu import probe_gpus
+from rlbox.machine.counters import GpuFacts as Gpu
+from rlbox.training.gpu_split import GpuFacts, GpuState, Holder, RayNode
+
+_WORDS = 60
+_DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpuFacts:
+    """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
+    gpus = tuple(
+        GpuState(
+            index=gpu.index,
+            name=gpu.name,
+            used=gpu.memory_bytes,
+            total=gpu.total_bytes,
+            holders=tuple(Holder(pid=pid, who=_who(pid)) for pid in gpu.processes),
+        )
+        for gpu in _gpus()
+    )
+    rows = probe_ray_nodes(dashboard)
+    visible = environ.get(VISIBLE)
+    if isinstance(rows, str):
+        return GpuFacts(gpus=gpus, visible=visible, why_no_ray=rows)
+    return GpuFacts(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs; where there are device files, the driver is given time to answer."""
+    end = time.monotonic() + (_DRIVER_S if glob.glob("/dev/nvidia[0-9]*") else 0)
+    while not (found := probe_gpus()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+def _node(row: Mapping[str, Any]) -> RayNode:
+    resources = row.get("resourcesTotal")
+    gpus = (resources.get("GPU") or resources.get("gpu") or 0) if isinstance(resources, dict) else 0
+    return RayNode(address=str(row.get("nodeManagerAddress", "")), alive=row.get("state") == "ALIVE", gpus=int(gpus))
+
+
+def _who(pid: int) -> str:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return f"{process.username()}: {' '.join(process.cmdline() or [process.name()])[:_WORDS]}"
+    except psutil.Error:
+        return f"not visible from here (uid {os.getuid()})"

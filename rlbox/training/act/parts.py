@@ -1,0 +1,140 @@
+"""Test the parts of a stack at once, each in a process of its own; yield each as it is known."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+
+from rlbox.doctor.act.host import probe_driver
+from rlbox.doctor.act.stack import StackProbe
+from rlbox.doctor.act.stack_place import Stack, bytecode_folder
+from rlbox.errors import NodeError
+from rlbox.training.act.data_file import probe_data_file
+from rlbox.training.part import Component, load_components
+from rlbox.training.parts import (
+    ABSENT,
+    NO_GPU,
+    Ground,
+    Part,
+    driver_part,
+    import_part,
+    link_parts,
+    missing_part,
+    nccl_part,
+    ray_part,
+    torch_parts,
+)
+
+Test = Callable[[], Iterable[Part]]
+_INSTALLED_S = 30.0
+_ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
+_AT_ONCE = 8  # an import of an inference engine takes more than a GiB
+
+
+def probe_components(
+    stack: Stack, environ: Mapping[str, str], files: Sequence[Path], timeout_s: float
+) -> Iterator[Part]:
+    """Yield the parts of a stack as they are known; all are done `timeout_s` seconds after the first is asked for.
+
+    Raises
+    ------
+    NodeError
+        The interpreter does not say what packages it has.
+    """
+    end = time.monotonic() + timeout_s
+    folder = tempfile.mkdtemp(prefix="rlbox-parts-")
+    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
+    token = f"{os.getpid()}-{time.monotonic_ns()}"
+    probe = StackProbe(environ, stack.python, folder, token, bytecode)
+    workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _AT_ONCE)))
+    try:
+        ground = _ground(probe, stack, time.monotonic() + _INSTALLED_S)
+        yield Part(name="Python", state="ok", detail=f"{ground.version}, {len(ground.packages)} packages")
+        yield from map(_file_part, files)
+        waiting = [workers.submit(_carry_out, test) for test in _tests(probe, ground, end)]
+        for done in as_completed(waiting):
+            yield from done.result()
+    finally:
+        probe.end()
+        workers.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
+    facts = probe.installed([row.module for row in load_components()], end)
+    if not facts.steps:
+        why = facts.last_error or f"no answer in {facts.seconds:.0f} s"
+        raise NodeError(
+            f"the stack's interpreter does not work: {why}", where=stack.python,
+            next_step="start a new container, or name another interpreter with --python FILE",
+        )  # fmt: skip
+    said = facts.steps[-1]
+    return Ground(
+        python=stack.python,
+        version=str(said["python"]),
+        packages=said["packages"],
+        modules=frozenset(said["modules"]),
+        devices=probe_driver().devices,
+        demands=stack.demands,
+    )
+
+
+def _tests(probe: StackProbe, ground: Ground, end: float) -> Iterator[Test]:
+    """Yield the tests: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
+    yield partial(_torch, probe, ground, end)
+    yield partial(_ray, probe, ground, end)
+    yield lambda: [driver_part(probe.gpu(end), ground)]
+    yield lambda: link_parts(probe.link(ground.demands, cuda=ground.cuda), ground)
+    table = load_components()
+    for component in table:
+        if component.module in ground.modules:
+            yield partial(_import, probe, ground, end, component)
+    yield partial(_nccl, probe, ground, end)
+    yield lambda: [missing_part(row, ground) for row in table if row.module not in ground.modules]
+
+
+def _carry_out(test: Test) -> tuple[Part, ...]:
+    return tuple(test())
+
+
+def _import(probe: StackProbe, ground: Ground, end: float, component: Component) -> Iterable[Part]:
+    return [import_part(component, probe.imports(component.imports, end), ground)]
+
+
+def _torch(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
+    if "torch" not in ground.packages:
+        return [missing_part(_needed("torch"), ground)]
+    return torch_parts(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
+
+
+def _ray(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
+    if "ray" not in ground.packages:
+        return [missing_part(_needed("Ray"), ground)]
+    return [ray_part(probe.ray(end), ground)]
+
+
+def _nccl(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
+    if not ground.cuda or "torch" not in ground.packages:
+        return [Part(name="NCCL", state="absent", detail=ABSENT)]
+    if not ground.devices:
+        return [Part(name="NCCL", state="no-gpu", detail=NO_GPU)]
+    count = min(ground.devices, ground.demands.gpus or ground.devices)
+    return [nccl_part(probe.all_reduce(count, end), count)]
+
+
+def _needed(name: str) -> Component:
+    return Component(name=name, package=name.lower(), imports=(name.lower(),))
+
+
+def _file_part(path: Path) -> Part:
+    what, wrong = probe_data_file(path)
+    if wrong:
+        remedy = "bring the file to this path, or give the one that the job reads"
+        return Part(name="data file", state="failed", detail=f"{path}: {wrong}", next_step=remedy)
+    return Part(name="data file", state="ok", detail=f"{path}: {what}")

@@ -1,0 +1,232 @@
+"""Judge the parts of a component test by what the stack's programs said; the words for faults are doctor's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
+from rlbox.findings import Finding
+from rlbox.training.part import Component
+
+State = Literal["ok", "failed", "late", "no-gpu", "absent"]
+NO_GPU = "no GPU here"
+ABSENT = "not in this stack"
+_DRIVER = "libcuda.so.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a stack.
+
+    `late`: a busy machine did not come to its end; `no-gpu`: it cannot be tested without one; `absent`: the stack has
+    no such part.
+    """
+
+    name: str
+    state: State
+    detail: str = ""
+    next_step: str = ""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the part as JSON types."""
+        row = asdict(self)
+        return {**row, "next": row.pop("next_step"), "seconds": round(self.seconds, 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Where the parts are tested.
+
+    `packages` maps canonical names to versions, as installed; `modules` are those of the table that can be found;
+    `devices` counts the GPUs whose device files are here.
+    """
+
+    python: str
+    version: str
+    packages: Mapping[str, str]
+    modules: frozenset[str]
+    devices: int
+    demands: Demands
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the stack has CUDA's libraries, or is made for GPUs."""
+        names = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
+        return self.demands.wants_gpu or any(name in self.packages for name in names)
+
+    def locked(self, names: Sequence[str]) -> str:
+        """Return the first of `names` that the lock has; empty when it has none."""
+        return next((name for name in names if name in self.demands.packages), "")
+
+
+def failed_part(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Part | None:
+    """Return a failed part for the first error among `findings`; None when there is none."""
+    error = next((row for row in findings if row.level == "error"), None)
+    if error is None:
+        return None
+    detail = f"{error.title}: {error.seen}" if error.seen else error.title
+    detail += f" ({error.where})" if error.where.startswith("/") and error.where not in detail else ""
+    return Part(name=name, state="failed", detail=detail, next_step=error.remedy, seconds=seconds)
+
+
+def late_part(name: str, facts: ProgramFacts) -> Part | None:
+    """Return a part whose program did not end: failed where it only waited, late where the machine was busy."""
+    if facts.exit_code is not None:
+        return None
+    late = f"no answer in {facts.seconds:.0f} s"
+    if facts.idle:
+        detail, remedy = f"{late}: it waits for something that does not come", "look at it: py-spy dump --pid PID"
+        return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
+    detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
+    return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
+
+
+def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
+    """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
+    steps = {str(row["step"]): row for row in facts.steps}
+    findings = list(judge_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
+    late = None if "cpu" in steps else late_part("torch", facts)
+    version = f"{steps.get('import', {}).get('version', '')}"
+    yield (
+        late
+        or failed_part("torch", findings, facts.seconds)
+        or Part(name="torch", state="ok", detail=f"{version}, multiplies on the CPU", seconds=facts.seconds)
+    )
+    if not steps.get("import", {}).get("ok"):
+        return
+    yield _torch_on_gpus(facts, ground, str(steps["import"].get("cuda", "")))
+    yield _triton(facts, ground, steps)
+
+
+def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
+    name = "torch on GPUs"
+    if not cuda:
+        return Part(name=name, state="absent", detail="this torch is built for the CPU")
+    if not ground.devices:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    rows = [row for row in facts.steps if row["step"] == "gpu" and row.get("ok")]
+    kernels = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
+    wrong = [row for row in facts.steps if row["step"] == "gpu" and not row.get("ok")]
+    if wrong and not kernels:
+        kernels = [Finding(id="gpu-kernel", title="torch cannot calculate on a GPU", seen=str(wrong[0].get("error")))]
+    if not rows and not kernels:
+        kernels = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
+    models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
+    detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
+    return late_part(name, facts) or failed_part(name, kernels) or Part(name=name, state="ok", detail=detail)
+
+
+def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str, Any]]) -> Part:
+    name = "Triton JIT"
+    if "triton" not in ground.packages:
+        return Part(name=name, state="absent", detail=ABSENT)
+    if not ground.devices:
+        return _triton_compiles(name, steps.get("triton-compile"))
+    broken = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
+    if "triton" not in steps and not broken:
+        broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
+    done = f"{ground.packages['triton']}, compiles and runs a kernel"
+    return late_part(name, facts) or failed_part(name, broken) or Part(name=name, state="ok", detail=done)
+
+
+def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
+    """Return what Triton can show without a GPU: a kernel in machine code."""
+    if said is None:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    if said.get("ok"):
+        return Part(name=name, state="ok", detail=f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
+    remedy = "the error names what it misses; TRITON_CACHE_DIR must be writable"
+    return Part(name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy)
+
+
+def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether the driver starts, and what it shows."""
+    name = "CUDA driver"
+    said = next((row for row in facts.steps if row["step"] == "driver"), {})
+    missing = int(said.get("code", -1)) == -1
+    if missing and not ground.devices:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    number = int(said.get("cuda", 0))
+    detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
+    return (
+        late_part(name, facts)
+        or failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
+        or Part(name=name, state="ok", detail=detail, seconds=facts.seconds)
+    )
+
+
+def nccl_part(facts: ProgramFacts, count: int) -> Part:
+    """Return whether `count` GPUs add up a tensor."""
+    done = Part(name="NCCL", state="ok", detail=f"{count} processes added up a tensor", seconds=facts.seconds)
+    broken = failed_part("NCCL", judge_all_reduce(facts, count), facts.seconds)
+    if not broken and facts.exit_code not in (0, None):
+        broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
+    return broken or late_part("NCCL", facts) or done
+
+
+def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether Ray does a task."""
+    findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
+    done = f"{ground.packages.get('ray', '')}, one node did one task"
+    return (
+        late_part("Ray", facts)
+        or failed_part("Ray", findings, facts.seconds)
+        or Part(name="Ray", state="ok", detail=done, seconds=facts.seconds)
+    )
+
+
+def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
+    """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
+    if not facts.compiler:
+        broken = failed_part("C compiler", judge_link(facts))
+        yield broken or Part(name="C compiler", state="absent", detail=ABSENT)
+        return
+    broken = failed_part("C compiler", judge_link(LinkFacts(compiler=facts.compiler, error=facts.error)))
+    yield broken or Part(name="C compiler", state="ok", detail=facts.compiler)
+    for library in ("cudart", "cuda"):
+        name = f"link -l{library}"
+        if library not in facts.libraries:
+            yield Part(name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT)
+            continue
+        one = LinkFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        wrong = failed_part(name, judge_link(one))
+        if wrong and library == "cuda" and not ground.devices:
+            wrong = Part(name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}")
+        yield wrong or Part(name=name, state="ok", detail="links")
+
+
+def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether what a component is used by can be imported."""
+    last = facts.steps[-1] if facts.steps else {}
+    version = next((ground.packages[name] for name in component.packages if name in ground.packages), "")
+    if last.get("ok") and last.get("last"):
+        imports = ", ".join(component.imports).replace(":", ".")
+        detail = f"{version}, imports {imports}" if version else f"imports {imports}"
+        return Part(name=component.name, state="ok", detail=detail, seconds=facts.seconds)
+    if late := late_part(component.name, facts):
+        return late
+    if not ground.devices and _DRIVER in str(last.get("all", "")):
+        return Part(name=component.name, state="no-gpu", detail=f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
+    ended = f"ended by signal {-(facts.exit_code or 0)}" if (facts.exit_code or 0) < 0 else facts.last_error
+    error = str(last.get("error") or ended or "ended without a word")
+    return Part(
+        name=component.name, state="failed", seconds=facts.seconds,
+        detail=f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else ""),
+        next_step=f"{ground.python} -c 'import {component.module}' shows all of it; compare the versions with the lock",
+    )  # fmt: skip
+
+
+def missing_part(component: Component, ground: Ground) -> Part:
+    """Return a component whose module is not there: a fault where the lock has it."""
+    locked = ground.locked(component.packages)
+    if not locked:
+        return Part(name=component.name, state="absent", detail=ABSENT)
+    return Part(
+        name=component.name, state="failed", detail=f"the lock has {locked}, and {component.module} is not there",
+        next_step="start a new container, or bring the machine to its lock again: rlbox apply TARGET",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Offers, requests and the account at vast.ai."""

@@ -1,0 +1,178 @@
+"""Which offers of vast.ai fit a target, what they cost, and the query that finds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlbox.errors import SpecError
+
+if TYPE_CHECKING:
+    from rlbox.target.target import Target
+
+_GB_PER_GIB = 1024**3 / 1000**3
+_REPORTED = 0.97
+"""Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
+_RESERVE = 1e-9  # of float comparisons
+HOURS_A_MONTH = 30 * 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What an offer must have. Memory in GB of 10^9 as the platform's filter counts; 0 and an empty text ask nothing.
+
+    `gpu_ram` is memory of one card; `ports` direct ports; `price` the most an hour may cost in dollars, with the disk.
+    """
+
+    gpu_name: str
+    gpus: int
+    gpu_ram: int
+    cuda: str
+    disk: float
+    cores: int
+    ram: float
+    reliability: float
+    ports: int
+    price: float
+
+    def query(self) -> str:
+        """Return the query as `vastai search offers` takes it.
+
+        `gpu_ram` is of one card, `gpu_total_ram` of all; `reliability2` is no field of the client any more.
+        Source: `offers_fields` of vastai 1.9.1; vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf.
+        """
+        rows = (
+            ("num_gpus=", self.gpus),
+            ("gpu_name=", self.gpu_name.replace(" ", "_")),
+            ("gpu_ram>=", self.gpu_ram),
+            ("cuda_max_good>=", self.cuda),
+            ("disk_space>=", self.disk),
+            ("cpu_cores_effective>=", self.cores),
+            ("cpu_ram>=", self.ram),
+            ("reliability>=", self.reliability),
+            ("direct_port_count>=", self.ports),
+            ("dph_total<=", self.price),
+        )
+        return " ".join(
+            f"{field}{value:g}" if isinstance(value, float) else f"{field}{value}" for field, value in rows if value
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One offer. Memory and disk in GB, prices in dollars; `ram` and `cores` are the rented share of the machine."""
+
+    id: int
+    gpu_name: str
+    gpus: int
+    gpu_ram: float
+    cuda: float
+    disk: float
+    cores: float
+    ram: float
+    reliability: float
+    ports: int
+    price: float
+    storage: float
+    traffic: float
+    down_mbps: float
+    place: str
+
+
+def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0) -> Needs:
+    """Return what a target needs of an offer; `disk` (GB), `price` and the number of `ports` override its own.
+
+    Raises
+    ------
+    SpecError
+        The target does not say which GPU it is for, or asks for less disk than it says it needs.
+    """
+    if not target.hardware.gpu or not target.hardware.gpus:
+        raise SpecError(
+            f"target {target.name} names no GPU to search for",
+            where=f"images/{target.name}/target.toml: hardware",
+            next_step="set hardware.gpu and hardware.gpus",
+        )
+    if 0 < disk < target.disk.need_gib:
+        raise SpecError(
+            f"--disk {disk:g} is less than the {target.disk.need_gib:g} GB that the target needs; no disk ever grows",
+            where=f"images/{target.name}/target.toml: disk.need_gib",
+            next_step=f"--disk {target.disk.need_gib:g} or more",
+        )
+    return Needs(
+        gpu_name=target.vast.gpu_name or platform_gpu_name(target.hardware.gpu),
+        gpus=target.hardware.gpus,
+        gpu_ram=int(target.hardware.gpu_memory_gib * _REPORTED),
+        cuda=target.hardware.cuda_driver,
+        disk=disk or target.disk.need_gib,
+        cores=target.hardware.cores,
+        ram=target.hardware.memory_gib,
+        reliability=target.vast.min_reliability,
+        ports=1 + ports,  # ssh
+        price=price or target.vast.max_price,
+    )
+
+
+def platform_gpu_name(name: str) -> str:
+    """Return what the platform calls a GPU that the driver calls `name`: RTX 5090, A100 SXM4."""
+    words = re.sub(r"^NVIDIA |GeForce |-?\b\d+GB\b", "", name).replace("-", " ")
+    return " ".join(words.split())
+
+
+def read_offer(row: Mapping[str, Any], disk: float) -> Offer:
+    """Return an offer of the platform's answer, priced with a disk of `disk` GB; what it does not say counts as 0.
+
+    An instance gets its share of the machine's memory, and what it takes beyond may be killed at any moment (B083).
+    """
+    share = float(row.get("gpu_frac") or 1.0)
+    storage = float(row.get("storage_cost") or 0.0) * disk / HOURS_A_MONTH
+    counted = row.get("storage_total_cost")
+    total = float(row.get("dph_total") or 0.0)
+    return Offer(
+        id=int(row["id"]),
+        gpu_name=str(row.get("gpu_name") or ""),
+        gpus=int(row.get("num_gpus") or 0),
+        gpu_ram=float(row.get("gpu_ram") or 0) / 1000,
+        cuda=float(row.get("cuda_max_good") or 0),
+        disk=float(row.get("disk_space") or 0),
+        cores=float(row.get("cpu_cores_effective") or 0),
+        ram=float(row.get("cpu_ram") or 0) / 1000 * share,
+        reliability=float(row.get("reliability2") or row.get("reliability") or 0),
+        ports=int(row.get("direct_port_count") or 0),
+        price=total if counted is None else total - float(counted) + storage,
+        storage=storage,
+        traffic=max(float(row.get("inet_down_cost") or 0), float(row.get("inet_up_cost") or 0)),
+        down_mbps=float(row.get("inet_down") or 0),
+        place=str(row.get("geolocation") or ""),
+    )
+
+
+def misses(offer: Offer, needs: Needs) -> tuple[str, ...]:
+    """Return what an offer lacks, in words; nothing when it fits."""
+    version = float(needs.cuda or 0)
+    rows = (
+        (offer.gpu_name != needs.gpu_name, f"the GPU is {offer.gpu_name}, not {needs.gpu_name}"),
+        (offer.gpus != needs.gpus, f"{offer.gpus} GPUs, not {needs.gpus}"),
+        (offer.gpu_ram < needs.gpu_ram, f"{offer.gpu_ram:.1f} GB a card, {needs.gpu_ram} needed"),
+        (offer.cuda + _RESERVE < version, f"its driver takes CUDA {offer.cuda:g}, {needs.cuda} needed"),
+        (offer.disk < needs.disk, f"{offer.disk:.0f} GB of disk, {needs.disk:g} needed"),
+        (offer.cores < needs.cores, f"{offer.cores:g} cores, {needs.cores} needed"),
+        (offer.ram < needs.ram, f"{offer.ram:.0f} GB of memory in its share, {needs.ram:g} needed"),
+        (offer.reliability < needs.reliability, f"reliability {offer.reliability:.3f}, {needs.reliability:g} needed"),
+        (offer.ports < needs.ports, f"{offer.ports} direct ports, {needs.ports} needed"),
+        (0 < needs.price < offer.price, f"${offer.price:.3f} an hour, at most ${needs.price:g}"),
+    )
+    return tuple(text for wrong, text in rows if wrong)
+
+
+def rank(offers: Iterable[Offer], needs: Needs) -> tuple[tuple[Offer, ...], dict[int, tuple[str, ...]]]:
+    """Return the offers that fit, the cheapest first, and what each of the others lacks, by id.
+
+    The platform's answer is judged again: its filter knows neither shares of memory nor the price with this disk.
+    """
+    found = tuple(offers)
+    lacks = {offer.id: missing for offer in found if (missing := misses(offer, needs))}
+    fitting = [offer for offer in found if offer.id not in lacks]
+    return tuple(sorted(fitting, key=lambda offer: (offer.price, -offer.reliability, offer.id))), lacks

@@ -1,0 +1,153 @@
+"""An instance of vast.ai to be created or destroyed: the request within the platform's limits, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlbox.errors import SpecError
+from rlbox.image.onstart import LIMIT
+
+if TYPE_CHECKING:
+    from rlbox.image.onstart import OnStart
+    from rlbox.target.target import Target
+    from rlbox.vast.offers import Needs, Offer
+    from rlbox.vast.options import VastOptions
+
+LABEL = "rlbox-"
+"""What the label of every instance begins with that rlbox created; it destroys no other."""
+# Source: vast-ai/docs api-reference/openapi/yaml/create_instance.yaml, x-input-validation.
+_MOST_IMAGE, _LEAST_DISK, _PRICES = 1024, 8.0, (0.001, 128.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `create` sends. `env` is the platform's object (variables, ports), `disk` in GB."""
+
+    target: str
+    image: str
+    disk: float
+    label: str
+    env: Mapping[str, str]
+    onstart: str
+    mode: str
+
+
+def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: OnStart, *, image: str = "") -> Request:
+    """Return the request for an instance of a target; `image` overrides the target's own.
+
+    Raises
+    ------
+    SpecError
+        No image or no price ceiling is named, or something is beyond a limit of the platform; all problems at once.
+    """
+    image = image or target.vast.image
+    problems = []
+    if not image:
+        problems.append("no image is named that the platform could pull: --image, or vast.image")
+    if len(image) > _MOST_IMAGE:
+        problems.append(f"the image's name has {len(image)} characters, and {_MOST_IMAGE} are taken")
+    if not needs.price:
+        problems.append("no price ceiling: --price, or vast.max_price")
+    elif not _PRICES[0] <= needs.price <= _PRICES[1]:
+        problems.append(f"a price of ${needs.price:g} an hour is not between ${_PRICES[0]:g} and ${_PRICES[1]:g}")
+    if needs.disk < _LEAST_DISK:
+        problems.append(f"a disk of {needs.disk:g} GB: the platform's smallest has {_LEAST_DISK:g}")
+    if max(onstart.characters, onstart.size) > LIMIT:
+        problems.append(f"the on-start script has {onstart.size} bytes, and {LIMIT} are taken")
+    if problems:
+        raise SpecError(
+            "\n  ".join(problems),
+            where=f"images/{target.name}/target.toml: vast",
+            next_step=f"rlbox push {target.name} --to REGISTRY/NAME:TAG, then --image that; docs/vast.md",
+        )
+    return Request(
+        target=target.name,
+        image=image,
+        disk=needs.disk,
+        label=f"{LABEL}{target.name}",
+        env=options.as_env(),
+        onstart=onstart.text,
+        mode=target.vast.mode,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an instance costs, in dollars: an hour of running, an hour of standing still, and a GB of traffic."""
+
+    hour: float
+    stopped_hour: float
+    traffic_gb: float
+
+    def lines(self, hours: float) -> tuple[str, ...]:
+        """Return it in words, for `hours` of running among others."""
+        running = f"${self.hour * hours:.2f} for {hours:g} hours, ${self.hour * 24:.2f} a day"
+        return (
+            f"${self.hour:.3f} an hour while it runs: {running}",
+            f"${self.stopped_hour:.3f} an hour for the disk when it is stopped, until it is destroyed",
+            f"${self.traffic_gb * 1000:.2f} at most for a TB of traffic, in either direction",
+        )
+
+
+def offer_cost(offer: Offer) -> Cost:
+    """Return what an instance of an offer costs."""
+    return Cost(hour=offer.price, stopped_hour=offer.storage, traffic_gb=offer.traffic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """An instance as the platform tells of it; `status` is empty before it has one, `price` dollars an hour."""
+
+    id: int
+    label: str
+    status: str
+    message: str
+    image: str
+    price: float
+    ssh: str
+
+    @property
+    def own(self) -> bool:
+        """Whether rlbox created it."""
+        return self.label.startswith(LABEL)
+
+
+def read_instance(row: Mapping[str, Any]) -> Instance:
+    """Return an instance of the platform's answer."""
+    host, port = row.get("ssh_host"), row.get("ssh_port")
+    return Instance(
+        id=int(row["id"]),
+        label=str(row.get("label") or ""),
+        status=str(row.get("actual_status") or ""),
+        message=str(row.get("status_msg") or "").strip(),
+        image=str(row.get("image_uuid") or ""),
+        price=float(row.get("dph_total") or 0.0),
+        ssh=f"ssh -p {port} root@{host}" if host and port else "",
+    )
+
+
+DEAD = frozenset({"exited", "unknown", "offline"})
+"""States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
+
+
+def check_destroy(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
+    """Return the instances to destroy.
+
+    Raises
+    ------
+    SpecError
+        One of them is not there, or rlbox did not create it.
+    """
+    problems = [f"there is no instance {number} of this account" for number in ids if number not in instances]
+    found = [instances[number] for number in ids if number in instances]
+    problems += [f"instance {one.id} (label {one.label!r}) was not created by rlbox" for one in found if not one.own]
+    if problems:
+        own = ", ".join(str(one.id) for one in instances.values() if one.own) or "none"
+        raise SpecError(
+            "\n  ".join(problems),
+            where="the account's instances",
+            next_step=f"instances of rlbox: {own}; destroy others with vastai destroy instance ID",
+        )
+    return tuple(found)

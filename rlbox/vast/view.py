@@ -1,0 +1,87 @@
+"""Offers, and what is rented at what price, in words and as JSON types."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlbox.vast.offers import Needs, Offer
+from rlbox.vast.request import Cost, Request, offer_cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deal:
+    """What is rented, from whom, and what it is reckoned to cost; no offer: none was asked for."""
+
+    request: Request
+    needs: Needs
+    offer: Offer | None
+    hours: float
+
+    def lines(self) -> list[str]:
+        """Return the request and its cost in words."""
+        return [
+            f"image    {self.request.image}",
+            f"disk     {self.request.disk:g} GB",
+            f"label    {self.request.label}",
+            f"mode     {self.request.mode}",
+            *(f"env      {name}={value}" for name, value in self.request.env.items()),
+            f"onstart  {len(self.request.onstart)} characters",
+            f"query    {self.needs.query()}",
+            *(f"cost     {line}" for line in self.cost_lines()),
+        ]
+
+    def cost_lines(self) -> list[str]:
+        """Return what it costs in words."""
+        if self.offer is None:
+            most = self.needs.price
+            return [
+                f"at most ${most:g} an hour, ${most * self.hours:.2f} for {self.hours:g} hours (assumed: the ceiling)"
+            ]
+        head = f"offer {self.offer.id}: {self.offer.gpus} x {self.offer.gpu_name}, {self.offer.place or 'somewhere'}"
+        return [head, *offer_cost(self.offer).lines(self.hours)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        cost = _rounded(offer_cost(self.offer)) if self.offer else {"hour": self.needs.price, "assumed": True}
+        return {
+            "target": self.request.target,
+            "created": False,
+            "request": {**asdict(self.request), "env": dict(self.request.env)},
+            "query": self.needs.query(),
+            "offer": offer_row(self.offer) if self.offer else None,
+            "cost": {**cost, "hours": self.hours},
+        }
+
+
+def offer_row(offer: Offer) -> dict[str, object]:
+    """Return an offer as JSON types."""
+    return _rounded(offer)
+
+
+def _rounded(value: Offer | Cost) -> dict[str, object]:
+    return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(value).items()}
+
+
+def offer_table(offers: tuple[Offer, ...]) -> str:
+    """Return offers as a table."""
+    head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
+    rows = [
+        (
+            str(offer.id),
+            f"{offer.price:.3f}",
+            f"{offer.gpus} x {offer.gpu_name}",
+            f"{offer.cores:g}",
+            f"{offer.ram:.0f}",
+            f"{offer.disk:.0f}",
+            f"{offer.cuda:g}",
+            f"{offer.reliability:.3f}",
+            f"{offer.down_mbps:.0f}",
+            offer.place,
+        )
+        for offer in offers
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    )
