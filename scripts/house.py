@@ -1,0 +1,174 @@
+"""Print the rooms of rlbox and the arrows between them, from the imports alone: `python scripts/house.py [--check]`.
+
+The table is that of ARCHITECTURE.md; `--check` exits 1 with the difference when the two say different things.
+Lines of a room count its Python; `reaches` names the rooms that it imports, but for those that all may use.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+PACKAGE = CHECKOUT / "rlbox"
+PAGE = CHECKOUT / "ARCHITECTURE.md"
+FILES_WITH_A_ROW = ("app",)
+"""Files of `rlbox/` that count as rooms: they stand on something; all others are the room `rlbox`."""
+COMMON = ("rlbox", "spec", "app", "machine", "files")
+"""Rooms that every later one may use, so that the table does not name them again."""
+HEAD = "| floor | room | what it is for | reaches |"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """A row of the table: `acts` is a room without a pure part; `reaches` is what the row says, not what is imported."""
+
+    floor: str
+    name: str
+    says: str
+    reaches: tuple[str, ...]
+    acts: bool = False
+
+    @property
+    def row(self) -> str:
+        """The row as it stands in the table."""
+        mark = " (acts)" if self.acts else ""
+        return f"| {self.floor} | `{self.name}`{mark} | {self.says} | {' '.join(self.reaches) or '–'} |"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrow:
+    """One import: from module to module, at a line; `typed` when only type checkers follow it."""
+
+    source: str
+    goal: str
+    names: tuple[str, ...]
+    line: int
+    typed: bool = field(default=False)
+
+
+def rooms_of_page(text: str) -> tuple[Room, ...]:
+    """Return the rows of the table in ARCHITECTURE.md, the ground first."""
+    body = text[text.index(HEAD) :].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()[2:]]
+    return tuple(
+        Room(
+            floor=floor,
+            name=re.findall(r"`(\w+)`", name)[0],
+            says=says,
+            reaches=() if reaches == "–" else tuple(reaches.split()),
+            acts="(acts)" in name,
+        )
+        for floor, name, says, reaches in rows
+    )
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "_shipped" not in path.parts:
+            found[".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module; `rlbox` for a file that lies beside the rooms."""
+    name = module.split(".")[1] if "." in module else ""
+    return name if name in FILES_WITH_A_ROW or (PACKAGE / name).is_dir() and name else "rlbox"
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return the parsed file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[str, tuple[str, ...], int, bool]]:
+    """Yield module, names, line and whether for type checkers alone of everything imported, wherever it stands."""
+    typed = {
+        id(node)
+        for test in ast.walk(tree(path))
+        if isinstance(test, ast.If) and ast.unparse(test.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in test.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, (), node.lineno, id(node) in typed
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", tuple(alias.name for alias in node.names), node.lineno, id(node) in typed
+
+
+def arrows(known: Mapping[str, Path]) -> Iterator[Arrow]:
+    """Yield the imports of rlbox's own modules by its own modules."""
+    for source, path in known.items():
+        for module, names, line, typed in imports(path):
+            inner = {name: f"{module}.{name}" for name in names if f"{module}.{name}" in known}
+            for goal in inner.values():
+                yield Arrow(source=source, goal=goal, names=(), line=line, typed=typed)
+            rest = tuple(name for name in names if name not in inner)
+            if module in known and (rest or not names):
+                yield Arrow(source=source, goal=module, names=rest, line=line, typed=typed)
+
+
+def reached(known: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return the rooms that each room imports, itself left out."""
+    found: dict[str, set[str]] = {}
+    for arrow in arrows(known):
+        found.setdefault(room_of(arrow.source), set())
+        if room_of(arrow.goal) != room_of(arrow.source):
+            found[room_of(arrow.source)].add(room_of(arrow.goal))
+    return found
+
+
+def table(known: Mapping[str, Path], page: tuple[Room, ...]) -> list[str]:
+    """Return the table as the imports have it; order, floors and words are the page's own."""
+    order = [room.name for room in page]
+    found = reached(known)
+    rows = [HEAD, "|---|---|---|---|"]
+    for room in page:
+        names = [name for name in order if name in found.get(room.name, ()) and name not in COMMON]
+        later = sorted(name for name in found.get(room.name, ()) if name not in order)
+        acts = room.name != "rlbox" and room.acts
+        row = Room(floor=room.floor, name=room.name, says=room.says, reaches=(*names, *later), acts=acts)
+        rows.append(row.row)
+    return rows + [f"| ? | `{name}` | not in the table | |" for name in sorted(set(found) - set(order))]
+
+
+def sizes(known: Mapping[str, Path]) -> list[str]:
+    """Return modules and lines of each room, and of all."""
+    counts: dict[str, list[int]] = {}
+    for module, path in known.items():
+        counts.setdefault(room_of(module), []).append(len(path.read_text(encoding="utf-8").splitlines()))
+    lines = [f"{name:<12} {len(counts[name]):>4} {sum(counts[name]):>7}" for name in sorted(counts)]
+    total = [count for room in counts.values() for count in room]
+    return [f"{'room':<12} {'modules':>4} {'lines':>7}", *lines, f"{'all':<12} {len(total):>4} {sum(total):>7}"]
+
+
+def main(words: list[str]) -> int:
+    """Print the table, or with `--check` what differs from ARCHITECTURE.md, or with `--sizes` the rooms' sizes."""
+    known = modules()
+    if words == ["--sizes"]:
+        sys.stdout.write("\n".join(sizes(known)) + "\n")
+        return 0
+    page = rooms_of_page(PAGE.read_text(encoding="utf-8"))
+    rows = table(known, page)
+    if words == ["--check"]:
+        told = [HEAD, "|---|---|---|---|", *(room.row for room in page)]
+        wrong = list(difflib.unified_diff(told, rows, str(PAGE.name), "the imports", lineterm="", n=0))
+        sys.stderr.writelines(f"{line}\n" for line in wrong)
+        return 1 if wrong else 0
+    sys.stdout.write("\n".join(rows) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
