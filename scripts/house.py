@@ -27,7 +27,7 @@ HEAD = "| floor | room | what it is for | reaches |"
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """A row of the table: `acts` is a room without a pure part; `reaches` is what the row says, not what is imported."""
+    """A row of the table: `acts` is a room without a pure part; `reaches` is what the row says."""
 
     floor: str
     name: str
@@ -81,7 +81,7 @@ def modules() -> dict[str, Path]:
 def room_of(module: str) -> str:
     """Return the room of a module; `rlbox` for a file that lies beside the rooms."""
     name = module.split(".")[1] if "." in module else ""
-    return name if name in FILES_WITH_A_ROW or (PACKAGE / name).is_dir() and name else "rlbox"
+    return name if name in FILES_WITH_A_ROW or ((PACKAGE / name).is_dir() and name) else "rlbox"
 
 
 @cache

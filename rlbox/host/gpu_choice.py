@@ -42,7 +42,8 @@ def wished(text: str) -> str:
 
 def offered() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    from rlbox.engine.act.api import engine_info, engine_is_here, engine_place
+    from rlbox.engine.act.address import engine_is_here, engine_place
+    from rlbox.engine.act.api import engine_info
     from rlbox.engine.act.gpu_access import probe_offer
     from rlbox.machine.act.identity import in_image
 
@@ -90,7 +91,7 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     from rlbox.doctor.act.host import probe_cards, probe_driver
     from rlbox.doctor.facts import Demands
     from rlbox.doctor.host import judge_cards, judge_driver
-    from rlbox.engine.act.api import engine_is_here
+    from rlbox.engine.act.address import engine_is_here
     from rlbox.machine.act.identity import in_image
 
     if access.way == "none" or in_image() or not engine_is_here():

@@ -105,7 +105,7 @@ def _disk(folder: Path | None, demands: Demands) -> list[Finding]:
 
 def _network(app: App, image: ImagePlan | None, demands: Demands) -> list[Finding]:
     from rlbox.doctor.act.network import probe_network
-    from rlbox.engine.act.api import engine_is_here
+    from rlbox.engine.act.address import engine_is_here
     from rlbox.sources.load import load_profile
 
     mirrors = []
@@ -154,7 +154,7 @@ def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
 def _in_container(
     image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
 ) -> Report | list[Finding]:
-    from rlbox.engine.act.api import engine_address, engine_is_here
+    from rlbox.engine.act.address import engine_address, engine_is_here
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
     from rlbox.errors import TimedOut
     from rlbox.machine.act.command import run_command

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
 from rlbox.image.templates import render
-from rlbox.sources.settings import TORCH_WHEELS
+from rlbox.target.torch import TORCH_WHEELS
 
 if TYPE_CHECKING:
     from rlbox.engine.limits import ContainerDefaults

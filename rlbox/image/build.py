@@ -149,3 +149,14 @@ class BuildLog:
         known = self.steps.get(step.number)
         self.steps[step.number] = step
         return None if known and known.state == step.state else step
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildWish:
+    """What was asked of a build."""
+
+    no_cache: bool = False
+    rebuild: bool = False
+    hermetic: bool = False
+    verify: bool = False
+    sources: str = ""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.container import CA_NAMES
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
-from rlbox.sources.settings import TORCH_WHEELS, TorchGroup
-from rlbox.target.torch import torch_groups
+from rlbox.target.torch import TORCH_WHEELS, TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.app import App
-from rlbox.engine.act.api import engine_address, engine_is_here, find_image
+from rlbox.engine.act.address import engine_address, engine_is_here
+from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk, data_folder
 from rlbox.engine.act.docker import DockerEngine
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container

@@ -36,7 +36,7 @@ def run_here(app: App, job: Job, values: Values, target: str, data: str | None, 
 def here_site(app: App, target: str, data: str | None) -> HereSite:
     """Return this machine as the place of runs of `target`, brought to its lock."""
     image = image_plan(app.project, target)
-    require_lock(image)
+    require_lock(image.target, image.lock)
     folder = data_folder(image.container, data)
     check_disk(folder, image.container.need_gib, create=image.container.create)
     app.say("no container: the stages run in place on this machine")

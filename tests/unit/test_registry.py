@@ -20,6 +20,7 @@ from rlbox.errors import NodeError, RegistryError
 from rlbox.registry.act.attach import attach, find_attachments
 from rlbox.registry.act.auth import engine_header, find_login
 from rlbox.registry.act.client import Registry
+from rlbox.registry.act.destination import Destination
 from rlbox.registry.act.fetch import fetch_blob
 from rlbox.registry.act.peek import peek_manifest
 
@@ -398,7 +399,7 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
-    attached = attach(lambda: registry, reference, image.descriptor, found)
+    attached = attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, found)
     listed = registry.referrers("team/x", digest)
     assert tuple(item.digest for item in listed) == attached
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
@@ -406,7 +407,7 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
     assert (fallback_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
-    assert attach(lambda: registry, reference, image.descriptor, found) == attached
+    assert attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, found) == attached
     assert registry.referrers("team/x", digest) == listed
     assert server.count("PUT", "/uploads/") == puts
 
@@ -415,9 +416,11 @@ def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, reg
     image = parse_manifest(image_manifest(blob_of(), [], {}))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files))
     (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
-    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    attached = attach(
+        Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files)
+    )
     assert {item.digest for item in registry.referrers("team/x", digest)} == set(attached)
     assert server.manifests[fallback_tag(digest)][0] == INDEX
 
@@ -426,19 +429,25 @@ def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, re
     image = parse_manifest(image_manifest(blob_of(), [], {}))
     server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    attached = attach(
+        Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files)
+    )
     asked = len(server.seen)
 
     def never() -> Registry:
         raise AssertionError("the registry was opened")
 
-    assert attach(never, reference, image.descriptor, find_attachments(files)) == attached
+    assert (
+        attach(Destination(reference=reference, registry=never), image.descriptor, find_attachments(files)) == attached
+    )
     assert len(server.seen) == asked + 1
 
 
 def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    assert attach(lambda: registry, reference, blob_of(), find_attachments(tmp_path)) == ()
+    assert (
+        attach(Destination(reference=reference, registry=lambda: registry), blob_of(), find_attachments(tmp_path)) == ()
+    )
     assert server.seen == []
 
 

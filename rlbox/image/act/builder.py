@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.engine.act.api import engine_address
+from rlbox.engine.act.address import engine_address
 from rlbox.errors import EngineError, Interrupted, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, plan_build

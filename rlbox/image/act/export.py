@@ -37,7 +37,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     if not image:
         from rlbox.lock.state import require_lock
 
-        require_lock(image_plan(app.project, name))
+        require_lock(name, image_plan(app.project, name).lock)
     return plan_apptainer(exported, templates, bytecode, image=image)
 
 

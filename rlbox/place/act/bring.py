@@ -147,7 +147,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
     from rlbox.lock.state import require_lock
     from rlbox.target.lock import load_lock
 
-    require_lock(image)
+    require_lock(image.target, image.lock)
     loaded = load_fixed_target(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:

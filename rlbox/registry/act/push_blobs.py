@@ -14,16 +14,16 @@ from threading import Lock, Thread
 
 from rlbox.engine.act.files import StoredImage
 from rlbox.engine.oci import Descriptor
-from rlbox.engine.reference import Reference
 from rlbox.errors import WorkFailed
 from rlbox.registry.act.client import Registry
+from rlbox.registry.act.destination import Destination
 from rlbox.registry.push import Layer, LayerState, layer_key
 
 _CONNECTIONS = 4
 
 
 def push_blobs(
-    registry: Registry, reference: Reference, image: StoredImage, elsewhere: str, on_layer: Callable[[Layer], None]
+    destination: Destination, image: StoredImage, elsewhere: str, on_layer: Callable[[Layer], None]
 ) -> dict[str, Layer]:
     """Upload what the registry lacks and return the layers by their keys.
 
@@ -41,6 +41,7 @@ def push_blobs(
     WorkFailed
         The image was removed from the engine meanwhile.
     """
+    registry, reference = destination.registry(), destination.reference
     upload = _Upload(registry, reference.repository, image, elsewhere, on_layer)
     upload.run()
     manifest = image.manifest
