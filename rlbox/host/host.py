@@ -124,7 +124,7 @@ def _examine_image(
 ) -> Iterable[Finding]:
     """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
     from rlbox.engine.act.api import find_image
-    from rlbox.image.act.build import is_current
+    from rlbox.image.act.digest import outdated
 
     try:
         found = find_image(image.tag)
@@ -140,7 +140,7 @@ def _examine_image(
             inside.append(report)
         else:
             return report
-    return judge_image("current" if is_current(image, found) else "outdated", image.target)
+    return judge_image("outdated" if outdated(image, found) else "current", image.target)
 
 
 def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:

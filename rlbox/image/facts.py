@@ -58,7 +58,7 @@ def image_layers(
     `patched` says that source files were patched, which have a layer of their own.
     """
     rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
-    top = ("lock",) if rows and str(rows[-1]["CreatedBy"]).startswith(_LOCK_LAYER) else ()
+    top = _top([str(row["CreatedBy"]) for row in rows[-2:]])
     below = rows[: len(rows) - len(top)]
     own = 0
     while own < len(below) and str(below[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
@@ -69,6 +69,12 @@ def image_layers(
         LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
         for name, row in zip(names, rows, strict=True)
     )
+
+
+def _top(commands: Sequence[str]) -> tuple[str, ...]:
+    """Return what the highest layers hold: the lock, and above it, in images of today, what of rlbox decides none."""
+    places = [number for number, command in enumerate(commands) if command.startswith(_LOCK_LAYER)]
+    return ("lock", "other")[: len(commands) - places[0]] if places else ()
 
 
 def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ class ImagePlan:
     context: Mapping[str, str]
     lock: str
     lock_checksum: str
+    spec_checksum: str
     rootfs: str
     layers: tuple[str, ...]
     torch_groups: tuple[TorchGroup, ...]
@@ -128,6 +129,7 @@ def plan_image(
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
+        spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for layer in layers),
         torch_groups=torch_groups(target),

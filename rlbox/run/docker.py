@@ -19,7 +19,7 @@ from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, Contain
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env, wished
-from rlbox.image.act.build import is_current
+from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.job.job import Job
@@ -137,8 +137,7 @@ def _check_image(image: ImagePlan) -> Mapping[str, Any]:
     found = find_image(image.tag)
     if found is None:
         raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
-    if not is_current(image, found):
-        raise EngineError(
-            f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
-        )
+    if why := outdated(image, found):
+        what = f"the image {image.tag} is not what its specs say now: {why}"
+        raise EngineError(what, next_step=f"rlbox build {image.target}")
     return found

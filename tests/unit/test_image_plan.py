@@ -79,6 +79,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             ),
         },
         lock_checksum=lock.checksum(),
+        spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, 1735689600),
         sources="cn",
         epoch=1735689600,

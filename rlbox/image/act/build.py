@@ -12,8 +12,10 @@ from rlbox.engine.act.api import engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
 from rlbox.image.act.check import check_image
 from rlbox.image.act.describe import describe_image
+from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
-from rlbox.image.build import BUILD_LABEL, LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
+from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
+from rlbox.image.parts import BUILD_LABEL
 from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
     from rlbox.app import App
     from rlbox.image.act.builder import BuildRun
-    from rlbox.image.act.layer_times import LayerTime
     from rlbox.image.build import Step
+    from rlbox.image.layer_times import LayerTime
     from rlbox.image.plan import ImagePlan
 
 
@@ -47,18 +49,23 @@ class ImageBuild:
             self._dry_run()
             return
         image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-        if image and not (wish.rebuild or wish.no_cache or wish.verify) and is_current(plan, image):
+        asked = wish.rebuild or wish.no_cache or wish.verify
+        why = outdated(plan, image) if image and not asked else ""
+        if image and not asked and not why:
             self._report(image["Id"], "unchanged", None)
             return
-        log = self._build()
+        log = self._build(f"{plan.tag} is built anew: {why}" if why else "")
         image = find_image(plan.tag)
         if image is None:
             what = f"the build ended well, but the engine has no image {plan.tag}"
             raise WorkFailed(what, next_step=f"whole log: {log}")
         self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
 
-    def _build(self) -> Path:
-        """Build the image until it is checked and described, and verified where that is asked; return the log."""
+    def _build(self, why: str) -> Path:
+        """Build the image until it is checked and described, and verified where that is asked; return the log.
+
+        `why` is a line that says why an image that is there is not good enough, or empty.
+        """
         from rlbox.files.act.folders import cache_folder
         from rlbox.files.act.lock import hold
         from rlbox.image.act.builder import find_builder
@@ -67,6 +74,8 @@ class ImageBuild:
         app, plan, wish = self._app, self._plan, self._wish
         began = time.monotonic()
         self._check_engine()
+        if why:
+            app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
         with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
             with unreached_explained(wish.sources or plan.sources):
@@ -107,8 +116,8 @@ class ImageBuild:
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
         from rlbox.engine.act.stream import engine_lists
-        from rlbox.image.act.layer_times import layer_times, layers_text
         from rlbox.image.facts import image_layers
+        from rlbox.image.layer_times import layer_times, layers_text
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}
@@ -143,14 +152,7 @@ class ImageBuild:
         files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)
         network = "none" if wish.hermetic else ""
         cache = not (wish.no_cache or wish.verify)
-        command = plan_build(plan, builder, files, "DIGEST", cache=cache, network=network, proxies=site.proxies)
+        command = plan_build(
+            plan, builder, files, {BUILD_LABEL: "DIGEST"}, cache=cache, network=network, proxies=site.proxies
+        )
         self._app.result({"target": plan.target, "image": plan.tag, "command": command.argv}, shlex.join(command.argv))
-
-
-def is_current(plan: ImagePlan, image: dict[str, Any]) -> bool:
-    """Return whether the engine's image was built from exactly what the plan and this machine hold now."""
-    from rlbox.image.act.context import build_digest, context_entries
-
-    config = image.get("Config")
-    labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return bool(labels.get(BUILD_LABEL) == build_digest(context_entries(plan), plan))

@@ -70,7 +70,7 @@ class BuildRun:
     """
 
     context: Path
-    digest: str
+    labels: Mapping[str, str]
     env: Mapping[str, str]
     site: SiteFacts
     cache: bool = True
@@ -106,7 +106,7 @@ def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None])
             plan,
             builder,
             files,
-            run.digest,
+            run.labels,
             tag=run.tag,
             cache=run.cache,
             network=run.network,

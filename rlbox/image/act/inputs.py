@@ -12,7 +12,8 @@ from rlbox.errors import EngineError, SpecError
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.act.builder import BuildRun, find_builder
-from rlbox.image.act.context import build_digest, carried_entries, context_entries, write_context
+from rlbox.image.act.context import carried_entries, context_entries, other_entries, write_context
+from rlbox.image.act.digest import build_labels
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import plan_layers
@@ -59,10 +60,10 @@ class BuildInputs:
         folder = folder or cache_folder("contexts", plan.target)
         base = self._base()
         dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), lock.base if base else "")}
-        write_context({**entries, **carried, **dockerfile}, folder)
+        write_context({**entries, **other_entries(), **carried, **dockerfile}, folder)
         return BuildRun(
             context=folder,
-            digest=build_digest(entries, plan),
+            labels=build_labels(entries, plan),
             env={} if wish.hermetic else self._settings(),
             site=self._site,
             cache=not (wish.no_cache or wish.verify),

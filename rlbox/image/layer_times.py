@@ -19,6 +19,7 @@ _STAGES = MappingProxyType(
         "rlbox.patches": "patches",
         "rlbox.fixes": "fixes",
         "rlbox.files": "rlbox",
+        "rlbox.other": "other",
     }
 )
 
