@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from rlbox.causes.cause import Cause, hung, report_path
-from rlbox.gate.gate import STAGE_LOG
+from rlbox.causes.cause import Cause
 from rlbox.hang.act.evidence import collect_hang
+from rlbox.hang.cause import hung, report_path
 from rlbox.hang.judge import HangJudge, Stall, tail_of
 from rlbox.hang.phases import PhaseLine, phases_of
 from rlbox.hang.waits import first_waits
 from rlbox.job.load import load_phases
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.phases import PhasePlan, plan_phases
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Texts

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from rlbox.gate.gate import STAGE_LOG
+from rlbox.job.names import STAGE_LOG
 from rlbox.logs.act.file import LogFile
 from rlbox.logs.act.pump import LogPump
 from rlbox.logs.lines import LineCutter, Texts
