@@ -18,8 +18,8 @@ from rlbox.machine.act.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from rlbox.causes.cause import Cause
+    from rlbox.evidence.act.failure import StageFailure
     from rlbox.job.plan import RunPlan
-    from rlbox.supervise.supervisor import StageFailure
 
 _START_S = 30.0
 """How long the command line that started this process may still hold the lock."""

@@ -24,6 +24,7 @@ from rlbox.causes.cause import (
 )
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.http_probe import await_answer
 from rlbox.gate.causes import failed_probe, wrong_exit
@@ -38,7 +39,6 @@ from rlbox.machine.act.processes import RUN_MARK, STAGE_MARK, Child
 from rlbox.supervise.bench import Bench, KeptService, StageStopped
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log
 from rlbox.supervise.services import RunningService
-from rlbox.supervise.snapshot import Snapshot, probe_snapshot
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.values import Command
 
