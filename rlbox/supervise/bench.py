@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
 from rlbox.causes.lost import removed_folder
+from rlbox.hang.watched import Watched
+from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.memory import probe_memory
@@ -55,6 +58,18 @@ class Bench:
     processes: RunProcesses
     interrupt: Interrupt
     kept: dict[str, KeptService] = field(default_factory=dict)
+
+    def watched(self, stage: StagePlan) -> Watched:
+        """Return what the watch over hangs is to know of a stage."""
+        return Watched(
+            stage=stage,
+            folder=self.run_dir / stage.directory / EVIDENCE_FOLDER,
+            members=lambda: {process.pid: process.name for process in self.processes.members()},
+            event=partial(self.journal.event, stage.name),
+            enter=lambda phase: self.journal.change_stage(stage.name, phase=phase),
+            hide=self.journal.masks.tree,
+            going_on=lambda: not self.interrupt.name,
+        )
 
     def check_going(self) -> None:
         """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""

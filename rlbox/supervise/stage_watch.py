@@ -43,7 +43,7 @@ class StageWatch:
         self.main: Child | RayJob | None = None
         self.pump = LogPump(bench.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangWatch(bench, stage)
+        self.hang = HangWatch(bench.watched(stage))
         self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
         self._bench = bench
         self._stage = stage

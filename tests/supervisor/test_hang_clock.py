@@ -52,7 +52,7 @@ class Machine:
         bench = Bench(plan=plan, run_dir=run_dir, journal=self.journal, processes=processes, interrupt=Interrupt())
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
-        self.watch = HangWatch(bench, plan.stages[0], clock=lambda: self.now_s, probe=self.probe)
+        self.watch = HangWatch(bench.watched(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
     def probe(self, pids: Iterable[int]) -> Activity:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.hanging import LOGS, replay
 from rlbox.hang.judge import HangJudge, Stall
-from rlbox.hang.phases import phases_of
-from rlbox.job.load import load_phases
+from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phases import PhasePlan, plan_phases
 from rlbox.machine.counters import Rates
 
