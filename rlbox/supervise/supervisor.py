@@ -29,7 +29,8 @@ from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.ray_folders import RayFolders
 from rlbox.supervise.sampler import Sampler
-from rlbox.supervise.stage import StageEnd, carry_out_stage, end_kept
+from rlbox.supervise.stage import StageEnd, carry_out_stage
+from rlbox.supervise.stage_services import end_kept
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.gate.gate import EXIT_RULE, Gate
+from rlbox.gate.gate import Gate
 from rlbox.job.plan import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
 
 
@@ -57,7 +57,7 @@ def test_a_gate_lists_every_rule_before_anything_happened() -> None:
         ("require", "a", "waiting"),
         ("require", "vllm: b (at least 2)", "waiting"),
         ("forbid", "c", "waiting"),
-        ("exit", EXIT_RULE, "waiting"),
+        ("exit", "exit code 0", "waiting"),
         ("file", "/data/out", "waiting"),
         ("silence", "at most 60 s", "waiting"),
         ("total", "at most 60 s", "waiting"),
@@ -120,9 +120,10 @@ def test_the_end_decides_what_still_waits() -> None:
 
 def test_a_broken_rule_does_not_heal() -> None:
     gate = Gate(stage())
-    gate.hold("service", "vllm", "ready")
-    gate.refuse("service", "vllm", "signal 9")
-    gate.hold("service", "vllm", "ready")
+    rule = gate.facts.services["vllm"]
+    gate.hold(rule, "ready")
+    gate.refuse(rule, "signal 9")
+    gate.hold(rule, "ready")
     assert states(gate, "service") == [("broken", "signal 9", 0)]
 
 
