@@ -13,11 +13,11 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable, interleave, time_process
 from benchmarks.place import Place
 from rlbox.causes.act.excerpt import scan_log
-from rlbox.causes.cause import failed_exit
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.explain import explain_failure, write_evidence
 from rlbox.evidence.act.failure import StageFailure
 from rlbox.files.act.folders import write_atomic
+from rlbox.gate.causes import failed_exit
 from rlbox.job.plan import Paths, RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.folder import write_plan

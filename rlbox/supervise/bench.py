@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
+from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, unwritable
 from rlbox.causes.lost import removed_folder
 from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
@@ -19,6 +19,7 @@ from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RunProcesses
 from rlbox.record.act.journal import Journal, free_bytes
 from rlbox.record.act.supervisor_file import stop_asked
+from rlbox.supervise.causes import missing_program, out_of_memory
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService

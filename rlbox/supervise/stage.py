@@ -6,21 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.causes.cause import (
-    Cause,
-    ended,
-    failed_exit,
-    failed_ray,
-    log_path,
-    missing_file,
-    missing_line,
-    needed_file,
-)
+from rlbox.causes.cause import Cause, ended, log_path
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.http_probe import await_answer
-from rlbox.gate.causes import failed_probe, wrong_exit
+from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.act.watch import STAGE_LOG_FILE
@@ -28,6 +19,7 @@ from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RUN_MARK, STAGE_MARK, Child
 from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_services import StageServices, end_kept

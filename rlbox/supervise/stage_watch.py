@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from rlbox.causes.cause import dead_service, ended, forbidden_line, mute_service, silent_service, too_long
+from rlbox.causes.cause import ended
 from rlbox.causes.fatal_lines import FATAL_LINE
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
 from rlbox.gate.act.metric_files import MetricFiles
-from rlbox.gate.causes import broken_rule
+from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import Gate
 from rlbox.hang.act.watch import HangWatch
 from rlbox.job.names import STAGE_LOG
@@ -20,6 +20,7 @@ from rlbox.logs.line_search import find_hits
 from rlbox.logs.lines import Texts
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
 

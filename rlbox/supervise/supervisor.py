@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.causes.cause import Cause, absent_fix, ended, exit_code, supervisor_bug
+from rlbox.causes.cause import Cause, ended, exit_code
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.errors import NodeError
 from rlbox.evidence.act.failure import StageFailure
@@ -27,6 +27,7 @@ from rlbox.record.act.remains import ProcessRecord
 from rlbox.record.act.state import PlotResult, RunStatus, StageStatus
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
+from rlbox.supervise.causes import absent_fix, supervisor_bug
 from rlbox.supervise.ray_folders import RayFolders
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageEnd, carry_out_stage
