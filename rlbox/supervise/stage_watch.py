@@ -164,7 +164,6 @@ class StageWatch:
     def begin_command(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
-        self.logs.listen()
         for service in self.services:
             service.use()
 
