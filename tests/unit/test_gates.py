@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 from hypothesis import given
@@ -150,3 +151,12 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
         gate.end()
     assert whole.states() == parts.states()
     assert whole.forbidden == parts.forbidden
+
+
+def test_rules_that_read_alike_are_decided_one_by_one() -> None:
+    alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
+    gate = Gate(dataclasses.replace(stage(), files=alike))
+    whole, small = gate.facts.files
+    gate.hold(whole, "complete")
+    gate.refuse(small, "has 1 bytes, at least 2 are due")
+    assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]

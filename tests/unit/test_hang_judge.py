@@ -241,6 +241,16 @@ def test_a_log_that_ends_too_early_is_not() -> None:
     assert stall.rule == "silence"
 
 
+def test_processes_are_looked_at_more_often_the_longer_the_log_is_still() -> None:
+    stage = Stage()
+    assert stage.judge.pause_s(stage.now_s) == 10.0
+    assert stage.judge.pause_s(stage.now_s + 3.0) == 5.0
+    stage.steps(30)
+    assert stage.judge.pause_s(stage.now_s) == 10.0
+    assert stage.judge.pause_s(stage.now_s + 2.0) == 1.0
+    assert Stage(silence_s=4.0).judge.pause_s(0.0) == 1.0
+
+
 def test_the_network_of_others_is_no_life() -> None:
     stage = Stage()
     stage.says("Fetching 14 files:   0%|          | 0/14 [00:00<?, ?it/s]")
