@@ -46,11 +46,6 @@ class HangWatch:
         self._looked_s: float | None = None
         self._began_unix = time.time()
 
-    @property
-    def phase(self) -> str:
-        """The name of the phase that the stage is in; empty before the first marker."""
-        return self._judge.phase.name
-
     def take(self, log: str, first: int, offset: int, texts: Texts) -> None:
         """Take lines of a log; only the stage's own says how far the stage is."""
         if log != STAGE_LOG:
