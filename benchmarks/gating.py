@@ -12,9 +12,10 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.files.act.tail import BLOCK
-from rlbox.gate.gate import STAGE_LOG, Gate
+from rlbox.gate.gate import Gate
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.load import load_job
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import Paths, StagePlan, plan_run
 from rlbox.spec.project import Project

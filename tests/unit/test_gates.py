@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.gate.gate import EXIT_RULE, Gate
+from rlbox.gate.gate import Gate
 from rlbox.job.plan import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
 
 
@@ -57,7 +58,7 @@ def test_a_gate_lists_every_rule_before_anything_happened() -> None:
         ("require", "a", "waiting"),
         ("require", "vllm: b (at least 2)", "waiting"),
         ("forbid", "c", "waiting"),
-        ("exit", EXIT_RULE, "waiting"),
+        ("exit", "exit code 0", "waiting"),
         ("file", "/data/out", "waiting"),
         ("silence", "at most 60 s", "waiting"),
         ("total", "at most 60 s", "waiting"),
@@ -120,9 +121,10 @@ def test_the_end_decides_what_still_waits() -> None:
 
 def test_a_broken_rule_does_not_heal() -> None:
     gate = Gate(stage())
-    gate.hold("service", "vllm", "ready")
-    gate.refuse("service", "vllm", "signal 9")
-    gate.hold("service", "vllm", "ready")
+    rule = gate.facts.services["vllm"]
+    gate.hold(rule, "ready")
+    gate.refuse(rule, "signal 9")
+    gate.hold(rule, "ready")
     assert states(gate, "service") == [("broken", "signal 9", 0)]
 
 
@@ -149,3 +151,12 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
         gate.end()
     assert whole.states() == parts.states()
     assert whole.forbidden == parts.forbidden
+
+
+def test_rules_that_read_alike_are_decided_one_by_one() -> None:
+    alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
+    gate = Gate(dataclasses.replace(stage(), files=alike))
+    whole, small = gate.facts.files
+    gate.hold(whole, "complete")
+    gate.refuse(small, "has 1 bytes, at least 2 are due")
+    assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]

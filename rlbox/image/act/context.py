@@ -35,8 +35,8 @@ INSIDE = (
     "hang",
     "record",
     "doctor",
-    "supervise",
     "evidence",
+    "supervise",
     "training",
 )
 """Rooms that decide an image: a container runs nothing of the others to carry out, check or explain a run."""

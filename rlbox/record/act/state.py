@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.gate.gate import Gate, RuleState
+from rlbox.gate.gate import Gate
+from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.secrets.masks import Masks
