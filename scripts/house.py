@@ -120,9 +120,9 @@ def arrows(known: Mapping[str, Path]) -> Iterator[Arrow]:
 
 
 def reached(known: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Return the rooms that each room imports, itself left out."""
+    """Return the rooms that each room imports, itself left out; `python -m rlbox` is a door, and counts for none."""
     found: dict[str, set[str]] = {}
-    for arrow in arrows(known):
+    for arrow in arrows({name: path for name, path in known.items() if name != "rlbox.__main__"}):
         found.setdefault(room_of(arrow.source), set())
         if room_of(arrow.goal) != room_of(arrow.source):
             found[room_of(arrow.source)].add(room_of(arrow.goal))

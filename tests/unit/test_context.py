@@ -70,7 +70,7 @@ def test_entries_of_a_context(tmp_path: Path) -> None:
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
     }
-    assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}job/phases.toml"} <= own
+    assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
     other = set(other_entries())
     assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
     ours = [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name]
