@@ -61,7 +61,7 @@ def judge_limits(facts: LimitFacts, demands: Demands) -> list[Finding]:
 
 def _shm(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     wanted = demands.shm_gib or _SHM_FLOOR_GIB
-    flag = f"start the container with --shm-memory_text={wanted:g}g (rlbox does), or --ipc=host"
+    flag = f"start the container with --shm-size={wanted:g}g (rlbox does), or --ipc=host"
     breaks = ("ray-*", "torch-*", "gpu-*", "nccl-*")
     covers = ("shm-too-small", "ray-object-store")
     if facts.shm_total is None:
