@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.act.disks import probe_places
-from rlbox.doctor.act.host import probe_driver, probe_engine
-from rlbox.doctor.act.paths import probe_environment
-from rlbox.doctor.act.processes import probe_running
+from rlbox.doctor.act.probe.disks import probe_places
+from rlbox.doctor.act.probe.host import probe_driver, probe_engine
+from rlbox.doctor.act.probe.paths import probe_environment
+from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.threads import Probe, Probes
-from rlbox.doctor.disks import judge_places
-from rlbox.doctor.env import judge_tokens
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
-from rlbox.doctor.host import ImageNeeds, judge_driver, judge_engine, judge_image
-from rlbox.doctor.network import Reached, judge_network
-from rlbox.doctor.processes import judge_processes
+from rlbox.doctor.judge.disks import judge_places
+from rlbox.doctor.judge.env import judge_tokens
+from rlbox.doctor.judge.host import ImageNeeds, judge_driver, judge_engine, judge_image
+from rlbox.doctor.judge.network import Reached, judge_network
+from rlbox.doctor.judge.processes import judge_processes
+from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, load_report, merge, settle
-from rlbox.doctor.stack import judge_unlocked
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError
@@ -104,7 +104,7 @@ def _disk(folder: Path | None, demands: Demands) -> list[Finding]:
 
 
 def _network(app: App, image: ImagePlan | None, demands: Demands) -> list[Finding]:
-    from rlbox.doctor.act.network import probe_network
+    from rlbox.doctor.act.probe.network import probe_network
     from rlbox.engine.act.api import engine_is_here
     from rlbox.sources.load import load_profile
 

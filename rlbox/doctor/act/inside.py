@@ -14,30 +14,30 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.act.disks import places_of, probe_places
 from rlbox.doctor.act.fix_checks import MANIFEST, probe_fixes, read_table
-from rlbox.doctor.act.host import probe_driver
-from rlbox.doctor.act.limits import probe_limits
-from rlbox.doctor.act.network import probe_network, ray_ports
-from rlbox.doctor.act.packages import VENV, probe_packages, site_packages
-from rlbox.doctor.act.paths import probe_environment, probe_paths
-from rlbox.doctor.act.processes import probe_running
-from rlbox.doctor.act.stack import StackProbe
+from rlbox.doctor.act.probe.disks import places_of, probe_places
+from rlbox.doctor.act.probe.host import probe_driver
+from rlbox.doctor.act.probe.limits import probe_limits
+from rlbox.doctor.act.probe.network import probe_network, ray_ports
+from rlbox.doctor.act.probe.packages import VENV, probe_packages, site_packages
+from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
+from rlbox.doctor.act.probe.processes import probe_running
+from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import bytecode_folder
 from rlbox.doctor.act.threads import Probe, Probes
-from rlbox.doctor.disks import judge_places
-from rlbox.doctor.env import judge_environment
 from rlbox.doctor.facts import Demands, demands_of, with_gpus, with_limits
 from rlbox.doctor.fix_checks import checks_of, with_dependents
-from rlbox.doctor.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.host import ImageNeeds, judge_driver, stack_cuda
-from rlbox.doctor.limits import judge_limits
-from rlbox.doctor.network import judge_network
-from rlbox.doctor.packages import PackageFacts, judge_packages
-from rlbox.doctor.paths import judge_paths
-from rlbox.doctor.processes import judge_processes
+from rlbox.doctor.judge.disks import judge_places
+from rlbox.doctor.judge.env import judge_environment
+from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.judge.host import ImageNeeds, judge_driver, stack_cuda
+from rlbox.doctor.judge.limits import judge_limits
+from rlbox.doctor.judge.network import judge_network
+from rlbox.doctor.judge.packages import PackageFacts, judge_packages
+from rlbox.doctor.judge.paths import judge_paths
+from rlbox.doctor.judge.processes import judge_processes
+from rlbox.doctor.judge.stack import ProgramFacts, judge_link, judge_ray, judge_torch, judge_unlocked, unfinished
 from rlbox.doctor.report import Report, is_broken, settle
-from rlbox.doctor.stack import ProgramFacts, judge_link, judge_ray, judge_torch, judge_unlocked, unfinished
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.values import LOCK_IN_IMAGE

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import rlbox
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.network import ADDRESSES, NetworkFacts, Reached, Taken
+from rlbox.doctor.judge.network import ADDRESSES, NetworkFacts, Reached, Taken
 from rlbox.machine.act.ports import probe_port
 
 ASK_S = 4.0

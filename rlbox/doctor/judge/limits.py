@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rlbox.amounts import GIB, MIB, memory_text
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.packages import PROGRAMS
+from rlbox.doctor.judge.packages import PROGRAMS
 from rlbox.findings import Finding
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about

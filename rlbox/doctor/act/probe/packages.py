@@ -11,8 +11,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from rlbox.doctor.act.elf import BrokenElf, check_elf, read_symbols
-from rlbox.doctor.packages import AbiGap, Damage, PackageFacts
+from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.judge.packages import AbiGap, Damage, PackageFacts
 
 VENV = "/opt/venv"
 # Files that the build writes with the image's own time stamp.

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.stack import ProgramFacts
+from rlbox.doctor.judge.stack import ProgramFacts
 from rlbox.findings import Finding
 
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
