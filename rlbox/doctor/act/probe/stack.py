@@ -40,6 +40,11 @@ class StackProbe:
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
 
+    @property
+    def usable(self) -> bool:
+        """Whether there is a folder in which its programs can write."""
+        return bool(self._folder)
+
     def torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
         """Return what torch does; `extensions` are asked for once it is on its way.
 
