@@ -39,11 +39,6 @@ def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Rule]) -> dict
     return None
 
 
-def broken_rules(values: Mapping[str, str], rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Return the rules that fixed values break; a name without a value breaks none."""
-    return tuple(rule for rule in rules if all(c.name in values for c in conditions(rule)) and not _kept(rule, values))
-
-
 def conditions(rule: Rule) -> tuple[Condition, ...]:
     """Return every condition of a rule."""
     return (*rule.when, *(condition for row in rule.rows for condition in row))

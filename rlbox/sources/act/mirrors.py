@@ -115,11 +115,6 @@ class Locator:
             self._said.add((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def give_up(self, link: Link, reason: str) -> None:
-        """Tell that a mirror is passed over from now on, for every file: its host did not answer."""
-        self._dead.add(_host(link.url))
-        self.skip(link.mirror, reason)
-
     @property
     def _rules(self) -> tuple[Profile, Choice]:
         return self._profile, self._choice
