@@ -11,7 +11,6 @@ from rlbox.lint.read.data import read_tables
 from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.document import Document
 from rlbox.lint.read.notes import read_notes
-from rlbox.lint.read.python import read_python
 from rlbox.lint.read.reading import Reading
 from rlbox.lint.read.text import SEVERITIES, Finding, Lines, Piece, ignored, join
 from rlbox.lint.read.yaml import read_yaml
@@ -86,7 +85,7 @@ _READERS: dict[str, Callable[[Reading, Piece], None]] = {
     "make": _read_make,
     "notes": read_notes,
     "powershell": _read_powershell,
-    "python": lambda reading, piece: read_python(reading, piece, "file"),
+    "python": lambda reading, piece: reading.python(piece, "file"),
     "shell": _read_shell,
     "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
     "yaml": read_yaml,

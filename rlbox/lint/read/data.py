@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlbox.lint.read.python import read_python
 from rlbox.lint.read.reading import PIN, Reading
 from rlbox.lint.read.text import Piece
 from rlbox.lint.read.words import Word
@@ -80,7 +79,7 @@ class Facts:
             self.reading.shell(word.piece, _within(path))
             return
         elif key.endswith(".py"):
-            read_python(self.reading, word.piece, "file")
+            self.reading.python(word.piece, "file")
         elif key == "image" and re.search(r"[/:]", value):
             self.reading.image(value, word.start)
         elif key == "pattern":

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from rlbox.lint.read.data import read_tables
 from rlbox.lint.read.dockerfile import read_dockerfile
-from rlbox.lint.read.python import read_python
 from rlbox.lint.read.reading import Reading
 from rlbox.lint.read.text import Piece, join
 from rlbox.lint.read.yaml import read_yaml
@@ -53,9 +52,9 @@ _READERS: dict[str, Callable[[Reading, Piece], None]] = {
     "yml": read_yaml,
     "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
     "json": lambda reading, piece: read_tables(reading, piece, toml=False),
-    "python": lambda reading, piece: read_python(reading, piece, "file"),
-    "python3": lambda reading, piece: read_python(reading, piece, "file"),
-    "py": lambda reading, piece: read_python(reading, piece, "file"),
+    "python": lambda reading, piece: reading.python(piece, "file"),
+    "python3": lambda reading, piece: reading.python(piece, "file"),
+    "py": lambda reading, piece: reading.python(piece, "file"),
 }
 
 

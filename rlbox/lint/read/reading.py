@@ -75,6 +75,14 @@ class Reading:
         self.document.settings.append(Setting(name, value, start, how, self.block, within))
         self.document.names.note(name, value, start)
 
+    def python(self, piece: Piece, how: str, call: Call | None = None) -> None:
+        """Read Python: `how` is file, -c or stdin, `call` what runs it."""
+
+        def runs(text: Piece, within: frozenset[str]) -> None:
+            self.shell(text, within, powershell=False, depth=1)
+
+        read_python(self.document, piece, how, call, self.set, runs)
+
     def image(self, name: str, start: int, within: frozenset[str] = HERE) -> None:
         """Note that an image is used."""
         self.document.images.append(Image(name, start, within))
@@ -163,7 +171,7 @@ class Reading:
             within = call.within | {mark} if mark else call.within
             self.shell(word.piece, within, powershell=False, depth=depth + 1)
         if call.program == "python":
-            self._python(call)
+            self._inline(call)
         elif call.program == "pip":
             hits = [hit for word in call.words if (hit := PIN.match(word.value))]
             self.document.pins.update({hit.group(1): hit.group(2) for hit in hits})
@@ -178,10 +186,10 @@ class Reading:
         if image:
             self.image(self.document.names.resolve(image.value, image.start), image.start, call.within)
 
-    def _python(self, call: Call) -> None:
+    def _inline(self, call: Call) -> None:
         for i, word in enumerate(call.words[:-1]):
             if word.value == "-c":
-                read_python(self, call.words[i + 1].piece, "-c", call)
+                self.python(call.words[i + 1].piece, "-c", call)
                 return
             if not word.value.startswith("-"):
                 return
@@ -192,7 +200,7 @@ class Reading:
         if call.program == "tee":
             target = next((value for value in call.values if not value.startswith("-")), "")
         if call.program == "python" or target.endswith(".py"):
-            read_python(self, piece, "stdin" if call.program == "python" else "file", call)
+            self.python(piece, "stdin" if call.program == "python" else "file", call)
         elif call.program in ("bash", "sh", "ssh", "su", "zsh") or (target and _START_FILE.search(target)):
             self.shell(piece, call.within, depth=depth + 1)
 
