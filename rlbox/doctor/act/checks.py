@@ -37,7 +37,7 @@ _SPARE_S = 0.2  # before the end, for ending what a probe started
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Family:
     """A family of checks.
 
     `ask` probes and judges, in a thread of its own; in a container the `slow` families are asked after all others are
@@ -59,7 +59,7 @@ class Row:
         return len(self.judge) * self.times(scene)
 
 
-def rows_of(where: Where, scene: Scene, known: Sequence[Finding] = ()) -> list[Row]:
+def rows_of(where: Where, scene: Scene, known: Sequence[Finding] = ()) -> list[Family]:
     """Return the families that are asked there, in the order of the table; `known` is what was found before."""
     rows = [row for row in ROWS if row.where in (where, "both") and row.when(scene)]
     return [row for row in rows if not (row.cause and is_broken(row.cause, known))]
@@ -116,40 +116,40 @@ FIXES = "fixes"
 """Name of the family whose findings may mean the same as another's."""
 # fmt: off
 ROWS = (
-    Row(name="limits", where="container", judge=judge_limits,
+    Family(name="limits", where="container", judge=judge_limits,
         ask=lambda s: judge_limits(probe_limits(), s.demands)),
-    Row(name="disks", where="container", judge=judge_place, times=lambda s: len(s.places or ()),
+    Family(name="disks", where="container", judge=judge_place, times=lambda s: len(s.places or ()),
         ask=lambda s: judge_places(probe_places(s.places or ()), s.demands, s.user)),
-    Row(name="paths", where="container", judge=judge_paths,
+    Family(name="paths", where="container", judge=judge_paths,
         ask=lambda s: judge_paths(probe_paths(s.environ, s.demands, VENV), s.demands)),
-    Row(name="environment", where="container", judge=judge_environment,
+    Family(name="environment", where="container", judge=judge_environment,
         ask=lambda s: judge_environment(probe_environment(s.environ, s.folders), s.demands)),
-    Row(name="processes", where="both", judge=judge_processes,
+    Family(name="processes", where="both", judge=judge_processes,
         ask=lambda s: judge_processes(probe_running(VENV))),
-    Row(name="ray task", where="container", judge=judge_ray, slow=True, cause="ray-task",
+    Family(name="ray task", where="container", judge=judge_ray, slow=True, cause="ray-task",
         when=lambda s: s.stack.usable and s.demands.has("ray"), ask=_ray),
-    Row(name="torch", where="container", judge=judge_torch, slow=True, cause="torch-op",
+    Family(name="torch", where="container", judge=judge_torch, slow=True, cause="torch-op",
         when=lambda s: s.stack.usable and s.demands.has("torch"), times=lambda s: 1 + len(s.extensions()), ask=_torch),
-    Row(name="link", where="container", judge=judge_link, slow=True, cause="jit-link",
+    Family(name="link", where="container", judge=judge_link, slow=True, cause="jit-link",
         when=lambda s: s.stack.usable, ask=_link),
-    Row(name="gpu driver", where="container", judge=judge_driver, slow=True,
+    Family(name="gpu driver", where="container", judge=judge_driver, slow=True,
         when=lambda s: s.driver.present or s.demands.wants_gpu,
         ask=lambda s: judge_driver(s.driver, s.needs(), s.demands)),
-    Row(name="gpus", where="container", judge=judge_gpus, slow=True, when=_has_gpus,
+    Family(name="gpus", where="container", judge=judge_gpus, slow=True, when=_has_gpus,
         ask=lambda s: judge_gpus(s.stack.gpu(s.end - _SPARE_S), s.demands)),
-    Row(name="all-reduce", where="container", judge=judge_all_reduce, slow=True,
+    Family(name="all-reduce", where="container", judge=judge_all_reduce, slow=True,
         when=lambda s: _has_gpus(s) and s.driver.devices > 1 and s.demands.has("torch"), ask=_all_reduce),
-    Row(name="packages", where="container", judge=judge_packages, slow=True, ask=_packages),
-    Row(name="network", where="both", judge=judge_network, slow=True, ask=_network),
-    Row(name=FIXES, where="container", judge=judge_fix, slow=True,
+    Family(name="packages", where="container", judge=judge_packages, slow=True, ask=_packages),
+    Family(name="network", where="both", judge=judge_network, slow=True, ask=_network),
+    Family(name=FIXES, where="container", judge=judge_fix, slow=True,
         times=lambda s: len(checks_of(s.manifest, "doctor")), ask=_fixes),
-    Row(name="engine", where="host", judge=judge_engine,
+    Family(name="engine", where="host", judge=judge_engine,
         ask=lambda s: judge_engine(probe_engine(), s.demands)),
-    Row(name="driver", where="host", judge=judge_driver,
+    Family(name="driver", where="host", judge=judge_driver,
         ask=lambda s: judge_driver(probe_driver(), s.needs(), s.demands)),
-    Row(name="tokens", where="host", judge=judge_tokens,
+    Family(name="tokens", where="host", judge=judge_tokens,
         ask=lambda s: judge_tokens(probe_environment(s.environ, s.folders), s.demands)),
-    Row(name="data disk", where="host", judge=judge_data_disk, when=lambda s: s.places is not None,
+    Family(name="data disk", where="host", judge=judge_data_disk, when=lambda s: s.places is not None,
         ask=lambda s: judge_data_disk(probe_places(s.places or ()), s.demands, s.user)),
 )
 # fmt: on

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rlbox.doctor.act.checks import FIXES, Row, rows_of
+from rlbox.doctor.act.checks import FIXES, Family, rows_of
 from rlbox.doctor.act.fix_checks import MANIFEST, read_table
 from rlbox.doctor.act.probe.disks import places_of
 from rlbox.doctor.act.probe.host import probe_driver
@@ -64,7 +64,7 @@ def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Re
     )
 
 
-def _start(probes: Probes, rows: Sequence[Row], scene: Scene) -> None:
+def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
     probes.start({row.name: partial(row.ask, scene) for row in rows})
 
 

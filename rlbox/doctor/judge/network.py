@@ -31,7 +31,7 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class TakenPort:
     """A port that somebody listens on."""
 
     name: str
@@ -53,7 +53,7 @@ class NetworkFacts:
     unresolved: tuple[str, ...] = ()
     nameservers: bool = True
     reached: tuple[Reached, ...] = ()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[TakenPort, ...] = ()
     now: float = 0.0
     not_before: float = 0.0
 

@@ -16,7 +16,7 @@ _NAMED = 4  # how many a finding names before it says how many more there are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damage:
+class FileDamage:
     """A file that is not what it was; `kind` is missing, short, changed or broken, `what` says it with numbers."""
 
     package: str
@@ -41,7 +41,7 @@ class PackageFacts:
     site: str
     missing: str = ""
     installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[FileDamage, ...] = ()
     gaps: tuple[AbiGap, ...] = ()
     linked: tuple[str, ...] = ()
     files: int = 0

@@ -21,7 +21,7 @@ from rlbox.image.plan import part_files
 from rlbox.place.act.apply import Applied, Supplies, carry_out_apply
 from rlbox.place.act.facts import check_layout, free_bytes, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply
-from rlbox.place.changes import ApplyPlan, Step, choose_venv, plan_apply
+from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.layout import Layout, check_prefix
 from rlbox.place.wanted import Wanted, at_data, plan_wanted
 from rlbox.spec.project import PACKAGE, Project
@@ -43,7 +43,7 @@ _CHECKS_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class BroughtPlace:
     """Where stages run: their interpreter, the words in front of a program that is to have the target's environment
     (they end in an exec, so its process id is theirs), and the environment to start them in."""
 
@@ -76,7 +76,7 @@ class Prepared:
     image: ImagePlan
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | None = None) -> Place:
+def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | None = None) -> BroughtPlace:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -126,7 +126,7 @@ def own_prefix(target: str) -> str:
     return check_prefix(str(cache_folder("places", target)))
 
 
-def place_at(layout: Layout) -> Place:
+def place_at(layout: Layout) -> BroughtPlace:
     """Return the place of a layout that is at its lock; what would shadow the stack, or slow it, is not handed on."""
     env = {name: text for name, text in os.environ.items() if name not in (*_SHADOWING, *_SLOWING)}
     if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
@@ -135,7 +135,7 @@ def place_at(layout: Layout) -> Place:
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
-    return Place(python=Path(layout.python), words=words, env={**env, PLACE: layout.own}, layout=layout)
+    return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own}, layout=layout)
 
 
 def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
@@ -187,7 +187,7 @@ def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) ->
         scripts=scripts,
     )
 
-    def on_step(step: Step) -> None:
+    def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.told())
 

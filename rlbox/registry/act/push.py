@@ -12,7 +12,7 @@ from rlbox.engine.oci import Manifest, stored_digest
 from rlbox.engine.reference import Reference, is_loopback, parse_reference
 from rlbox.errors import RegistryError
 from rlbox.registry.act.peek import peek_manifest
-from rlbox.registry.push import Layer, PushCount, count_push
+from rlbox.registry.push import PushCount, PushedLayer, count_push
 
 if TYPE_CHECKING:
     from rlbox.engine.act.files import StoredImage
@@ -39,7 +39,7 @@ def push_image(
     registry: Callable[[], Registry],
     *,
     plain_http: bool,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Pushed:

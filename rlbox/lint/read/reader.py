@@ -8,7 +8,7 @@ import re
 from rlbox.lint.read.calls import Call, calls_of, shell_texts, split_run
 from rlbox.lint.read.document import HERE, Document, Image, Setting
 from rlbox.lint.read.python import read_python
-from rlbox.lint.read.shell import ASSIGNMENT, Command, Pipeline, read_shell
+from rlbox.lint.read.shell import ASSIGNMENT, Pipeline, SimpleCommand, read_shell
 from rlbox.lint.read.text import Piece
 from rlbox.lint.read.words import Word
 
@@ -46,7 +46,7 @@ _CONFIGURED = {"setenv", "set"}
 _DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
 
 
-class Reading:
+class Reader:
     """Reads texts into one document."""
 
     def __init__(self, document: Document) -> None:
@@ -91,7 +91,7 @@ class Reading:
         """Read a command that is given as a list of words."""
         if words and not words[0].value.startswith("-"):
             self.block += 1
-            self._pipeline(Pipeline([Command(words[0].start, words=words)], "\n"), within, 0)
+            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)], "\n"), within, 0)
 
     def _pipeline(self, pipeline: Pipeline, within: frozenset[str], depth: int) -> None:
         commands = [self._expanded(command) for command in pipeline.commands]
@@ -108,7 +108,7 @@ class Reading:
 
     # ---- variables ----
 
-    def _assigns(self, command: Command, within: frozenset[str]) -> None:
+    def _assigns(self, command: SimpleCommand, within: frozenset[str]) -> None:
         for word in command.assigns:
             if hit := ASSIGNMENT.match(word.value):
                 value = word.value[hit.end() :]
@@ -122,7 +122,7 @@ class Reading:
             self.arrays[command.array] = command.words
             self.document.strings.extend(command.words)
 
-    def _expanded(self, command: Command) -> Command:
+    def _expanded(self, command: SimpleCommand) -> SimpleCommand:
         """Return the command with `"${ARGS[@]}"` and an unquoted `$ARGS` replaced by the words they stand for."""
         if not self.arrays or command.array:
             return command
