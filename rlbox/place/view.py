@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.findings import Finding
 from rlbox.place.changes import ApplyPlan, PathChange
-from rlbox.place.wanted import LeftOut
+from rlbox.place.wanted import LeftOut, Wanted
 
 _DIFF_BYTES = 1 << 16
 
@@ -60,3 +60,39 @@ def step_rows(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
 def left_rows(left: Iterable[LeftOut]) -> list[dict[str, str]]:
     """Return what the machine does not get as JSON types."""
     return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in left]
+
+
+def compared(wanted: Wanted, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
+    """Return what a machine lacks of what is wanted, as JSON types and as text."""
+    layout, state = wanted.layout, "differs" if plan.steps else "unchanged"
+    lines = [f"{wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
+    lines += [*plan_lines(plan, differences=differences), *left_lines(plan.left)]
+    data = {"target": wanted.target, "prefix": layout.prefix, "state": state}
+    return {**data, "steps": step_rows(plan.steps), "left": left_rows(plan.left)}, "\n".join(lines)
+
+
+def brought(
+    wanted: Wanted,
+    left: Sequence[LeftOut],
+    steps: Sequence[PathChange],
+    kept: Sequence[str],
+    checks: tuple[int, Sequence[Finding]],
+) -> tuple[dict[str, Any], str]:
+    """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
+    layout, state = wanted.layout, "applied" if steps else "unchanged"
+    count, findings = checks
+    changes = f", {len(steps)} changes" if steps else ""
+    lines = [f"{wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
+    lines += [f"kept        {path}" for path in kept]
+    lines += [*left_lines(left), *finding_lines(findings, left)]
+    data = {
+        "target": wanted.target,
+        "prefix": layout.prefix,
+        "python": layout.python,
+        "state": state,
+        "steps": step_rows(steps),
+        "kept": list(kept),
+        "left": left_rows(left),
+        "checks": {"count": count, "failed": [row.as_json() for row in findings]},
+    }
+    return data, "\n".join(lines)
