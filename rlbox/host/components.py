@@ -58,8 +58,9 @@ def components_in_container(
 def components_applied(app: App, name: str, data: str | None, files: Sequence[str], timeout_s: float) -> int:
     """Test what `rlbox apply` laid on this machine, with the environment that runs have there."""
     from rlbox.engine.act.data_disk import data_folder
-    from rlbox.place.act.bring import find_layout, place_at
+    from rlbox.place.act.bring import place_at
     from rlbox.place.act.facts import read_record
+    from rlbox.place.act.whereabouts import find_layout
 
     layout = find_layout(name, data_folder(image_plan(app.project, name).container, data))
     if read_record(layout) is None:

@@ -19,7 +19,7 @@ from rlbox.engine.gpu_access import (
 from rlbox.errors import NodeError
 
 if TYPE_CHECKING:
-    from rlbox.doctor.host import ImageNeeds
+    from rlbox.doctor.judge.host import ImageNeeds
     from rlbox.image.plan import ImagePlan
 
 
@@ -88,9 +88,9 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    from rlbox.doctor.act.host import probe_cards, probe_driver
+    from rlbox.doctor.act.probe.host import probe_cards, probe_driver
     from rlbox.doctor.facts import Demands
-    from rlbox.doctor.host import judge_cards, judge_driver
+    from rlbox.doctor.judge.host import judge_cards, judge_driver
     from rlbox.engine.act.address import engine_is_here
     from rlbox.machine.act.identity import in_image
 
@@ -113,7 +113,7 @@ def image_env(found: Mapping[str, Any]) -> dict[str, str]:
 
 def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
-    from rlbox.doctor.host import ImageNeeds, stack_cuda
+    from rlbox.doctor.judge.host import ImageNeeds, stack_cuda
     from rlbox.target.lock import load_lock
 
     lock = load_lock(app.project.lock_file(image.target))

@@ -16,7 +16,7 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import Paths, RunPlan, plan_run
 from rlbox.lock.state import require_lock
-from rlbox.place.act.bring import Place, prepare_place
+from rlbox.place.act.bring import BroughtPlace, prepare_place
 from rlbox.record.act.disk_lock import DiskLock
 from rlbox.record.act.folder import RUNS
 from rlbox.run.follow import check_ports
@@ -49,7 +49,7 @@ class HereSite:
 
     target: str
     folder: Path
-    place: Place
+    place: BroughtPlace
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
@@ -66,7 +66,7 @@ class HereSite:
 class HereStart:
     """One run in place: a session of its own that no terminal and no command line can take down."""
 
-    def __init__(self, *, plan: RunPlan, run_dir: Path, place: Place, secrets: Mapping[str, Secret]) -> None:
+    def __init__(self, *, plan: RunPlan, run_dir: Path, place: BroughtPlace, secrets: Mapping[str, Secret]) -> None:
         self.plan = plan
         self.run_dir = run_dir
         self._place = place

@@ -17,7 +17,7 @@ from rlbox.registry.act.client import Registry
 from rlbox.registry.act.destination import Destination
 from rlbox.registry.act.push import push_image
 from rlbox.registry.act.push_blobs import push_blobs
-from rlbox.registry.push import Layer, layer_key
+from rlbox.registry.push import PushedLayer, layer_key
 
 pytestmark = pytest.mark.allow("sockets")
 LAYERS = [bytes([number]) * (number * 100_000) for number in range(1, 8)]
@@ -60,7 +60,7 @@ def test_only_what_is_missing_is_sent(
     server: RegistryServer, registry: Registry, reference: Reference, image: StoredImage
 ) -> None:
     server.add_blob(LAYERS[2])
-    seen: list[Layer] = []
+    seen: list[PushedLayer] = []
     layers = push_blobs(Destination(reference=reference, registry=lambda: registry), image, "", seen.append)
     states = {layer_key(describe(data, "").digest): "pushed" for data in LAYERS}
     states[layer_key(describe(LAYERS[2], "").digest)] = "present"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.act.excerpt import scan_log
-from rlbox.doctor.act.limits import probe_limits
+from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
 from rlbox.machine.act.command import run_command

@@ -12,7 +12,7 @@ from rlbox.engine.oci import Manifest, stored_digest
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import RegistryError
 from rlbox.registry.act.destination import Destination
-from rlbox.registry.push import Layer, PushCount, count_push
+from rlbox.registry.push import PushCount, PushedLayer, count_push
 
 if TYPE_CHECKING:
     from rlbox.engine.act.files import StoredImage
@@ -36,7 +36,7 @@ def push_image(
     tag: str,
     destination: Destination,
     *,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Pushed:

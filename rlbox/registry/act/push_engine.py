@@ -20,7 +20,7 @@ from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.registry.act.auth import engine_header
 from rlbox.registry.act.destination import Destination
-from rlbox.registry.push import Layer
+from rlbox.registry.push import PushedLayer
 from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
 
 ATTEMPTS = 4
@@ -60,7 +60,7 @@ def push_by_engine(
     tag: str,
     reference: Reference,
     *,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> PushLog:
@@ -110,7 +110,7 @@ def _call(method: str, path: str) -> None:
 
 def _push(
     reference: Reference,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> PushLog:

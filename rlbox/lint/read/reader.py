@@ -8,7 +8,7 @@ import re
 from rlbox.lint.read.calls import Call, calls_of, shell_texts, split_run
 from rlbox.lint.read.document import HERE, Document, Image, Setting
 from rlbox.lint.read.python import read_python
-from rlbox.lint.read.shell import ASSIGNMENT, Command, Pipeline, read_shell
+from rlbox.lint.read.shell import ASSIGNMENT, Pipeline, SimpleCommand, read_shell
 from rlbox.lint.read.text import Piece
 from rlbox.lint.read.words import Word
 
@@ -46,7 +46,7 @@ _CONFIGURED = {"setenv", "set"}
 _DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
 
 
-class Reading:
+class Reader:
     """Reads texts into one document."""
 
     def __init__(self, document: Document) -> None:
@@ -75,6 +75,14 @@ class Reading:
         self.document.settings.append(Setting(name, value, start, how, self.block, within))
         self.document.names.note(name, value, start)
 
+    def python(self, piece: Piece, how: str, call: Call | None = None) -> None:
+        """Read Python: `how` is file, -c or stdin, `call` what runs it."""
+
+        def runs(text: Piece, within: frozenset[str]) -> None:
+            self.shell(text, within, powershell=False, depth=1)
+
+        read_python(self.document, piece, how, call, self.set, runs)
+
     def image(self, name: str, start: int, within: frozenset[str] = HERE) -> None:
         """Note that an image is used."""
         self.document.images.append(Image(name, start, within))
@@ -83,7 +91,7 @@ class Reading:
         """Read a command that is given as a list of words."""
         if words and not words[0].value.startswith("-"):
             self.block += 1
-            self._pipeline(Pipeline([Command(words[0].start, words=words)], "\n"), within, 0)
+            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)], "\n"), within, 0)
 
     def _pipeline(self, pipeline: Pipeline, within: frozenset[str], depth: int) -> None:
         commands = [self._expanded(command) for command in pipeline.commands]
@@ -100,7 +108,7 @@ class Reading:
 
     # ---- variables ----
 
-    def _assigns(self, command: Command, within: frozenset[str]) -> None:
+    def _assigns(self, command: SimpleCommand, within: frozenset[str]) -> None:
         for word in command.assigns:
             if hit := ASSIGNMENT.match(word.value):
                 value = word.value[hit.end() :]
@@ -114,7 +122,7 @@ class Reading:
             self.arrays[command.array] = command.words
             self.document.strings.extend(command.words)
 
-    def _expanded(self, command: Command) -> Command:
+    def _expanded(self, command: SimpleCommand) -> SimpleCommand:
         """Return the command with `"${ARGS[@]}"` and an unquoted `$ARGS` replaced by the words they stand for."""
         if not self.arrays or command.array:
             return command
@@ -163,7 +171,7 @@ class Reading:
             within = call.within | {mark} if mark else call.within
             self.shell(word.piece, within, powershell=False, depth=depth + 1)
         if call.program == "python":
-            self._python(call)
+            self._inline(call)
         elif call.program == "pip":
             hits = [hit for word in call.words if (hit := PIN.match(word.value))]
             self.document.pins.update({hit.group(1): hit.group(2) for hit in hits})
@@ -178,10 +186,10 @@ class Reading:
         if image:
             self.image(self.document.names.resolve(image.value, image.start), image.start, call.within)
 
-    def _python(self, call: Call) -> None:
+    def _inline(self, call: Call) -> None:
         for i, word in enumerate(call.words[:-1]):
             if word.value == "-c":
-                read_python(self, call.words[i + 1].piece, "-c", call)
+                self.python(call.words[i + 1].piece, "-c", call)
                 return
             if not word.value.startswith("-"):
                 return
@@ -192,7 +200,7 @@ class Reading:
         if call.program == "tee":
             target = next((value for value in call.values if not value.startswith("-")), "")
         if call.program == "python" or target.endswith(".py"):
-            read_python(self, piece, "stdin" if call.program == "python" else "file", call)
+            self.python(piece, "stdin" if call.program == "python" else "file", call)
         elif call.program in ("bash", "sh", "ssh", "su", "zsh") or (target and _START_FILE.search(target)):
             self.shell(piece, call.within, depth=depth + 1)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 PROGRAMS = ("torch-*", "ray-*", "extension-*", "jit-*", "gpu-*")
@@ -15,7 +16,7 @@ _NAMED = 4  # how many a finding names before it says how many more there are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damage:
+class FileDamage:
     """A file that is not what it was; `kind` is missing, short, changed or broken, `what` says it with numbers."""
 
     package: str
@@ -40,29 +41,22 @@ class PackageFacts:
     site: str
     missing: str = ""
     installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[FileDamage, ...] = ()
     gaps: tuple[AbiGap, ...] = ()
     linked: tuple[str, ...] = ()
     files: int = 0
 
 
-def judge_packages(facts: PackageFacts, demands: Demands) -> list[Finding]:
-    """Return what is wrong with the stack's files."""
+def _there(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
     if facts.missing:
-        return [
-            Finding(
-                id="stack-missing",
-                title="the stack's environment is not there",
-                seen=facts.missing,
-                where=facts.site,
-                remedy=_rebuild(demands),
-                breaks=("*",),
-            )
-        ]
-    replaced = list(_differing(facts, demands))
-    found = [_replaced(replaced, facts, demands)] if replaced else []
-    found += _damaged(facts, demands)
-    return [*found, *_gaps(facts, demands)]
+        yield Finding(
+            id="stack-missing",
+            title="the stack's environment is not there",
+            seen=facts.missing,
+            where=facts.site,
+            remedy=_rebuild(demands),
+            breaks=("*",),
+        )
 
 
 def _rebuild(demands: Demands) -> str:
@@ -77,11 +71,14 @@ def _differing(facts: PackageFacts, demands: Demands) -> Iterator[tuple[str, str
             yield name, version, " and ".join(there)
 
 
-def _replaced(rows: list[tuple[str, str, str]], facts: PackageFacts, demands: Demands) -> Finding:
+def _as_locked(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
+    rows = list(_differing(facts, demands))
+    if not rows:
+        return
     gone = [name for name, _, there in rows if not there]
     texts = [f"{name} {there or 'is gone'} (locked: {version})" for name, version, there in rows]
     pins = " ".join(f"{name}=={version}" for name, version, _ in rows[:_NAMED])
-    return Finding(
+    yield Finding(
         id="package-missing" if len(gone) == len(rows) else "package-overwritten",
         title="packages of the stack are not those of the lock",
         seen=_listed(texts),
@@ -125,3 +122,7 @@ def _gaps(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
 def _listed(texts: list[str]) -> str:
     more = f" (+{len(texts) - _NAMED} more)" if len(texts) > _NAMED else ""
     return ", ".join(texts[:_NAMED]) + more
+
+
+judge_packages = Judge(first=_there, checks=(_as_locked, _damaged, _gaps))
+"""What is wrong with the stack's files."""

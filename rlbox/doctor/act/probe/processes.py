@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from rlbox.doctor.processes import Running
+from rlbox.doctor.judge.processes import Running
 from rlbox.machine.act.process_table import Process, ancestors, descendants, probe_command_line, probe_processes
 
 _SUPERVISOR = "rlbox.supervise"

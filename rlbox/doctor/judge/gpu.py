@@ -7,7 +7,8 @@ from typing import Any
 
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.stack import ProgramFacts
+from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.judge.stack import ProgramFacts
 from rlbox.findings import Finding
 
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
@@ -34,9 +35,12 @@ _MEANS = {
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
 
-def judge_gpus(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
-    """Yield what driver and NVML say is wrong."""
-    driver = next((row for row in facts.steps if row["step"] == "driver"), None)
+def _driver(facts: ProgramFacts) -> Mapping[str, Any] | None:
+    return next((row for row in facts.steps if row["step"] == "driver"), None)
+
+
+def _starts(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
+    driver = _driver(facts)
     if driver and not driver.get("ok"):
         unknown = ("gpu-driver-broken", "the driver does not start", "restart the container, then the host's driver")
         name, title, remedy = _MEANS.get(int(driver.get("code", -1)), unknown)
@@ -44,13 +48,20 @@ def judge_gpus(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
             id=name, title=title, seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
             where=str(driver.get("library") or "libcuda.so.1"), remedy=remedy, breaks=("gpu-*", "torch-op", "nccl-*"),
         )  # fmt: skip
-    elif driver and demands.gpus and int(driver["count"]) < demands.gpus:
+
+
+def _all_there(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
+    driver = _driver(facts)
+    if driver and driver.get("ok") and demands.gpus and int(driver["count"]) < demands.gpus:
         yield Finding(
             id="gpu-count", title="there are fewer GPUs than the target uses",
             seen=f"{driver['count']} of {demands.gpus}", where="/dev/nvidia*",
             remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
             covers=("invalid-device-ordinal",),
         )  # fmt: skip
+
+
+def _managed(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "nvml":
             yield Finding(
@@ -59,11 +70,15 @@ def judge_gpus(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
                 remedy="restart the container: a reload of systemd takes devices away from running ones",
                 covers=("cuda-after-restart", "driver-library-mismatch"),
             )  # fmt: skip
-        elif row["step"] == "memory":
-            yield from _memory(row)
 
 
-def _memory(row: Mapping[str, Any]) -> Iterator[Finding]:
+def _memory(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
+    for row in facts.steps:
+        if row["step"] == "memory":
+            yield from _one_memory(row)
+
+
+def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
     total, free = int(row["total"]), int(row["free"])
     if int(row.get("bad", 0)):
         yield Finding(
@@ -81,6 +96,10 @@ def _memory(row: Mapping[str, Any]) -> Iterator[Finding]:
             remedy="ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU",
             covers=("free-memory-below-utilization",),
         )  # fmt: skip
+
+
+judge_gpus = Judge(checks=(_starts, _all_there, _managed, _memory))
+"""What driver and NVML say is wrong."""
 
 
 def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
@@ -117,8 +136,7 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     return exact or any(number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 
-def judge_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
-    """Yield why the GPUs could not add up a tensor together."""
+def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     hangs = facts.exit_code is None and last is None
     if hangs or (last is not None and not last.get("ok")):
@@ -127,3 +145,7 @@ def judge_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
             seen=str(last.get("error")) if last else f"no answer in {facts.seconds:.0f} s", where="NCCL",
             remedy="NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1",
         )  # fmt: skip
+
+
+judge_all_reduce = Judge(checks=(_add_up,))
+"""Why the GPUs could not add up a tensor together."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.host import Card, Container, DriverFacts, EngineFacts
+from rlbox.doctor.judge.host import Card, Container, DriverFacts, EngineFacts
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL

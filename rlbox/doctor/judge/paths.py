@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 _LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
@@ -33,31 +34,20 @@ class PathFacts:
     preload_missing: tuple[str, ...] = ()
 
 
-def judge_paths(facts: PathFacts, demands: Demands) -> list[Finding]:
-    """Return what is wrong with the search paths."""
+def _starts(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     if facts.python_error:
         python = f"{facts.prefix}/bin/python"
-        return [
-            Finding(
-                id="stack-python",
-                title="the stack's Python does not start",
-                seen=f"{python} {facts.python_error}",
-                where=python,
-                remedy="start a new container; if it is in the image: rlbox build --rebuild TARGET",
-                breaks=("torch-*", "ray-*", "extension-*", "path-*", "stack-not-in-venv", "*-load", "libnuma-missing"),
-            )
-        ]
-    return [
-        *_programs(facts),
-        *_lib64(facts),
-        *_stubs(facts, demands),
-        *_empty_elements(facts.environ),
-        *_python(facts),
-        *_cuda(facts),
-    ]
+        yield Finding(
+            id="stack-python",
+            title="the stack's Python does not start",
+            seen=f"{python} {facts.python_error}",
+            where=python,
+            remedy="start a new container; if it is in the image: rlbox build --rebuild TARGET",
+            breaks=("torch-*", "ray-*", "extension-*", "path-*", "stack-not-in-venv", "*-load", "libnuma-missing"),
+        )
 
 
-def _programs(facts: PathFacts) -> Iterator[Finding]:
+def _programs(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     wrong = {name: path for name, path in facts.programs.items() if not path.startswith(f"{facts.prefix}/")}
     if not wrong:
         return
@@ -74,7 +64,7 @@ def _programs(facts: PathFacts) -> Iterator[Finding]:
     )
 
 
-def _lib64(facts: PathFacts) -> Iterator[Finding]:
+def _lib64(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     says = {
         "missing": "there is no lib64",
         "dangling": "lib64 is a link to nothing",
@@ -135,7 +125,8 @@ def _words(facts: PathFacts, name: str) -> list[str]:
     return [word for word in facts.environ.get(name, "").split(":") if word]
 
 
-def _empty_elements(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _empty_elements(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+    environ = facts.environ
     found = [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]
     if found:
         yield Finding(
@@ -149,7 +140,7 @@ def _empty_elements(environ: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _python(facts: PathFacts) -> Iterator[Finding]:
+def _python_home(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     if home := facts.environ.get("PYTHONHOME"):
         yield Finding(
             id="pythonhome-set",
@@ -160,6 +151,9 @@ def _python(facts: PathFacts) -> Iterator[Finding]:
             breaks=("torch-*", "ray-*", "path-in-every-shell", "libnuma-missing"),
             covers=("interpreter-in-the-way",),
         )
+
+
+def _shadows(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     if facts.shadows:
         yield Finding(
             id="pythonpath-shadows",
@@ -170,6 +164,9 @@ def _python(facts: PathFacts) -> Iterator[Finding]:
             breaks=("torch-*", "ray-*"),
             covers=("interpreter-in-the-way",),
         )
+
+
+def _preload(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     if facts.preload_missing:
         yield Finding(
             id="preload-missing",
@@ -181,7 +178,7 @@ def _python(facts: PathFacts) -> Iterator[Finding]:
         )
 
 
-def _cuda(facts: PathFacts) -> Iterator[Finding]:
+def _cuda(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     if facts.cuda_missing:
         yield Finding(
             id="cuda-home",
@@ -192,3 +189,9 @@ def _cuda(facts: PathFacts) -> Iterator[Finding]:
             breaks=("jit-*",),
             covers=("cuda-home",),
         )
+
+
+judge_paths = Judge(
+    first=_starts, checks=(_programs, _lib64, _stubs, _empty_elements, _python_home, _shadows, _preload, _cuda)
+)
+"""What is wrong with the search paths."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 from rlbox.secrets.masks import SECRETS_VARIABLE
 
@@ -66,22 +67,7 @@ def parse_dotenv(path: str, text: str) -> DotEnv:
     return DotEnv(path=path, values=values, broken=tuple(broken))
 
 
-def judge_environment(facts: EnvFacts, demands: Demands) -> list[Finding]:
-    """Return what is wrong with the environment; of tokens only the names are told."""
-    return [
-        *judge_tokens(facts, demands),
-        *_numbers(facts.environ),
-        *_proxy_for_localhost(facts.environ),
-        *_ray_folder(facts.environ),
-    ]
-
-
-def judge_tokens(facts: EnvFacts, demands: Demands) -> list[Finding]:
-    """Return what is wrong with tokens and `.env` files, the part that concerns a host too."""
-    return [*_dotenv(facts), *_tokens(facts, demands)]
-
-
-def _dotenv(facts: EnvFacts) -> Iterator[Finding]:
+def _broken_lines(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
     for file in facts.files:
         if file.broken:
             yield Finding(
@@ -89,8 +75,10 @@ def _dotenv(facts: EnvFacts) -> Iterator[Finding]:
                 where=file.path, remedy="write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)",
                 breaks=("env-not-exported", "token-*"), covers=("windows-line-ends",),
             )  # fmt: skip
-        empty = sorted(name for name, value in file.values.items() if not value and sounds_secret(name))
-        empty = [name for name in empty if not facts.environ.get(name)]
+
+
+def _not_exported(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+    for file in facts.files:
         missing = sorted(name for name, value in file.values.items() if value and name not in facts.environ)
         if missing:
             yield Finding(
@@ -99,11 +87,13 @@ def _dotenv(facts: EnvFacts) -> Iterator[Finding]:
                 where=file.path, remedy=f"set -a; . {file.path}; set +a", breaks=("token-*",),
                 covers=("env-not-exported",),
             )  # fmt: skip
-        if empty:
+
+
+def _without_value(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
+    for file in facts.files:
+        empty = sorted(name for name, value in file.values.items() if not value and sounds_secret(name))
+        if empty := [name for name in empty if not facts.environ.get(name)]:
             yield _unset(empty, file.path)
-
-
-def _tokens(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
     asked = {name.strip() for name in facts.environ.get(SECRETS_VARIABLE, "").split(",")} - {""}
     asked |= {name for name, value in demands.env.items() if not value and sounds_secret(name)}
     in_files = {name for file in facts.files for name in file.values}
@@ -113,6 +103,9 @@ def _tokens(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
     hollow = {name for name, value in facts.environ.items() if sounds_secret(name) and not value.strip()}
     if given := sorted(hollow - asked - in_files):
         yield _unset(given, "environment")
+
+
+def _placeholders(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
     wrong = sorted(
         name
         for name, value in facts.environ.items()
@@ -124,6 +117,9 @@ def _tokens(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
             id="token-placeholder", title="a token is a placeholder, or has blanks around it", seen=", ".join(wrong),
             where="environment", remedy="write the real token into .env and export it", covers=("placeholder-left",),
         )  # fmt: skip
+
+
+def _other_names(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
     for name, right in _OTHER_NAMES.items():
         if facts.environ.get(name) and not facts.environ.get(right):
             yield Finding(
@@ -141,7 +137,8 @@ def _unset(names: list[str], where: str) -> Finding:
     )  # fmt: skip
 
 
-def _numbers(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _numbers(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+    environ = facts.environ
     wrong = [f"{name}={environ[name]}" for name in _THREADS if name in environ and not _positive(environ[name])]
     if wrong:
         yield Finding(
@@ -154,7 +151,8 @@ def _positive(text: str) -> bool:
     return all(part.strip().isdigit() and int(part) > 0 for part in text.split(","))
 
 
-def _proxy_for_localhost(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _proxy_for_localhost(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+    environ = facts.environ
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}
     if proxies and "*" not in spared and (missing := [name for name in _LOCAL if name not in spared]):
@@ -166,11 +164,17 @@ def _proxy_for_localhost(environ: Mapping[str, str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _ray_folder(environ: Mapping[str, str]) -> Iterator[Finding]:
-    folder = environ.get("RAY_TMPDIR", "")
+def _ray_folder(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+    folder = facts.environ.get("RAY_TMPDIR", "")
     if len(folder) > _RAY_FOLDER:
         yield Finding(
             id="ray-tmpdir-long", title="Ray's temporary folder has a path too long for its sockets",
             seen=f"{len(folder)} characters, {_RAY_FOLDER} are the most", where=f"RAY_TMPDIR={folder}",
             remedy="export RAY_TMPDIR=/tmp", covers=("ray-temp-dir",),
         )  # fmt: skip
+
+
+judge_tokens = Judge(checks=(_broken_lines, _not_exported, _without_value, _placeholders, _other_names))
+"""What is wrong with tokens and `.env` files, the part that concerns a host too; only names of tokens are told."""
+judge_environment = Judge(checks=(*judge_tokens.checks, _numbers, _proxy_for_localhost, _ray_folder))
+"""What is wrong with the environment of a shell."""

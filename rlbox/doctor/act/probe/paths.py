@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlbox.doctor.env import DotEnv, EnvFacts, parse_dotenv
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.paths import PathFacts
+from rlbox.doctor.judge.env import DotEnv, EnvFacts, parse_dotenv
+from rlbox.doctor.judge.paths import PathFacts
 
 PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
 _ALWAYS = ("python3", "python")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
-_ROOM = 5 * GIB
+_LEAST_ROOM = 5 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,32 +41,41 @@ class EngineFacts:
     clock_s: float = 0.0
 
 
-def judge_engine(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
-    """Yield what is wrong with the engine."""
+def _answers(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if facts.error:
         yield Finding(
             id="engine-missing", title="the container engine cannot be used", seen=facts.error, where=facts.where,
             remedy=facts.remedy, breaks=("image-*",),
         )  # fmt: skip
-        return
+
+
+def _new_enough(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if facts.version and facts.version < OLDEST_ENGINE:
         yield Finding(
             id="engine-old", title="the container engine is too old", seen=_dotted(facts.version), where=facts.where,
             remedy=f"install Docker {_dotted(OLDEST_ENGINE)} or newer", breaks=("image-*",),
         )  # fmt: skip
+
+
+def _gives_gpus(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and not facts.gpu_ways:
         yield Finding(
             id="gpu-runtime-missing", title="the engine cannot give a GPU to a container",
             seen="neither a runtime nvidia nor a CDI specification", where=facts.where,
             remedy="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine",
         )  # fmt: skip
-    if facts.room is not None and facts.room < _ROOM:
+
+
+def _room(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    if facts.room is not None and facts.room < _LEAST_ROOM:
         yield Finding(
             id="engine-disk-full", title="the engine's disk is nearly full", level="warning",
             seen=f"{memory_text(facts.room)} free", where=facts.root,
             remedy="remove images that nobody needs (`docker image ls`), or move its data-root", covers=("disk-full",),
         )  # fmt: skip
-    yield from _left_over(facts)
+
+
+def _clock(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if abs(facts.clock_s) > 300:
         yield Finding(
             id="clock-skew", title="the engine's clock differs from this machine's", seen=f"{facts.clock_s:.0f} s",
@@ -73,7 +83,7 @@ def judge_engine(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _left_over(facts: EngineFacts) -> Iterator[Finding]:
+def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     stale = [row for row in facts.containers if row.run and not row.busy]
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
@@ -82,6 +92,10 @@ def _left_over(facts: EngineFacts) -> Iterator[Finding]:
             seen=", ".join(rows[:4]) + (f" (+{len(rows) - 4} more)" if len(rows) > 4 else ""), where="engine",
             remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
         )  # fmt: skip
+
+
+judge_engine = Judge(first=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
+"""What is wrong with the engine."""
 
 
 def _dotted(version: Sequence[int]) -> str:
@@ -110,24 +124,28 @@ class ImageNeeds:
     compat: bool = False
 
 
-def judge_driver(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    """Yield what is wrong with the driver for a target with GPUs."""
-    if not demands.wants_gpu:
-        return
-    if not driver.present:
+def _driver_there(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if demands.wants_gpu and not driver.present:
         yield Finding(
             id="gpu-driver-missing", title="there is no NVIDIA driver, and the target wants GPUs",
             seen=f"wanted: {demands.gpus or 1} x {demands.gpu or 'GPU'}", where="/dev/nvidia*",
             remedy="run it on a machine with the GPU; inside a container: start it with --gpus all",
             breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
         )  # fmt: skip
-        return
-    if driver.error:
+
+
+def _driver_answers(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if demands.wants_gpu and driver.error:
         yield Finding(
             id="gpu-driver-broken", title="the NVIDIA driver does not answer", seen=driver.error, where="libcuda.so.1",
             remedy="restart the container; if the host's nvidia-smi fails too, reload the driver or reboot",
             breaks=("gpu-*",),
         )  # fmt: skip
+
+
+def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if not demands.wants_gpu:
+        return
     wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
     if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and demands.grade == "datacenter"):
         forward = {
@@ -140,12 +158,19 @@ def judge_driver(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> It
             remedy=f"update the host's driver, {forward}or build the target for an older CUDA", breaks=("gpu-*",),
             covers=("driver-too-old",),
         )  # fmt: skip
+
+
+def _gpus_enough(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if demands.gpus and driver.devices and driver.devices < demands.gpus:
         yield Finding(
             id="gpu-count", title="there are fewer GPUs than the target uses",
             seen=f"{driver.devices} of {demands.gpus}", where="/dev/nvidia*",
             remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
         )  # fmt: skip
+
+
+judge_driver = Judge(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
+"""What is wrong with the driver for a target with GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +215,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def judge_image(state: str, target: str) -> Iterator[Finding]:
-    """Yield a note when a target's image is missing or is not what its specs say now."""
+def _image(state: str, target: str) -> Iterator[Finding]:
     if state != "current":
         says = {"missing": "is not built yet", "outdated": "is not what its specs say now"}
         yield Finding(
             id=f"image-{state}", title=f"the image of {target} {says[state]}", level="note", where=f"rlbox/{target}",
             remedy=f"rlbox build {target}",
         )  # fmt: skip
+
+
+judge_image = Judge(checks=(_image,))
+"""A note when a target's image is missing or is not what its specs say now."""

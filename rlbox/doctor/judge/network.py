@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
@@ -30,7 +31,7 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class TakenPort:
     """A port that somebody listens on."""
 
     name: str
@@ -52,31 +53,22 @@ class NetworkFacts:
     unresolved: tuple[str, ...] = ()
     nameservers: bool = True
     reached: tuple[Reached, ...] = ()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[TakenPort, ...] = ()
     now: float = 0.0
     not_before: float = 0.0
 
 
-def judge_network(facts: NetworkFacts, demands: Demands) -> list[Finding]:
-    """Return what is wrong with the network."""
-    return [
-        *_loopback(facts),
-        *_hostname(facts, demands),
-        *_interfaces(facts),
-        *judge_ports(facts.taken),
-        *_reached(facts),
-        *_clock(facts),
-    ]
-
-
-def _loopback(facts: NetworkFacts) -> Iterator[Finding]:
+def _loopback(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     if facts.loopback_error:
         yield Finding(
             id="loopback-down", title="this machine cannot speak to itself", seen=facts.loopback_error,
             where="127.0.0.1",
             remedy="ip link set lo up (as root), or start the container with a network", breaks=("ray-*", "port-*"),
         )  # fmt: skip
-    elif not any(ip == "::1" or ip.startswith("127.") for ip in facts.localhost):
+
+
+def _localhost(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    if not facts.loopback_error and not any(ip == "::1" or ip.startswith("127.") for ip in facts.localhost):
         yield Finding(
             id="localhost-unresolved", title="the name localhost is not this machine",
             seen=f"localhost is {', '.join(facts.localhost) or 'unknown'}", where="/etc/hosts",
@@ -100,7 +92,7 @@ def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _interfaces(facts: NetworkFacts) -> Iterator[Finding]:
+def _interfaces(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     for name in INTERFACES:
         value = facts.environ.get(name, "")
         if not value or value.startswith("^") or not facts.names:
@@ -115,6 +107,9 @@ def _interfaces(facts: NetworkFacts) -> Iterator[Finding]:
                 remedy=f"set {name} to one of them (`ip -br address`), or unset it",
                 covers=("gloo-interface",),
             )  # fmt: skip
+
+
+def _addresses(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     for name in facts.unresolved:
         yield Finding(
             id="address-unknown", title="an address that is named cannot be used here",
@@ -124,8 +119,8 @@ def _interfaces(facts: NetworkFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def judge_ports(taken: Sequence[Taken]) -> Iterator[Finding]:
-    """Yield one finding for each holder of ports that jobs need."""
+def _ports(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    taken = facts.taken
     for holder in dict.fromkeys(row.holder for row in taken):
         rows = [row for row in taken if row.holder == holder]
         ports = ", ".join(f"{row.number} ({row.name})" for row in rows)
@@ -137,7 +132,7 @@ def judge_ports(taken: Sequence[Taken]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reached(facts: NetworkFacts) -> Iterator[Finding]:
+def _nameserver(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     dead = [row for row in facts.reached if row.error]
     resolvers = [row for row in dead if "name" in row.error.lower() and "resol" in row.error.lower()]
     if not facts.nameservers and resolvers:
@@ -146,8 +141,10 @@ def _reached(facts: NetworkFacts) -> Iterator[Finding]:
             where="/etc/resolv.conf", remedy="start the container with --dns, or mend /etc/resolv.conf",
             breaks=("mirror-dead", "proxy-dead", "endpoint-dead"),
         )  # fmt: skip
-    for row in dead:
-        yield _dead(row)
+
+
+def _reached(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    return (_dead(row) for row in facts.reached if row.error)
 
 
 def _dead(row: Reached) -> Finding:
@@ -177,7 +174,7 @@ def _dead(row: Reached) -> Finding:
             )  # fmt: skip
 
 
-def _clock(facts: NetworkFacts) -> Iterator[Finding]:
+def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     skews = [row.skew_s for row in facts.reached if row.skew_s is not None]
     skew = sorted(skews, key=abs)[0] if skews else 0.0
     early = facts.not_before - facts.now
@@ -189,3 +186,11 @@ def _clock(facts: NetworkFacts) -> Iterator[Finding]:
             where="clock", remedy="set it (`timedatectl set-ntp true`, or the host's own clock)",
             breaks=("mirror-dead",),
         )  # fmt: skip
+
+
+judge_network = Judge(
+    checks=(
+        _loopback, _localhost, _hostname, _interfaces, _addresses, _ports, _nameserver, _reached, _clock,
+    )
+)  # fmt: skip
+"""What is wrong with the network."""

@@ -7,7 +7,7 @@ import resource
 import tempfile
 from pathlib import Path
 
-from rlbox.doctor.limits import SHM, UNLIMITED, LimitFacts
+from rlbox.doctor.judge.limits import SHM, UNLIMITED, LimitFacts
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a number near 2^63 for none

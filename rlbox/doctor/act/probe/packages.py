@@ -11,8 +11,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from rlbox.doctor.act.elf import BrokenElf, check_elf, read_symbols
-from rlbox.doctor.packages import AbiGap, Damage, PackageFacts
+from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts
 
 VENV = "/opt/venv"
 # Files that the build writes with the image's own time stamp.
@@ -33,7 +33,7 @@ def probe_packages(site: str) -> PackageFacts:
         return PackageFacts(site=site, missing=f"{site} is missing")
     stamps = {int(os.stat(path).st_mtime) for path in _STAMPED if os.path.exists(path)}
     installed: dict[str, list[str]] = {}
-    damages: list[Damage] = []
+    damages: list[FileDamage] = []
     owners: dict[str, str] = {}
     files = 0
     for folder in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
@@ -71,18 +71,18 @@ def _record(site: str, folder: str) -> Iterator[tuple[str, str, int]]:
         return
 
 
-def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) -> Iterator[Damage]:
+def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) -> Iterator[FileDamage]:
     try:
         facts = os.stat(path)
     except OSError:
-        yield Damage(package=package, path=path, kind="missing", what="is missing")
+        yield FileDamage(package=package, path=path, kind="missing", what="is missing")
         return
     if facts.st_size == size and int(facts.st_mtime) in stamps:
         return
     if _is_library(path):
         if facts.st_size != size:
             what = f"has {facts.st_size} bytes of {size}"
-            yield Damage(package=package, path=path, kind="short" if facts.st_size < size else "changed", what=what)
+            yield FileDamage(package=package, path=path, kind="short" if facts.st_size < size else "changed", what=what)
             return
     elif int(facts.st_mtime) in stamps:  # changed by the build: a patch
         return
@@ -91,7 +91,7 @@ def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) 
     with open(path, "rb") as file:
         own = urlsafe_b64encode(hashlib.sha256(file.read()).digest()).rstrip(b"=").decode()
     if own != digest.removeprefix("sha256="):
-        yield Damage(package=package, path=path, kind="changed", what="was changed after the image was built")
+        yield FileDamage(package=package, path=path, kind="changed", what="was changed after the image was built")
 
 
 def _is_library(path: str) -> bool:
@@ -110,15 +110,15 @@ def _compiled(site: str) -> Iterator[str]:
                     yield entry.path
 
 
-def _broken(path: str, package: str) -> Iterator[Damage]:
+def _broken(path: str, package: str) -> Iterator[FileDamage]:
     try:
         check_elf(path)
     except BrokenElf as error:
         if _is_text(path):  # a linker's script, which is no library
             return
-        yield Damage(package=package, path=path, kind="broken", what=str(error))
+        yield FileDamage(package=package, path=path, kind="broken", what=str(error))
     except OSError as error:
-        yield Damage(package=package, path=path, kind="missing", what=f"cannot be read: {error.strerror}")
+        yield FileDamage(package=package, path=path, kind="missing", what=f"cannot be read: {error.strerror}")
 
 
 def _is_text(path: str) -> bool:

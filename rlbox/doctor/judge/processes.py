@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 # Programs of a run, by name or command line; Ray's workers and engines set such titles.
@@ -15,7 +16,7 @@ _OF_A_RUN = re.compile(
     r"|\bvllm(\.entrypoints\b| serve\b)|\bsglang(\.launch_server|_router)\b|/torchrun\b"
     r"|\btorch\.distributed\.(run|launch)\b|\bdeepspeed\b|\bsandbox_fusion\b"
 )
-_ZOMBIES = 50  # an init that reaps has none for long
+_MANY_ZOMBIES = 50  # an init that reaps has none for long
 _NAMED = 4
 
 
@@ -50,8 +51,7 @@ def _titles(process: Running) -> tuple[str, str, str]:
     return process.name, process.words, process.words.partition(" ")[0].rpartition("/")[2]
 
 
-def judge_processes(processes: Sequence[Running]) -> Iterator[Finding]:
-    """Yield what earlier runs left behind, with owners; nothing is ended."""
+def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
     stale = left_over(processes)
     if stale:
         rows = [f"{p.name} (pid {p.pid}, {p.owner}, {_age(p.age_s)})" for p in stale]
@@ -67,8 +67,11 @@ def judge_processes(processes: Sequence[Running]) -> Iterator[Finding]:
             breaks=("port-taken", "gpu-busy", "ray-port-conflict", "ray-env-inherited"),
             covers=("stale-processes-hold-port",),
         )
+
+
+def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
     zombies = [process for process in processes if process.zombie]
-    if len(zombies) >= _ZOMBIES:
+    if len(zombies) >= _MANY_ZOMBIES:
         yield Finding(
             id="zombies",
             title="ended processes are not collected",
@@ -83,3 +86,7 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s old" if seconds < 120 else f"{seconds / 60:.0f} min old" if seconds < 7200 else (
         f"{seconds / 3600:.0f} h old"
     )  # fmt: skip
+
+
+judge_processes = Judge(checks=(_stale, _zombies))
+"""What earlier runs left behind, with owners; nothing is ended."""

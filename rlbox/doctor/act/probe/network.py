@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import rlbox
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.network import ADDRESSES, NetworkFacts, Reached, Taken
+from rlbox.doctor.judge.network import ADDRESSES, NetworkFacts, Reached, TakenPort
 from rlbox.machine.act.ports import probe_port
 
 ASK_S = 4.0
@@ -179,9 +179,9 @@ def ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
     return {f"ray {name}": int(number) for name, number in found if name[:4] not in ("min-", "max-")}
 
 
-def _taken(demands: Demands) -> tuple[Taken, ...]:
+def _taken(demands: Demands) -> tuple[TakenPort, ...]:
     return tuple(
-        Taken(name=name, number=number, holder=holder)
+        TakenPort(name=name, number=number, holder=holder)
         for name, number in demands.ports.items()
         if (holder := probe_port(number))
     )

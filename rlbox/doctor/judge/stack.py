@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 SIGILL = 4
@@ -40,8 +41,7 @@ def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def judge_torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
-    """Yield what is wrong with torch and the extensions that are built on it."""
+def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
     steps = {str(row["step"]): row for row in facts.steps}
     remedy = "the error names the package: compare it with the lock (`rlbox show local`), then start a new container"
     remedy = remedy.replace("local", demands.target or "TARGET")
@@ -63,6 +63,10 @@ def judge_torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[
     yield from _extensions(facts)
 
 
+judge_torch = Judge(checks=(_torch,))
+"""What is wrong with torch and the extensions that are built on it."""
+
+
 def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
     # An illegal instruction is a variant for another processor, of which engines ship several.
     failed = [row for row in facts.steps if row["step"] == "load" and not row.get("ok") and row.get("signal") != SIGILL]
@@ -81,8 +85,7 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def judge_ray(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
-    """Yield why Ray did not do one task."""
+def _ray(facts: ProgramFacts, _: Demands, prefix: str) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     if last is None:
         yield from _no_answer(facts, "ray-task", "Ray", "to do one task", prefix, ())
@@ -92,6 +95,10 @@ def judge_ray(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Fi
             where=f"{prefix}/bin/python",
             remedy="start a new container; `ray start --head --block` shows more, in raylet.err of its session",
         )  # fmt: skip
+
+
+judge_ray = Judge(checks=(_ray,))
+"""Why Ray did not do one task."""
 
 
 def _no_answer(
@@ -129,8 +136,7 @@ class LinkFacts:
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def judge_link(facts: LinkFacts) -> Iterator[Finding]:
-    """Yield why an object cannot be linked as a JIT compiler does it."""
+def _link(facts: LinkFacts) -> Iterator[Finding]:
     if not facts.compiler:
         if facts.wanted:
             yield Finding(
@@ -156,6 +162,8 @@ def judge_link(facts: LinkFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+judge_link = Judge(checks=(_link,))
+"""Why an object cannot be linked as a JIT compiler does it."""
 _LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
 
 

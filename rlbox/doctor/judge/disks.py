@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlbox.amounts import GIB, MIB, memory_text
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 _TMP_ERROR, _TMP_WARNING = 64 * MIB, 512 * MIB
@@ -46,7 +47,7 @@ def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> li
     found: list[Finding] = []
     told: set[tuple[str, int, int]] = set()
     for place in places:
-        for finding in _judge(place, demands, who):
+        for finding in judge_place(place, demands, who):
             shared = (finding.id.rpartition("-")[2], place.total, place.free >> 24)
             if finding.id.endswith(("-full", "-inodes")) and shared in told:
                 continue
@@ -55,58 +56,85 @@ def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> li
     return found
 
 
-def _judge(place: PlaceFacts, demands: Demands, who: str) -> Iterator[Finding]:
-    name = {"data": "data-disk", "tmp": "tmp"}.get(place.role, "folder")
-    title = {"data": "the data disk", "tmp": "the folder of temporary files"}.get(
-        place.role, f"the folder of {place.role}"
-    )
-    where = place.path if place.role in ("data", "tmp") else f"{place.role}={place.path}"
-    breaks = _PROGRAMS if place.role == "tmp" else _DATA if place.role == "data" else ("compile-caches",)
+def _name(place: PlaceFacts) -> str:
+    return {"data": "data-disk", "tmp": "tmp"}.get(place.role, "folder")
+
+
+def _title(place: PlaceFacts) -> str:
+    titles = {"data": "the data disk", "tmp": "the folder of temporary files"}
+    return titles.get(place.role, f"the folder of {place.role}")
+
+
+def _where(place: PlaceFacts) -> str:
+    return place.path if place.role in ("data", "tmp") else f"{place.role}={place.path}"
+
+
+def _breaks(place: PlaceFacts) -> tuple[str, ...]:
+    return {"data": _DATA, "tmp": _PROGRAMS}.get(place.role, ("compile-caches",))
+
+
+def _writable(place: PlaceFacts, _: Demands, who: str) -> Iterator[Finding]:
+    name = _name(place)
     if place.kind:
         yield Finding(
             id=f"{name}-{_ID[place.kind]}",
-            title=f"{title} {_SAYS[place.kind]}",
+            title=f"{_title(place)} {_SAYS[place.kind]}",
             level="warning" if place.kind == "slow" else "error",
             seen=_seen(place, who),
-            where=where,
+            where=_where(place),
             remedy=_remedy(place, who),
             repair=_repair(place),
-            breaks=breaks,
+            breaks=_breaks(place),
             covers=_COVERS.get(f"{name}-{place.kind}", ()),
         )
-    elif place.inodes and place.inodes_free < _INODES:
+
+
+def _room(place: PlaceFacts, demands: Demands, _: str) -> Iterator[Finding]:
+    name = _name(place)
+    if place.inodes and place.inodes_free < _INODES:
         yield Finding(
             id=f"{name}-inodes",
-            title=f"{title} can take hardly any more files",
+            title=f"{_title(place)} can take hardly any more files",
             seen=f"{place.inodes_free} of {place.inodes} inodes are free",
-            where=where,
+            where=_where(place),
             remedy="remove old sessions, caches and checkpoints: many small files fill it, not large ones",
-            breaks=breaks,
+            breaks=_breaks(place),
             covers=("disk-full",),
         )
-    else:
-        yield from _space(place, demands, name, title, where, breaks)
+    elif place.role in ("data", "tmp") and place.total:
+        yield from _space(place, demands, name)
 
 
-def _space(
-    place: PlaceFacts, demands: Demands, name: str, title: str, where: str, breaks: tuple[str, ...]
-) -> Iterator[Finding]:
-    if place.role not in ("data", "tmp") or not place.total:
-        return
+def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
     need = demands.need_gib * GIB if place.role == "data" else _TMP_WARNING
     if place.free >= need:
         return
     tight = place.role == "data" or place.free < _TMP_ERROR
     yield Finding(
         id=f"{name}-full",
-        title=f"{title} is too full",
+        title=f"{_title(place)} is too full",
         level="error" if tight else "warning",
         seen=f"{memory_text(place.free)} free of {memory_text(place.total)}, {memory_text(int(need))} are needed",
-        where=where,
+        where=_where(place),
         remedy="free space there" + (", or name another disk with --data DIR" if place.role == "data" else ""),
-        breaks=breaks if tight else (),
+        breaks=_breaks(place) if tight else (),
         covers=("disk-full", "paths-off-data-disk"),
     )
+
+
+def _named(places: Sequence[PlaceFacts], _: Demands, who: str) -> Iterator[Finding]:
+    if not places:
+        remedy = "give --data DIR, or set RLBOX_DATA or disk.host"
+        yield Finding(id="data-disk-unnamed", title="no data disk is named", where="disk.host", remedy=remedy)
+
+
+def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterator[Finding]:
+    for row in judge_places(places, demands, who):
+        yield replace(row, remedy=row.remedy.replace(f"docker run --volume DIR:{row.where}; ", ""))
+
+
+judge_place = Judge(first=_writable, checks=(_room,))
+"""What is wrong with one folder, for the user `who` that writes."""
 
 
 _ID = {
@@ -166,3 +194,7 @@ def _repair(place: PlaceFacts) -> tuple[str, ...]:
     if place.kind == "denied" and place.mine:
         return ("mode", place.path, "1777" if place.role == "tmp" else "0755")
     return ()
+
+
+judge_data_disk = Judge(first=_named, checks=(_usable,))
+"""What is wrong with a host's folder that is to be the data disk."""

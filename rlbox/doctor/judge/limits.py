@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.amounts import GIB, MIB, memory_text
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.packages import PROGRAMS
+from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.judge.packages import PROGRAMS
 from rlbox.findings import Finding
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
@@ -48,49 +49,63 @@ class LimitFacts:
     rlimits: Mapping[str, int] = field(default_factory=dict)
 
 
-def judge_limits(facts: LimitFacts, demands: Demands) -> list[Finding]:
-    """Return the limits that are too tight for the target."""
-    return [
-        *_shm(facts, demands),
-        *_pids(facts, demands),
-        *_memory(facts, demands),
-        *_cpus(facts),
-        *_rlimits(facts),
-    ]
+_SHM_BREAKS = ("ray-*", "torch-*", "gpu-*", "nccl-*")
+_SHM_COVERS = ("shm-too-small", "ray-object-store")
 
 
-def _shm(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
-    wanted = demands.shm_gib or _SHM_FLOOR_GIB
-    flag = f"start the container with --shm-memory_text={wanted:g}g (rlbox does), or --ipc=host"
-    breaks = ("ray-*", "torch-*", "gpu-*", "nccl-*")
-    covers = ("shm-too-small", "ray-object-store")
+def _shm_wanted(demands: Demands) -> float:
+    return demands.shm_gib or _SHM_FLOOR_GIB
+
+
+def _shm_flag(demands: Demands) -> str:
+    return f"start the container with --shm-size={_shm_wanted(demands):g}g (rlbox does), or --ipc=host"
+
+
+def _shm_there(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if facts.shm_total is None:
         yield Finding(
             id="shm-missing", title="there is no shared memory", seen=f"{SHM} is no directory", where=SHM,
-            remedy=flag, breaks=breaks, covers=covers,
+            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
-    elif facts.shm_total < 0.9 * wanted * GIB:
-        tiny = facts.shm_total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB
+
+
+def _is_small(facts: LimitFacts, wanted: float) -> bool:
+    return facts.shm_total is None or facts.shm_total < 0.9 * wanted * GIB
+
+
+def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    wanted = _shm_wanted(demands)
+    if facts.shm_total is not None and _is_small(facts, wanted):
+        tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
         yield Finding(
             id="shm-too-small", title="shared memory is too small", level="error" if tiny else "warning",
             seen=f"{memory_text(facts.shm_total)}, the target wants {wanted:g} GiB", where=SHM,
-            remedy=flag, breaks=breaks, covers=covers,
+            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
-    elif facts.shm_error:
+
+
+def _shm_writable(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    if facts.shm_error and not _is_small(facts, _shm_wanted(demands)):
         yield Finding(
             id="shm-not-writable", title="shared memory cannot be written", seen=facts.shm_error, where=SHM,
             remedy="chmod 1777 /dev/shm, or start a new container", repair=("mode", SHM, "1777"),
-            breaks=breaks, covers=covers,
+            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
-    elif facts.shm_free < min(0.25 * facts.shm_total, 0.5 * wanted * GIB):
+
+
+def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    wanted, total = _shm_wanted(demands), facts.shm_total
+    if total is None or facts.shm_error or _is_small(facts, wanted):
+        return
+    if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
         files = ", ".join(f"{name} {memory_text(count)}" for name, count in facts.shm_largest)
-        seen = f"{memory_text(facts.shm_free)} free of {memory_text(facts.shm_total)}"
+        seen = f"{memory_text(facts.shm_free)} free of {memory_text(total)}"
         yield Finding(
             id="shm-full", title="shared memory is nearly full",
             level="error" if facts.shm_free < 128 * MIB else "warning",
             seen=seen + (f"; largest: {files}" if files else ""),
             where=SHM, remedy="remove what ended jobs left there, or end the job that uses it",
-            breaks=breaks, covers=covers,
+            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
 
@@ -132,7 +147,7 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _cpus(facts: LimitFacts) -> Iterator[Finding]:
+def _cpus(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
     if facts.cpus is not None and facts.cpus < 1:
         yield Finding(
             id="cpu-quota", title="less than one core is allowed", level="warning", seen=f"{facts.cpus:g} cores",
@@ -140,8 +155,10 @@ def _cpus(facts: LimitFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _rlimits(facts: LimitFacts) -> Iterator[Finding]:
-    for name, floor, unit, what, fails in _RLIMITS:
+def _rlimit(
+    name: str, floor: int, unit: int, what: str, fails: str
+) -> Callable[[LimitFacts, Demands], Iterator[Finding]]:
+    def check(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
         limit = facts.rlimits.get(name, UNLIMITED)
         if limit != UNLIMITED and limit < floor:
             yield Finding(
@@ -153,3 +170,14 @@ def _rlimits(facts: LimitFacts) -> Iterator[Finding]:
                 breaks=("ray-*", "torch-*", "extension-*", "jit-*"),
                 covers=("soft-limits",) if name == "nofile" else (),
             )  # fmt: skip
+
+    return check
+
+
+judge_limits = Judge(
+    checks=(
+        _shm_there, _shm_size, _shm_writable, _shm_free, _pids, _memory, _cpus,
+        *(_rlimit(*row) for row in _RLIMITS),
+    )
+)  # fmt: skip
+"""The limits that are too tight for the target."""

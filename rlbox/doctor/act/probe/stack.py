@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rlbox.doctor.act.programs import Program, Ran
+from rlbox.doctor.act.probe.programs import Program, Ran
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.stack import LinkFacts, ProgramFacts, read_steps
+from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, read_steps
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
 _JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
 _NOT_FOR_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
@@ -39,6 +39,11 @@ class StackProbe:
         self._environ = {**cache, **environ, "PYTHONUNBUFFERED": "1"}
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a folder in which its programs can write."""
+        return bool(self._folder)
 
     def torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
         """Return what torch does; `extensions` are asked for once it is on its way.

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
-from rlbox.doctor.disks import PlaceFacts
+from rlbox.doctor.judge.disks import PlaceFacts
 
 _PROBE_BYTES = 256 << 10
 _SLOW_S = 4.0
