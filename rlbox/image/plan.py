@@ -147,8 +147,8 @@ def _forms(
     target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
 ) -> dict[str, str]:
     """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
-    from rlbox.image.compose import committed_compose
-    from rlbox.image.onstart import committed_onstart
+    from rlbox.image.forms.compose import committed_compose
+    from rlbox.image.forms.onstart import committed_onstart
 
     found = {f"images/{target.name}/Dockerfile": dockerfile}
     found |= committed_compose(target, container, templates, bytecode)

@@ -15,7 +15,7 @@ from rlbox.doctor.act.probe.programs import Program, Ran
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, read_steps
 
-PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 _JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
 _NOT_FOR_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
