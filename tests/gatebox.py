@@ -29,7 +29,7 @@ from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
-from rlbox.gate.gate import Gate
+from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
@@ -83,7 +83,7 @@ def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
 def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan | None = None) -> Verdict:
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
-    gate = Gate(stage, KNOWN)
+    gate = GateJudge(stage, KNOWN)
     for rule in gate.facts.before():
         gate.hold(rule)
     _write_files(case, run)
@@ -99,7 +99,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     return _verdict(gate)
 
 
-def _feed(case: dict[str, Any], run: Path, gate: Gate, cut: Cut) -> None:
+def _feed(case: dict[str, Any], run: Path, gate: GateJudge, cut: Cut) -> None:
     for row in case.get("timed", []):
         gate.pass_time(row["at_s"])
         gate.feed(row["log"], row["text"].encode())
@@ -115,7 +115,7 @@ def _feed(case: dict[str, Any], run: Path, gate: Gate, cut: Cut) -> None:
     gate.pass_time(case.get("took_s", 0.0))
 
 
-def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: Gate) -> None:
+def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateJudge) -> None:
     code = case.get("exit", 0)
     if stage.ray:
         ray = case["ray"]
@@ -138,7 +138,7 @@ def _write_files(case: dict[str, Any], run: Path) -> None:
         path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
 
 
-def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate) -> None:
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateJudge) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     since_ns = time.time_ns() + 10**12 if any(f.get("old") for f in case.get("files", {}).values()) else 1
     for file, rule in zip(stage.files, gate.facts.files, strict=True):
@@ -173,7 +173,7 @@ class _Writer:
             self._thread.join()
 
 
-def _verdict(gate: Gate) -> Verdict:
+def _verdict(gate: GateJudge) -> Verdict:
     states = gate.states()
     for broken in gate.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
@@ -192,7 +192,7 @@ def _verdict(gate: Gate) -> Verdict:
 
 def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[object, ...]:
     """Return all that a gate tells after the logs of a case, cut in some way."""
-    gate = Gate(stage, KNOWN)
+    gate = GateJudge(stage, KNOWN)
     _feed(case, run, gate, cut)
     gate.begin_stop()
     gate.end()

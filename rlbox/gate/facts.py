@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlbox.gate.rules import Rule, exit_text, probe_text
+from rlbox.gate.rules import GateRule, exit_text, probe_text
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.plan import StagePlan
 
@@ -17,21 +17,21 @@ class FactRules:
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
     """
 
-    needs: tuple[Rule, ...]
-    ports: Mapping[tuple[str, str], Rule]
-    services: Mapping[str, Rule]
-    exit: Rule
-    ray: Rule | None
-    probes: tuple[Rule, ...]
-    files: tuple[Rule, ...]
-    silence: Rule
-    total: Rule
+    needs: tuple[GateRule, ...]
+    ports: Mapping[tuple[str, str], GateRule]
+    services: Mapping[str, GateRule]
+    exit: GateRule
+    ray: GateRule | None
+    probes: tuple[GateRule, ...]
+    files: tuple[GateRule, ...]
+    silence: GateRule
+    total: GateRule
 
-    def before(self) -> list[Rule]:
+    def before(self) -> list[GateRule]:
         """Return those that are decided before the command of the stage is started, in that order."""
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
-    def after(self) -> list[Rule]:
+    def after(self) -> list[GateRule]:
         """Return those that are decided by the command and at its end."""
         return [self.exit, *([self.ray] if self.ray else []), *self.probes, *self.files, self.silence, self.total]
 
@@ -39,19 +39,19 @@ class FactRules:
 def fact_rules(stage: StagePlan) -> FactRules:
     """Return the rules of a stage, all of them waiting."""
     return FactRules(
-        needs=tuple(Rule("need", need.path) for need in stage.needs),
+        needs=tuple(GateRule("need", need.path) for need in stage.needs),
         ports={
-            (service.name, name): Rule("port", f"{name} {number}")
+            (service.name, name): GateRule("port", f"{name} {number}")
             for service in stage.services
             for name, number in service.ports.items()
         },
-        services={service.name: Rule("service", service.name) for service in stage.services},
-        exit=Rule("exit", exit_text(stage)),
-        ray=Rule("ray", "job SUCCEEDED") if stage.ray else None,
-        probes=tuple(Rule("probe", probe_text(probe)) for probe in stage.probes),
-        files=tuple(Rule("file", _file_text(file)) for file in stage.files),
-        silence=Rule("silence", f"at most {stage.silence_s:g} s"),
-        total=Rule("total", f"at most {stage.total_s:g} s"),
+        services={service.name: GateRule("service", service.name) for service in stage.services},
+        exit=GateRule("exit", exit_text(stage)),
+        ray=GateRule("ray", "job SUCCEEDED") if stage.ray else None,
+        probes=tuple(GateRule("probe", probe_text(probe)) for probe in stage.probes),
+        files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
+        silence=GateRule("silence", f"at most {stage.silence_s:g} s"),
+        total=GateRule("total", f"at most {stage.total_s:g} s"),
     )
 
 

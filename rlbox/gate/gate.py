@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rlbox.gate.facts import fact_rules
 from rlbox.gate.lines import BenignRules, Board, LineRule
-from rlbox.gate.metric import Metric
-from rlbox.gate.rules import AT_END, Breach, Broken, Rule, RuleState, metric_text
+from rlbox.gate.metric import MetricJudge
+from rlbox.gate.rules import AT_END, Breach, Broken, GateRule, RuleState, metric_text
 from rlbox.gate.search import LogSearch, Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
@@ -16,7 +16,7 @@ from rlbox.logs.lines import Line, LineCutter, block_of
 from rlbox.logs.patterns import compile_pattern
 
 
-class Gate:
+class GateJudge:
     """The rules of one stage and their states.
 
     `facts` are the rules that the caller decides (`hold`, `refuse`); lines and numbers decide all others. `revision`
@@ -102,11 +102,11 @@ class Gate:
         """Return the last line of a log that is not blank, or an empty text."""
         return self._logs[log].last[:500]
 
-    def hold(self, rule: Rule, seen: str = "") -> None:
+    def hold(self, rule: GateRule, seen: str = "") -> None:
         """Record that one of the `facts` is as the rule wants it."""
         self._board.revision += rule.decide("held", seen)
 
-    def refuse(self, rule: Rule, seen: str) -> None:
+    def refuse(self, rule: GateRule, seen: str) -> None:
         """Record that one of the `facts` breaks its rule."""
         self._board.revision += rule.decide("broken", seen)
 
@@ -129,7 +129,7 @@ class Gate:
         """Return all rules in the order in which a stage meets them."""
         return tuple(rule.as_state() for rule in self._all())
 
-    def _all(self) -> list[Rule]:
+    def _all(self) -> list[GateRule]:
         return [*self.facts.before(), *self._lines, *self._benign.rules(), *self._metrics, *self.facts.after()]
 
     def _watchers(self, log: str) -> Iterator[Watcher]:
@@ -142,14 +142,14 @@ class Gate:
         yield from self._benign.watchers(log)
 
 
-class _MetricRule(Rule):
+class _MetricRule(GateRule):
     """A metric rule among the others."""
 
     def __init__(self, plan: MetricPlan, board: Board) -> None:
         super().__init__("metric", metric_text(plan))
         self.plan = plan
         self._board = board
-        self._metric = Metric(plan)
+        self._metric = MetricJudge(plan)
 
     def met(self, line: Line, way: str) -> None:
         """Take a line of the log that fits."""

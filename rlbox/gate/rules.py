@@ -65,7 +65,7 @@ class Breach:
 
 
 @dataclass
-class Rule:
+class GateRule:
     """A rule and where it stands."""
 
     kind: RuleKind

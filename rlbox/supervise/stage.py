@@ -20,7 +20,7 @@ from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RUN_MARK, STAGE_MARK, Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
-from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log
+from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_services import StageServices, end_kept
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
@@ -131,13 +131,13 @@ class _StageRun:
             self._watch.check_silence()
         self._end_main(code)
 
-    def _start_main(self) -> Child | RayJob:
+    def _start_main(self) -> Child | RunningRayJob:
         stage = self._stage
         environment = {**self._bench.plan.env, **stage.env}
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", RUN_MARK: self._bench.plan.run_id, STAGE_MARK: stage.name}
             self._watch.pump.follow(STAGE_LOG, driver_log(stage.ray), self._folder / STAGE_LOG_FILE)
-            return RayJob(stage.ray, stage.argv, {**environment, **marks})
+            return RunningRayJob(stage.ray, stage.argv, {**environment, **marks})
         command = Command(argv=stage.argv, env=environment, cwd=str(self._folder))
         with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             child = self._bench.processes.start(command, output, stage=stage.name, part=MAIN)
@@ -163,7 +163,7 @@ class _StageRun:
 
     def _ended(self, code: int) -> str:
         job = self._watch.main
-        if isinstance(job, RayJob) and job.facts.exit_code is None:
+        if isinstance(job, RunningRayJob) and job.facts.exit_code is None:
             return f"{job.facts.status}, Ray tells no code"
         return ended(code)
 
@@ -177,7 +177,7 @@ class _StageRun:
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.facts.ray
-        if not isinstance(job, RayJob) or not ray or not rule:
+        if not isinstance(job, RunningRayJob) or not ray or not rule:
             return None
         facts = job.facts
         succeeded = facts.status == SUCCEEDED
@@ -193,7 +193,7 @@ class _StageRun:
         for service in self._watch.services:
             service.close()
         if not self._bench.interrupt.name:
-            if isinstance(main, RayJob):
+            if isinstance(main, RunningRayJob):
                 main.stop()
             elif main:
                 processes.stop(main)

@@ -10,7 +10,7 @@ from rlbox.causes.fatal_lines import FATAL_LINE
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
 from rlbox.gate.act.metric_files import MetricFiles
 from rlbox.gate.causes import broken_rule, forbidden_line
-from rlbox.gate.gate import Gate
+from rlbox.gate.gate import GateJudge
 from rlbox.hang.act.watch import HangWatch
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
@@ -21,7 +21,7 @@ from rlbox.logs.lines import Texts
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
-from rlbox.supervise.ray_jobs import RayJob
+from rlbox.supervise.ray_jobs import RunningRayJob
 from rlbox.supervise.services import RunningService
 
 _LOOK_S = 0.05
@@ -40,9 +40,9 @@ class StageWatch:
     """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
 
     def __init__(self, bench: Bench, stage: StagePlan) -> None:
-        self.gate = Gate(stage, bench.plan.benign)
+        self.gate = GateJudge(stage, bench.plan.benign)
         self.services: list[RunningService] = []
-        self.main: Child | RayJob | None = None
+        self.main: Child | RunningRayJob | None = None
         self.pump = LogPump(bench.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangWatch(bench.watched(stage))

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.causes.cause import Cause
 from rlbox.evidence.act.failure import StageFailure
-from rlbox.evidence.act.gather import Gathered, NotHere, Part
+from rlbox.evidence.act.gather import EvidencePart, Gathered, NotHere
 from rlbox.evidence.act.parts import (
     disk_text,
     gpu_text,
@@ -49,26 +49,26 @@ WHAT = {
 """File, or folder of files, to what it is."""
 
 
-def parts_of(failure: StageFailure) -> tuple[Part, ...]:
+def parts_of(failure: StageFailure) -> tuple[EvidencePart, ...]:
     """Return the parts that are gathered once the stage is stopped, what matters most first."""
     plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
     folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
     parts = [
-        Part(name="environment.txt", collect=lambda: _environment(failure)),
-        Part(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
-        Part(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
-        Part(name="packages.txt", collect=lambda: package_text(plan.paths.python)),
-        Part(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
-        Part(name="gpu.txt", collect=gpu_text),
-        Part(name="kernel.txt", collect=lambda: kernel_text(failure.started_at)),
-        Part(name="disks.txt", collect=lambda: disk_text(folders)),
-        Part(name="limits.json", collect=limit_text),
-        Part(name="system.json", collect=system_text),
-        Part(name="processes.txt", collect=process_text),
+        EvidencePart(name="environment.txt", collect=lambda: _environment(failure)),
+        EvidencePart(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
+        EvidencePart(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
+        EvidencePart(name="packages.txt", collect=lambda: package_text(plan.paths.python)),
+        EvidencePart(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
+        EvidencePart(name="gpu.txt", collect=gpu_text),
+        EvidencePart(name="kernel.txt", collect=lambda: kernel_text(failure.started_at)),
+        EvidencePart(name="disks.txt", collect=lambda: disk_text(folders)),
+        EvidencePart(name="limits.json", collect=limit_text),
+        EvidencePart(name="system.json", collect=system_text),
+        EvidencePart(name="processes.txt", collect=process_text),
     ]
     if ray := stage.ray:
-        parts.append(Part(name="ray/status.json", collect=lambda: _ray(failure)))
-        parts.append(Part(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
+        parts.append(EvidencePart(name="ray/status.json", collect=lambda: _ray(failure)))
+        parts.append(EvidencePart(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
     return tuple(parts)
 
 

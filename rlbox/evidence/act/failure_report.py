@@ -54,7 +54,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class FailureReport:
     """What a failed stage's `REPORT.json` holds; `next_step` is empty when nobody knows one.
 
     `fatals` and `story` are ordered by time, the earliest first. `looked_at` says what the answer rests on, `machine`
@@ -89,11 +89,11 @@ class Report:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> Report:
+def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
     stage, plan, state = failure.stage, failure.plan, failure.state
     title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.id == cause.known), "")
-    return Report(
+    return FailureReport(
         run_id=plan.run_id,
         job=plan.job,
         target=plan.target,
@@ -122,7 +122,7 @@ def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal],
     )
 
 
-def load_report(stage_folder: Path) -> Report | None:
+def load_report(stage_folder: Path) -> FailureReport | None:
     """Return the report in the `evidence/` of a stage's directory; None when there is none, or it is torn."""
     try:
         return _adapter().validate_json((stage_folder / EVIDENCE_FOLDER / REPORT_JSON).read_bytes())
@@ -131,8 +131,8 @@ def load_report(stage_folder: Path) -> Report | None:
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[Report]:
-    return TypeAdapter(Report)
+def _adapter() -> TypeAdapter[FailureReport]:
+    return TypeAdapter(FailureReport)
 
 
 def _row(fatal: LogFatal, masks: Masks) -> FatalRow:
