@@ -20,7 +20,7 @@ from rlbox.plan.bootstrap import deb_file
 from rlbox.plan.build import LINKED_COPIES, dockerfile_for
 from rlbox.plan.fetch import size_text
 from rlbox.plan.image import ImagePlan, part_files
-from rlbox.plan.layers import plan_layers
+from rlbox.plan.layers import layer_folder, plan_layers
 from rlbox.plan.sources import SiteFacts
 from rlbox.report.fetch_view import fetch_view
 from rlbox.spec.artifact import Artifact, artifacts
@@ -133,24 +133,24 @@ def _is_uv(file: Artifact) -> bool:
 def _wheels(
     app: App, plan: ImagePlan, lock: Lock, store: Store, site: SiteFacts, *, everything: bool
 ) -> Mapping[str, Path]:
-    """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
+    """Return the Python packages that the context carries: path below `wheels/` to the file."""
     layers = plan_layers(load_target(app.project, plan.target).target, lock)
     rows = [("runtime", package) for package in lock.runtime.packages]
     rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-    rows += [(layer.name, package) for layer in layers for package in layer.packages]
+    rows += [(layer_folder(layer.name), package) for layer in layers for package in layer.packages]
     found: dict[str, Path] = {}
-    for layer, package in rows:
-        path = store.path(package.sha256) if everything or _carried(layer, package) else _local_wheel(package, site)
+    for folder, package in rows:
+        path = store.path(package.sha256) if everything or _carried(folder, package) else _local_wheel(package, site)
         if path:
-            found[f"{layer}/{package.file}"] = path
+            found[f"{folder}/{package.file}"] = path
             if everything and not package.is_wheel:
-                found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
+                found |= {f"{folder}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
     return found
 
 
-def _carried(layer: str, package: Package) -> bool:
+def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
-    return layer == "uv" or "://" in package.source
+    return folder == "uv" or "://" in package.source
 
 
 def _local_wheel(package: Package, site: SiteFacts) -> Path | None:

@@ -100,13 +100,13 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
     text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
     plan = image_plan(layers=("torch.torch", "torch"))
     parts = {"git/verl.tar": tree}
-    assert carried_entries(plan, os_, {"torch/t.whl": wheel}, parts, complete=False) == {
+    assert carried_entries(plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, complete=False) == {
         "wheels/README": text,
         "wheels/uv/README": text,
         "wheels/runtime/README": text,
-        "wheels/torch.torch/README": text,
-        "wheels/torch/README": text,
-        "wheels/torch/t.whl": wheel,
+        "wheels/torch.large/torch.torch/README": text,
+        "wheels/torch/torch/README": text,
+        "wheels/torch.large/torch.torch/t.whl": wheel,
         "git/verl.tar": tree,
         "rootfs.tar": os_,
     }
@@ -114,7 +114,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
         "wheels/README",
         "wheels/uv/complete",
         "wheels/runtime/complete",
-        "wheels/tools/complete",
+        "wheels/tools/tools/complete",
     }
 
 
