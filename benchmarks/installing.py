@@ -10,7 +10,7 @@ from benchmarks.stack import Stack
 from rlbox.machine.act.uv import find_uv
 
 TOOLS = "/opt/tools"
-INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layer /usr/bin/python3 all"
+INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layers /usr/bin/python3"
 # What was installed is put aside, and removed with the container: where files were removed in the minute before, ext4
 # spends most of its time of making new ones on looking out for those (`recently_deleted`).
 ASIDE = 'mkdir -p /old && into=$(mktemp -d -p /old) && for old in {}; do [ ! -e "$old" ] || mv "$old" "$into"; done'
@@ -62,13 +62,15 @@ def _container(place: Place, stack: Stack) -> str:
     tools = place.folder / "tools"
     tools.mkdir()
     context = stack.place.cache / "rlbox/contexts" / stack.name
-    locked = [path for path in (context / "requirements").glob("*.txt") if path.stem not in ("build", "runtime", "uv")]
-    (tools / "all.txt").write_text("".join(path.read_text() for path in sorted(locked)))
+    locked = (context / "wheels").glob("*/*/requirements.txt")  # STAGE/LAYER
+    (tools / "wheels/all").mkdir(parents=True)
+    (tools / "wheels/all/requirements.txt").write_text("".join(path.read_text() for path in sorted(locked)))
     (tools / "pip.txt").write_text(f"-i {stack.mirror.url}\n" + "\n".join(stack.pins()) + "\n")
     (tools / "install.sh").write_text((context / "scripts/install.sh").read_text())
-    (tools / "sources.env").write_text(f"UV_DEFAULT_INDEX={stack.mirror.url}\n")
+    (tools / "sources").write_text(f"UV_DEFAULT_INDEX={stack.mirror.url}\n")
     mounts = [f"--volume={tools}:{TOOLS}", f"--volume={find_uv()}:{TOOLS}/uv:ro"]
-    mounts.append(f"--volume={tools}/sources.env:/run/rlbox/sources.env:ro")
+    mounts.append(f"--volume={tools}/sources:/run/secrets/sources:ro")
+    mounts.append(f"--volume={tools}/wheels:/run/rlbox/wheels:ro")
     env = ["--env=PIP_NO_CACHE_DIR=1", "--env=PIP_TRUSTED_HOST=127.0.0.1", "--env=PIP_DISABLE_PIP_VERSION_CHECK=1"]
     words = ("docker", "run", "--detach", "--init", "--network=host", *mounts, *env, stack.base_image())
     container = run((*words, "sleep", "7200")).strip()

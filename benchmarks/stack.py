@@ -29,6 +29,7 @@ kind = "python"
 protocol = "index"
 url = "{url}"
 """
+LAYERS = "BENCH={} STAGE={{{{ stage.name }}}} sh /opt/tools/install.sh layers"
 
 
 class Flake(Unusable):
@@ -136,7 +137,7 @@ class Stack:
     def must_have_run(self, group: str) -> None:
         """Make sure that rlbox's last build installed packages of the group, and did not find them in a cache."""
         log = max((self.place.cache / "rlbox/logs").glob(f"build-{self.name}-*.log")).read_text()
-        steps = re.findall(rf"^#(\d+) .*install\.sh layer \S+ {group}-{self.mark}\S*$", log, re.MULTILINE)
+        steps = re.findall(rf"^#(\d+) \[{group}-{self.mark}\S* .*install\.sh layers", log, re.MULTILINE)
         if all(f"#{step} CACHED" in log for step in steps):
             raise Unusable(f"no package of the group {group} was installed:\n{log[-1000:]}")
 
@@ -158,7 +159,10 @@ class Stack:
         return f'sources = "bench"\n{stack_text({**self.now, **wish.versions}, f"-{self.mark}")}\n[env]\n{env}'
 
     def _write_project(self) -> None:
-        """Write the profile of the mirror, and templates whose steps and cache mounts carry a mark of their own."""
+        """Write the profile of the mirror, and templates whose steps and cache mounts carry a mark of their own.
+
+        BuildKit's records tell steps apart by their commands, so those of the stack's stages get a word of each stage.
+        """
         project = self.place.project
         (project / "sources").mkdir()
         (project / "sources/bench.toml").write_text(PROFILE.format(url=self.mirror.url))
@@ -167,6 +171,7 @@ class Stack:
             for template in folder.glob("*.j2"):
                 text = template.read_text().replace("id=rlbox-uv", f"id=rlbox-{self.mark}")
                 text = text.replace("sh /opt/tools/install.sh", f"BENCH={self.mark} sh /opt/tools/install.sh")
+                text = text.replace(f"BENCH={self.mark} sh /opt/tools/install.sh layers", LAYERS.format(self.mark))
                 (project / "templates" / template.name).write_text(text)
 
     def _write_spec(self, wish: Wish) -> None:

@@ -92,7 +92,8 @@ class Box:
 
     def _run(self, words: list[str], patches: tuple[dict[str, Any], ...]) -> Said:
         manifest = self.folder / "manifest.json"
-        manifest.write_text(json.dumps({"schema": 1, "target": "t", "patches": patches}))
+        layers = sorted((path.name for path in (self.folder / "in").iterdir()), key=int)
+        manifest.write_text(json.dumps({"schema": 1, "target": "t", "layers": layers, "patches": patches}))
         return self._main([*words, str(manifest)])
 
     def _main(self, words: list[str]) -> Said:

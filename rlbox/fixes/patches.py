@@ -110,18 +110,27 @@ def needs_patching(rows: Iterable[PatchRow]) -> bool:
     return any(not row.skip for row in rows)
 
 
-def patch_manifest(target: str, rows: Iterable[PatchRow]) -> str:
-    """Return what templates/scripts/apply_patches.py reads, as JSON."""
+def patch_manifest(target: str, rows: Iterable[PatchRow], layers: Iterable[str] = ()) -> str:
+    """Return what templates/scripts/apply_patches.py reads, as JSON.
+
+    Parameters
+    ----------
+    layers
+        Folders of the layers that a build step finds, the lowest first.
+    """
     patches = [{key: value for key, value in asdict(row).items() if key != "diff_from" or value} for row in rows]
-    data = {"schema": 1, "target": target, "patches": patches}
+    data = {"schema": 1, "target": target, "layers": [*layers], "patches": patches}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
-    """Return one line for each patch: what a reader of the Dockerfile must know."""
-    return tuple(
-        f"{row.name}: " + (f"left out: {row.skip}" if row.skip else row.reason or f"changes {row.into}") for row in rows
-    )
+    """Return what a reader of the Dockerfile must know of each patch; those of a fix with one reason share a line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        words = f"left out: {row.skip}" if row.skip else row.reason or f"changes {row.into}"
+        names = found.setdefault((row.fix, words), [])
+        names.append(row.name.removeprefix(f"{row.fix}/") if names else row.name)
+    return tuple(f"{', '.join(names)}: {words}" for (_, words), names in found.items())
 
 
 def patch_lines(patch: FixPatch) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from rlbox.image.layers import split_group
 if TYPE_CHECKING:  # pydantic is slow to import
     from rlbox.target.lock import Lock
 
-# What the engine's history says of each `COPY --link --from=PART /out/ /`, and of the lock's copy above them.
-_OWN_LAYER, _LOCK_LAYER = "COPY /out/ / ", "COPY lock/"
+# What the engine's history says of each `COPY --link --from=STAGE /out/LAYER/ /`, and of the lock's copy above them.
+_OWN_LAYER, _LOCK_LAYER = "COPY /out/", "COPY lock/"
+_NAMED = re.compile(r"COPY /out/([^/ ]+)/ / ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +67,13 @@ def image_layers(
         own += 1
     parts = _parts(lock, own, patched) if lock else ("",) * own
     names = ("os",) * (len(below) - own) + parts + top
-    return tuple(
-        LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
-        for name, row in zip(names, rows, strict=True)
-    )
+    return tuple(_layer(name, row["Size"], str(row["CreatedBy"])) for name, row in zip(names, rows, strict=True))
+
+
+def _layer(name: str, size: int, command: str) -> LayerFacts:
+    """Return the facts of a layer; the command that made it knows its name better than its place does."""
+    named = _NAMED.match(command)
+    return LayerFacts(part=named[1] if named else name, size=size, command=command.removesuffix(" # buildkit"))
 
 
 def _top(commands: Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,18 +11,19 @@ from rlbox.amounts import size_text
 from rlbox.image.build import Step
 from rlbox.image.facts import LayerFacts
 
-# Build stages that have another name than what `rlbox show` calls their layer; the others are named alike.
+# Build stages that have another name than what `rlbox show` calls their layer; what all others lay, their copies tell.
 _STAGES = MappingProxyType(
     {
-        "rlbox.os": "os",
-        "rlbox.runtime": "runtime",
-        "rlbox.venv": "environment",
-        "rlbox.patches": "patches",
-        "rlbox.fixes": "fixes",
-        "rlbox.files": "rlbox",
-        "rlbox.other": "other",
+        "os": "rlbox.os",
+        "runtime": "rlbox.runtime",
+        "environment": "rlbox.venv",
+        "patches": "rlbox.patches",
+        "fixes": "rlbox.fixes",
+        "rlbox": "rlbox.files",
+        "other": "rlbox.other",
     }
 )
+_COPY = re.compile(r"COPY (?:--link )?--from=(\S+) (/out/\S+/ /)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +36,30 @@ class LayerTime:
 
 
 def layer_times(layers: Iterable[LayerFacts], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
-    """Return what each of `layers` took by the steps of one build; steps that ran at once each count in full."""
+    """Return what each of `layers` took by the steps of one build.
+
+    Steps that ran at once each count in full, and those of a stage for every layer that it lays.
+    """
+    steps = list(steps)
     spent = _seconds(steps)
-    return tuple(LayerTime(part=one.part or one.command, size=one.size, seconds=spent.get(one.part)) for one in layers)
+    stages = {f"COPY {copy[2]}": copy[1] for step in steps if (copy := _COPY.search(step.name))}
+    return tuple(
+        LayerTime(
+            part=one.part or one.command,
+            size=one.size,
+            seconds=spent.get(stages.get(one.command) or _STAGES.get(one.part, "")),
+        )
+        for one in layers
+    )
 
 
 def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
-    """Return the seconds of each build stage, by the name of its layer: `[torch.torch 2/2] RUN …`."""
+    """Return the seconds of each build stage: `[torch.large 2/2] RUN …`."""
     found: dict[str, float] = {}
     for step in steps:
         stage = step.name.partition(" ")[0].removeprefix("[")
         if step.name.startswith("[") and step.state == "done" and step.seconds is not None:
-            part = _STAGES.get(stage, stage)
-            found[part] = found.get(part, 0.0) + step.seconds
+            found[stage] = found.get(stage, 0.0) + step.seconds
     return found
 
 

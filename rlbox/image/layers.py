@@ -1,9 +1,13 @@
-"""Which packages share a layer of the image: a group each, and a layer of its own for every large wheel."""
+"""Which packages share a layer of the image: a group each, and a layer of its own for every large wheel.
+
+Two stages of the build lay the layers of a group: one the large wheels, one the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError
@@ -24,6 +28,17 @@ class Layer:
     name: str
     group: str
     packages: tuple[Package, ...]
+    channel: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage of the build: the layers of a group that are installed together; `large` when each is one large wheel."""
+
+    name: str
+    group: str
+    layers: tuple[Layer, ...]
+    large: bool
     channel: str = ""
 
 
@@ -53,11 +68,41 @@ def split_group(
         yield group, rest
 
 
+def plan_stages(layers: Iterable[Layer]) -> tuple[Stage, ...]:
+    """Return the build stages that lay `layers`, in their order."""
+    together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: layer_stage(layer.name))]
+    return tuple(
+        Stage(
+            name=name,
+            group=found[0].group,
+            layers=found,
+            large=name != found[0].group,
+            channel=_channel(found[0].group, (package for layer in found for package in layer.packages)),
+        )
+        for name, found in together
+    )
+
+
+def layer_stage(layer: str) -> str:
+    """Return the name of the build stage that lays a layer."""
+    group, _, wheel = layer.partition(".")
+    return f"{group}.large" if wheel else group
+
+
+def layer_folder(layer: str) -> str:
+    """Return where below `wheels/` the build context says what a layer holds."""
+    return f"{layer_stage(layer)}/{layer}"
+
+
 def _layer(name: str, group: str, packages: tuple[Package, ...]) -> Layer:
+    return Layer(name=name, group=group, packages=packages, channel=_channel(group, packages))
+
+
+def _channel(group: str, packages: Iterable[Package]) -> str:
     channels = sorted({p.source.partition("/")[2] for p in packages if p.source.startswith("torch-wheels/")})
     if len(channels) > 1:
         raise SpecError(f"stack.{group}: packages of two channels of the torch wheel index: {', '.join(channels)}")
-    return Layer(name=name, group=group, packages=packages, channel="".join(channels))
+    return "".join(channels)
 
 
 def _alone(groups: Iterable[LockedGroup], least_bytes: int, most: int) -> set[str]:

@@ -17,7 +17,10 @@ _REASONS = {
     "form": "it is rendered otherwise",
 }
 """Part to what its change means; a change of one shows in those behind it too, so that the first is the cause."""
-_FOLDERS = {"fixes": "fixes", "patches": "fixes", "Dockerfile": "form", "lock": "form", "requirements": "form"}
+_FOLDERS = {
+    **dict.fromkeys(("fixes", "programs", "patches"), "fixes"),
+    **dict.fromkeys(("Dockerfile", "lock", "wheels"), "form"),
+}
 _SHORT = 12
 
 

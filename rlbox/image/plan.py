@@ -8,17 +8,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.container import CA_NAMES
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
-from rlbox.target.torch import TORCH_WHEELS, TorchGroup, torch_groups
+from rlbox.target.torch import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import Layer
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
+if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
+    from rlbox.fixes.bake import Baked
+    from rlbox.fixes.fix import Fix
+    from rlbox.fixes.patches import PatchRow
+    from rlbox.image.layers import Stage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -32,9 +38,12 @@ SCRIPTS = (
     "files/opt/rlbox/libexec/entrypoint.sh",
     "files/opt/rlbox/libexec/init.sh",
 )
-FIXES = "fixes"
-"""Folder of the context whose files are those of the fixes, as the image has them."""
-_BASE = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
+FIXES, PROGRAMS = "fixes", "programs"
+"""Folders of the context with the files of the fixes, as the image has them; what can be executed lies apart."""
+_BASE = "Dockerfile.base"
+_BASE_HEAD = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
+REQUIREMENTS = "requirements.txt"
+"""File of a layer's folder of wheels that names what it holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +51,8 @@ class ImagePlan:
     """Everything about an image that follows from its specs alone.
 
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
-    build context to their text. `layers` are the Python layers, each with a file `requirements/<layer>.txt` in the
-    context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale. `rootfs` is the
+    build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
+    the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale. `rootfs` is the
     checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
 
@@ -104,34 +113,32 @@ def plan_image(
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.patches import patch_rows
-    from rlbox.image.layers import plan_layers
+    from rlbox.image.dockerfile import dockerfile_values
+    from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
     from rlbox.target.lock import lock_state
 
     def text(name: str, **values: Any) -> str:
         return render(templates, name, values, bytecode)
 
-    layers, versions = plan_layers(target, lock), stack_versions(target, lock)
+    stages, versions = plan_stages(plan_layers(target, lock)), stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
     container = container_defaults(target, baked)
     patching = patch_rows(baked.fixes, target, versions, patches)
-    dockerfile = text("Dockerfile.j2", **_dockerfile_values(target, lock, layers, baked, patching))
+    dockerfile = text("Dockerfile.j2", **dockerfile_values(target, lock, stages, baked, patching))
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= _patch_files(target, patching) | _fix_files(baked, target, versions, ports)
+    files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, ports)
     return ImagePlan(
         target=target.name,
         title=target.title,
         tag=image_tag(target.name),
-        rendered={
-            **_forms(target, dockerfile, container, templates, bytecode),
-            "Dockerfile.base": _BASE + text("base.j2"),
-        },
-        context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
+        rendered=_forms(target, dockerfile, container, templates, bytecode) | {_BASE: _BASE_HEAD + text("base.j2")},
+        context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
-        layers=tuple(layer.name for layer in layers),
+        layers=tuple(layer.name for stage in stages for layer in stage.layers),
         torch_groups=torch_groups(target),
         python=target.python.version,
         sources=target.sources,
@@ -155,17 +162,20 @@ def _forms(
     return found | committed_onstart(target, templates, bytecode)
 
 
-def _patch_files(target: Target, patching: tuple[PatchRow, ...]) -> dict[str, str]:
+def _patch_files(target: Target, stages: Sequence[Stage], patching: tuple[PatchRow, ...]) -> dict[str, str]:
     from rlbox.fixes.patches import MANIFEST, needs_patching, patch_manifest
+    from rlbox.image.dockerfile import layer_paths
 
-    return {MANIFEST: patch_manifest(target.name, patching)} if needs_patching(patching) else {}
+    if not needs_patching(patching):
+        return {}
+    return {MANIFEST: patch_manifest(target.name, patching, layer_paths(target, stages))}
 
 
 def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
     from rlbox.fixes.manifest import fix_manifest
     from rlbox.image.machine import machine_facts
 
-    files = {f"{FIXES}{file.path}": file.text for file in baked.files}
+    files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
         f"{FIXES}{FIXES_IN_IMAGE}": fix_manifest(baked.fixes, target, versions, machine_facts(target, ports))
     }
@@ -184,38 +194,6 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
         **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
     }
     return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
-
-
-def _dockerfile_values(
-    target: Target, lock: Lock | None, layers: Sequence[Layer], baked: Baked, patching: tuple[PatchRow, ...]
-) -> dict[str, Any]:
-    from rlbox.fixes.patches import needs_patching, patch_notes
-    from rlbox.image.machine import container_limits
-
-    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
-    return {
-        "target": target,
-        "layers": [
-            {
-                "name": layer.name,
-                "channel": layer.channel,
-                "alone": layer.name != layer.group,
-                "title": _title(target, layer),
-            }
-            for layer in layers
-        ],
-        "patched": [*(layer.name for layer in layers), *parts] if needs_patching(patching) else [],
-        "patch_notes": patch_notes(patching),
-        "further": [*parts, *(["rlbox.patches"] if needs_patching(patching) else [])],
-        "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
-        "torch_wheels": TORCH_WHEELS,
-        "ca_names": CA_NAMES,
-        "baked": baked,
-        "limits": _compact(container_limits(container_defaults(target, baked))),
-        "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
-        "lock": lock_folder(lock) if lock else "",
-        "labels": image_labels(target, lock, baked, patching),
-    }
 
 
 def part_files(lock: Lock) -> dict[str, str]:
@@ -262,12 +240,6 @@ def rootfs_checksum(lock: Lock, epoch: int) -> str:
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
 
 
-def _compact(value: Any) -> str:
-    import json
-
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
 def _checksum(value: Any) -> str:
     import hashlib
     import json
@@ -275,18 +247,13 @@ def _checksum(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _title(target: Target, layer: Layer) -> str:
-    if layer.name == layer.group:
-        roots = next(group.packages for group in target.stack if group.name == layer.group)
-        return f"{layer.group}: {', '.join(roots)}"
-    return f"{layer.group}: {', '.join(f'{package.name} {package.version}' for package in layer.packages)}"
-
-
-def _locked_files(lock: Lock, layers: Sequence[Layer]) -> dict[str, str]:
+def _locked_files(lock: Lock, stages: Sequence[Stage]) -> dict[str, str]:
+    from rlbox.image.layers import layer_folder
     from rlbox.target.lock import requirements
 
-    files = {f"requirements/{layer.name}.txt": requirements(layer.packages) for layer in layers}
-    files["requirements/runtime.txt"] = lock.runtime.requirements()
-    files["requirements/build.txt"] = lock.build.requirements()
+    layers = [layer for stage in stages for layer in stage.layers]
+    files = {f"wheels/{layer_folder(layer.name)}/{REQUIREMENTS}": requirements(layer.packages) for layer in layers}
+    files[f"wheels/runtime/{REQUIREMENTS}"] = lock.runtime.requirements()
+    files["wheels/build.txt"] = lock.build.requirements()
     files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files

@@ -1,9 +1,9 @@
 """Apply source patches by content: `apply_patches.py MANIFEST` changes this machine, or the tree below `--root`.
 
-With `--layers IN --out OUT` it reads an image's layers IN/1, IN/2, ... and writes each changed file below OUT. Every
-file ends in one of four states: applied, applied already, upstream has it, conflict; or its patch is skipped, and the
-reason said. A conflict ends it with 1, and nothing is written. The record names every file with its checksums and what
-stood there, so that `--reverse` restores the bytes. The manifest is what rlbox/plan/patches.py writes.
+With `--layers IN --out OUT` it reads an image's layers, folders of IN that the manifest names, and writes each changed
+file below OUT. Every file ends in one of four states: applied, applied already, upstream has it, conflict; or its patch
+is skipped, and the reason said. A conflict ends it with 1, and nothing is written. The record names every file with its
+checksums and what stood there: `--reverse` restores the bytes. The manifest is what rlbox/plan/patches.py writes.
 """
 
 from __future__ import annotations
@@ -333,12 +333,10 @@ def reverse_all(tree: Tree, only: list[str]) -> list[tuple[str, dict[str, Any]]]
 def main(words: list[str]) -> int:
     """Apply, or take back; 1 when a patch does not fit, after naming all that do not."""
     asked = parsed(words)
-    layers = sorted(asked.layers.iterdir(), key=lambda layer: -int(layer.name)) if asked.layers else []
+    manifest = {} if asked.reverse else json.loads(asked.manifest.read_text("utf-8"))
+    layers = [asked.layers / name for name in reversed(manifest["layers"])] if asked.layers else []
     tree = Tree([asked.out or asked.root, *layers], asked.out or asked.root)
-    if asked.reverse:
-        said = reverse_all(tree, asked.only)
-    else:
-        said = apply_all(tree, json.loads(asked.manifest.read_text("utf-8")))
+    said = reverse_all(tree, asked.only) if asked.reverse else apply_all(tree, manifest)
     wrong = [f"{name}: {entry['path']}: {entry['why']}" for name, entry in said if entry["state"] == "conflict"]
     if not wrong and not asked.check:
         try:
@@ -360,7 +358,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("manifest", nargs="?", type=Path)
     parser.add_argument("--root", type=Path, default=Path("/"), help="the tree to change")
-    parser.add_argument("--layers", type=Path, help="folder of an image's layers, 1 and up")
+    parser.add_argument("--layers", type=Path, help="folder of an image's layers, which the manifest names")
     parser.add_argument("--out", type=Path, help="folder that gets the changed files")
     parser.add_argument("--check", action="store_true", help="say what would be done")
     parser.add_argument("--reverse", action="store_true", help="take back what the record has")

@@ -1,46 +1,53 @@
 #!/bin/sh
-# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON [OPTION] | layer PYTHON NAME | settle`.
+# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON [OPTION] | layers PYTHON | settle`.
 # What is to be a layer of the image ends up below /out, every time stamp SOURCE_DATE_EPOCH.
 # Settings of the building machine (mirror, CA bundle) come as secrets, so that no layer and no history holds them.
 set -eu
 umask 022
 
 tools=/opt/tools wheels=/run/rlbox/wheels uv=/opt/tools/uv
-if [ -s /run/rlbox/sources.env ]; then
+if [ -s /run/secrets/sources ]; then
     set -a
-    . /run/rlbox/sources.env
+    . /run/secrets/sources
     set +a
 fi
-if [ -s /run/rlbox/ca.crt ]; then
-    export SSL_CERT_FILE=/run/rlbox/ca.crt
+if [ -s /run/secrets/ca ]; then
+    export SSL_CERT_FILE=/run/secrets/ca
 fi
 unset PIP_CONSTRAINT UV_CONSTRAINT VIRTUAL_ENV # of a base image that rlbox made
 export UV_LINK_MODE=copy # uv's cache is a mount; without one it unpacks beside the environment, and takes that away
 [ -z "${UV_NO_CACHE:-}" ] || UV_LINK_MODE=hardlink
 export UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never PYTHONDONTWRITEBYTECODE=1
 
-# Wheels that the building machine holds lie in $wheels; the file `complete` says that nothing else is needed.
-offline() { [ -e "$wheels/complete" ]; }
-
-install_locked() { # PYTHON FILE [OPTION...]
-    python=$1 file=$2
+# In FOLDER lie the wheels that the building machine holds; the file `complete` says that nothing else is needed.
+install_locked() { # PYTHON FOLDER [OPTION...]: what FOLDER/requirements.txt names
+    python=$1 folder=$2
     shift 2
-    if offline; then
+    if [ -e "$folder/complete" ]; then
         unset UV_DEFAULT_INDEX UV_INDEX UV_FIND_LINKS
         set -- "$@" --offline --no-index
-    elif [ -n "${TORCH_WHEELS:-}" ] && [ -z "${UV_INDEX:-}${UV_FIND_LINKS:-}" ] && ! has_wheels; then
+    elif from_torch_wheels && [ -z "${UV_INDEX:-}${UV_FIND_LINKS:-}" ] && ! has_wheels; then
         export UV_INDEX="$TORCH_WHEELS" UV_INDEX_STRATEGY=unsafe-best-match
     fi
     if [ -s "$tools/build.txt" ]; then
         set -- "$@" --build-constraint "$tools/build.txt"
     fi
     if has_wheels; then
-        set -- "$@" --find-links "$wheels"
+        set -- "$@" --find-links "$folder"
     fi
-    "$uv" pip install --python "$python" --no-deps --require-hashes "$@" -r "$file"
+    "$uv" pip install --python "$python" --no-deps --require-hashes "$@" -r "$folder/requirements.txt"
 }
 
-has_wheels() { [ -n "$(find "$wheels" -name '*.whl' -o -name '*.tar.gz' -o -name '*.zip' 2>/dev/null | head -n 1)" ]; }
+has_wheels() { [ -n "$(find "$folder" -name '*.whl' -o -name '*.tar.gz' -o -name '*.zip' | head -n 1)" ]; }
+
+# A version such as 2.9.0+cu128 is in that channel of the torch wheel index alone.
+from_torch_wheels() { [ -n "${TORCH_WHEELS:-}" ] && grep -qF "+${TORCH_WHEELS##*/} " "$folder/requirements.txt"; }
+
+layer() { # FOLDER: into /out/NAME, at once with other layers; scripts start /opt/venv/bin/python, which is a layer below
+    out=/out/${1##*/}
+    find /opt/venv -type d -exec mkdir -p "$out{}" \;
+    install_locked /opt/venv/bin/python "$1" --prefix "$out/opt/venv"
+}
 
 settle() { # take out what tells where a file came from, and give everything below /out its time stamp
     find /out -path '*.dist-info/uv_cache.json' | while read -r told; do
@@ -76,7 +83,7 @@ uv)
     ;;
 runtime)
     "$uv" venv --quiet --python python3 /opt/rlbox
-    install_locked /opt/rlbox/bin/python "$tools/runtime.txt" --compile-bytecode
+    install_locked /opt/rlbox/bin/python "$wheels" --compile-bytecode
     echo /opt/rlbox/lib >"$(/opt/rlbox/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rlbox.pth"
     printf '#!/bin/sh\nexec /opt/rlbox/bin/python -m rlbox "$@"\n' >/opt/rlbox/bin/rlbox
     chmod 755 /opt/rlbox/bin/rlbox
@@ -90,21 +97,26 @@ venv)
     mv /opt/venv /out/opt/venv
     settle
     ;;
-layer)
-    # The environment itself is a layer of its own: what it is made of is taken out again.
+layers)
+    # One for each folder of $wheels.
     "$uv" venv --quiet --python "$2" /opt/venv
-    find /opt/venv ! -type d >/tmp/environment
-    install_locked /opt/venv/bin/python "$tools/$3.txt"
-    xargs rm -f </tmp/environment
-    mkdir -p /out/opt
-    mv /opt/venv /out/opt/venv
+    jobs='' failed=0
+    for folder in "$wheels"/*/; do
+        layer "${folder%/}" &
+        jobs="$jobs $!"
+    done
+    for job in $jobs; do
+        wait "$job" || failed=$?
+    done
+    rm -r /opt/venv
+    [ "$failed" = 0 ]
     settle
     ;;
 settle)
     settle
     ;;
 *)
-    echo "install.sh: base, uv, runtime, venv PYTHON [OPTION], layer PYTHON NAME, or settle" >&2
+    echo "install.sh: base, uv, runtime, venv PYTHON [OPTION], layers PYTHON, or settle" >&2
     exit 2
     ;;
 esac

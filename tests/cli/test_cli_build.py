@@ -222,9 +222,11 @@ def test_uv_is_carried_by_every_build(
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     assert rlbox("build", "mine").code == 0
     wheels = cache_folder("contexts", "mine") / "wheels"
-    assert sorted(path.relative_to(wheels).as_posix() for path in wheels.glob("*/*")) == [
+    assert sorted(path.relative_to(wheels).as_posix() for path in wheels.glob("*/**/*") if path.is_file()) == [
         "runtime/README",
-        "tools/README",
+        "runtime/requirements.txt",
+        "tools/tools/README",
+        "tools/tools/requirements.txt",
         "uv/README",
         f"uv/{UV.file}",
     ]
@@ -262,20 +264,22 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     words = noted.read_text().splitlines()
     assert "--network=none" in words
     context = Path(words[-1])
-    wheels = {path.relative_to(context).as_posix() for path in context.glob("wheels/*/*")}
+    wheels = {path.relative_to(context).as_posix() for path in context.glob("wheels/*/**/*") if path.is_file()}
     assert wheels == {
+        "wheels/runtime/requirements.txt",
+        "wheels/tools/tools/requirements.txt",
         "wheels/uv/complete",
         "wheels/uv/uv-1-py3-none-any.whl",
         "wheels/runtime/complete",
         "wheels/runtime/uv-1-py3-none-any.whl",
-        "wheels/tools/complete",
-        "wheels/tools/six-1-py3-none-any.whl",
-        "wheels/tools/old-1.tar.gz",
-        "wheels/tools/wheel-1-py3-none-any.whl",
+        "wheels/tools/tools/complete",
+        "wheels/tools/tools/six-1-py3-none-any.whl",
+        "wheels/tools/tools/old-1.tar.gz",
+        "wheels/tools/tools/wheel-1-py3-none-any.whl",
     }
     assert (context / "rootfs.tar").read_bytes() == b"tar"
     store = Store(store_folder(None))
-    assert (context / "wheels/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
+    assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
     assert f"--label=rlbox.build={build_digest(context_entries(plan), plan)}" in words
 
 

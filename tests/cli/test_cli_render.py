@@ -74,8 +74,8 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
 -FROM os AS rlbox.tools
 +FROM rlbox.os AS rlbox.tools
  ARG SOURCE_DATE_EPOCH
- COPY scripts/install.sh /opt/tools/
- RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \\
+ COPY scripts/install.sh wheels/build.txt /opt/tools/
+ RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
   next:  rlbox render
 """,  # noqa: E501 - these are lines of a template
     )
@@ -140,7 +140,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     context = folder.path / "c"
     there = {path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()}
     lib = "files/opt/rlbox/lib/rlbox"
-    layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools")}
+    layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools/tools")}
     carried = {"rootfs.tar", "wheels/README", f"wheels/uv/{UV.file}"}
     assert {*plan.context, *layers, *carried, f"{lib}/errors.py", f"{lib}/hang/phases.toml"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"

@@ -33,7 +33,7 @@ def test_an_env_change_reruns_no_install_step(tiny: Box) -> None:
     spec.write_text(TINY + '[env]\nGREETING = "a \\"quoted\\" $HOME"\n')
     result = tiny("build", "tiny", "--json")
     assert result.data["state"] == "built", result.err
-    installs = [line for line in Path(result.data["log"]).read_text().splitlines() if "install.sh layer" in line]
+    installs = [line for line in Path(result.data["log"]).read_text().splitlines() if "install.sh layers" in line]
     assert installs
     shown = tiny("shell", "tiny", "--", "python3", "-c", "import os; print(os.environ['GREETING'])")
     assert shown.out == 'a "quoted" $HOME\n'
@@ -86,7 +86,7 @@ def test_a_failing_step_is_named_with_its_last_lines(tiny: Box) -> None:
     result = tiny("build", "tiny")
     assert result.code == 1
     assert "build step failed" in result.err
-    assert "install.sh layer /usr/bin/python3 tools" in result.err
+    assert "[tools 1/1] RUN sh /opt/tools/install.sh layers /usr/bin/python3" in result.err
     assert "ash mismatch" in result.err
     assert "next:  whole log: " in result.err
     assert "Traceback" not in result.err

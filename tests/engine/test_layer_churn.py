@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 NAME = "layers"
 OCI = "application/vnd.oci.image.manifest.v1+json"
 FIXES, OWN, LOCK = "rlbox.fixes", "rlbox.files", "the lock"
+COPY = r"^COPY --link --from=(\S+) /out/(?:(\S+)/)? /$"
 MIB = 1 << 20
 SPEC = """
 title = "layers"
@@ -49,7 +50,7 @@ WHEELS = {"bottom": 1000, "large": 2 * MIB, "leaf": 1000, "upper": 1000}
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """The target with its index and a registry; `first` are the layers of the image as `SPEC` says, by stage."""
+    """The target with its index and a registry; `first` are the layers of the image as `SPEC` says."""
 
     box: Box
     index: Index
@@ -57,31 +58,31 @@ class Layers:
     first: Mapping[str, str]
 
     def changed(self, old: str = "", new: str = "", *, checkout: Path = CHECKOUT) -> set[str]:
-        """Replace a text of the spec, lock and build; return the stages whose layers differ from the first ones."""
+        """Replace a text of the spec, lock and build; return the layers that differ from the first ones."""
         assert not old or SPEC.count(old) == 1
         now = self.built(SPEC.replace(old, new) if old else SPEC, checkout)
         assert set(now) == set(self.first)
-        return {stage for stage, digest in now.items() if digest != self.first[stage]}
+        return {layer for layer, digest in now.items() if digest != self.first[layer]}
 
     def built(self, spec: str, checkout: Path = CHECKOUT) -> dict[str, str]:
-        """Return the digest of every layer of the image of `spec` as a registry has it, by build stage."""
+        """Return the digest of every layer of the image of `spec` as a registry has it, by what it holds."""
         (self.box.project / f"images/{NAME}/target.toml").write_text(spec)
         for verb in ("lock", "build"):
             self.index.forget()
             result = self.box(verb, NAME, PYTHONPATH=str(checkout))
             assert result.code == 0, result.err
-        return dict(zip(self._stages(), self._digests(), strict=True))
+        return dict(zip(self._layers(), self._digests(), strict=True))
 
     def labels(self) -> dict[str, str]:
         """The labels of the image that was built last."""
         return json.loads(docker("image", "inspect", f"rlbox/{NAME}:latest"))[0]["Config"]["Labels"]
 
-    def _stages(self) -> list[str]:
+    def _layers(self) -> list[str]:
         folder = self.box.project / "context"
         assert self.box("render", NAME, "--context", str(folder)).code == 0
         return [
             "rlbox.os",
-            *re.findall(r"^COPY --link --from=(\S+) /out/ /$", (folder / "Dockerfile").read_text(), re.M),
+            *(layer or stage for stage, layer in re.findall(COPY, (folder / "Dockerfile").read_text(), re.M)),
             LOCK,
         ]
 

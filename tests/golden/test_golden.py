@@ -11,11 +11,13 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.image.act.plans import image_plan
+from rlbox.image.layers import layer_folder, layer_stage
 from rlbox.image.plan import ImagePlan, part_files
 from rlbox.spec.project import Project
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
 
 SHIPPED = Project(folder=CHECKOUT)
+LINES = 200  # of a Dockerfile that is read to its end
 DIGEST = "0123456789abcdef" * 4
 MINE = """
 include = "local"
@@ -209,6 +211,11 @@ def test_no_registry_and_no_secret_in_what_images_are_made_from() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
+def test_a_reader_reaches_the_end(name: str) -> None:
+    assert len((CHECKOUT / f"images/{name}/Dockerfile").read_text("utf-8").splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("name", SHIPPED.targets())
 def test_no_frontend_is_fetched_and_no_port_is_taken(name: str) -> None:
     """A `# syntax` line asks Docker Hub before anything else; on rented machines each EXPOSE uses up a port."""
     text = (CHECKOUT / f"images/{name}/Dockerfile").read_text("utf-8")
@@ -227,9 +234,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
     image = plan(project, name)
     carried = part_files(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
     there = {*image.context, "rootfs.tar", *carried.values()}
-    there |= {
-        path for layer in ("uv", "runtime", *image.layers) for path in (f"wheels/{layer}", f"requirements/{layer}.txt")
-    }
+    there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(layer_stage, image.layers))}
     there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {
         "files/",
         "other/",
@@ -237,13 +242,14 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
         "scripts",
         "debs",
     }
+    there |= {"programs/"} & {f"{path.partition('/')[0]}/" for path in image.context}
     dockerfile = image.context["Dockerfile"]
     copied = [
         words.split()[:-1] for words in re.findall(r"^(?:COPY|ADD) (?:--chmod=\d+ )?(?!--)(.+)$", dockerfile, re.M)
     ]
     wanted = {word for words in copied for word in words} | set(re.findall(r"type=bind,source=([^,\s]+)", dockerfile))
     assert wanted - there == set()
-    assert {f"requirements/{layer}.txt" for layer in image.layers} <= set(image.context)
+    assert {f"wheels/{layer_folder(layer)}/requirements.txt" for layer in image.layers} <= set(image.context)
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)
     assert len(stages) == len(set(stages))
     assert set(re.findall(r"(?:--from=|from=)([^,\s]+)", dockerfile)) <= set(stages)

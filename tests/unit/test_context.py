@@ -117,7 +117,7 @@ def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"requirements/tools.txt": "six==2"}, "it is rendered otherwise"),
+        ({"wheels/tools/tools/requirements.txt": "six==2"}, "it is rendered otherwise"),
         ({"fixes/etc/x": "2"}, "what its fixes or patches bake has changed"),
         ({"files/opt/rlbox/libexec/init.sh": "2"}, "what rlbox lays into it has changed"),
         ({"Dockerfile": "FROM scratch\nENV A=1\n"}, "it is rendered otherwise"),
@@ -126,7 +126,9 @@ def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_why_an_image_is_outdated(changed: dict[str, str], why: str) -> None:
-    plan = image_plan(context={"Dockerfile": "FROM scratch\n", "fixes/etc/x": "1", "requirements/tools.txt": "six==1"})
+    plan = image_plan(
+        context={"Dockerfile": "FROM scratch\n", "fixes/etc/x": "1", "wheels/tools/tools/requirements.txt": "six==1"}
+    )
     labels = build_labels(context_entries(plan), plan)
     image = {"Config": {"Labels": labels}}
     assert outdated(plan, image) == ""
@@ -178,13 +180,13 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
     text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
     plan = image_plan(layers=("torch.torch", "torch"))
     parts = {"git/verl.tar": tree}
-    assert carried_entries(plan, os_, {"torch/t.whl": wheel}, parts, complete=False) == {
+    assert carried_entries(plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, complete=False) == {
         "wheels/README": text,
         "wheels/uv/README": text,
         "wheels/runtime/README": text,
-        "wheels/torch.torch/README": text,
-        "wheels/torch/README": text,
-        "wheels/torch/t.whl": wheel,
+        "wheels/torch.large/torch.torch/README": text,
+        "wheels/torch/torch/README": text,
+        "wheels/torch.large/torch.torch/t.whl": wheel,
         "git/verl.tar": tree,
         "rootfs.tar": os_,
     }
@@ -192,7 +194,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
         "wheels/README",
         "wheels/uv/complete",
         "wheels/runtime/complete",
-        "wheels/tools/complete",
+        "wheels/tools/tools/complete",
     }
 
 

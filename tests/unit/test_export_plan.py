@@ -68,7 +68,7 @@ def test_a_bootstrapped_definition_asks_no_registry(folder: Folder) -> None:
     assert made.header == {"bootstrap": "scratch"}
     assert "rootfs.tar" in made.sections["setup"]
     assert made.labels["rlbox.target"] == "mine"
-    assert "    layer tools\n" in made.sections["post"]
+    assert "    layers tools\n" in made.sections["post"]
 
 
 def test_a_definition_on_an_image_starts_from_it(folder: Folder) -> None:

@@ -72,9 +72,9 @@ def test_the_whole_plan(folder: Folder) -> None:
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
             "scripts/install.sh": "install.sh\n",
-            "requirements/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
-            "requirements/tools.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
-            "requirements/runtime.txt": (
+            "wheels/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
+            "wheels/tools/tools/requirements.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
+            "wheels/runtime/requirements.txt": (
                 f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{UV.sha256}\n"
             ),
         },
@@ -112,7 +112,7 @@ def test_a_base_that_is_an_image_has_no_archive(folder: Folder) -> None:
     assert "rootfs.tar" not in plan.context["Dockerfile"]
 
 
-def test_a_large_wheel_has_a_layer_and_a_requirements_file(folder: Folder) -> None:
+def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
     target = load(folder, TARGET + CHANNEL)
     torch = Package(
         name="torch", version="2.13.0+cpu", file="t.whl", sha256="e" * 64, size=200 << 20, source="torch-wheels/cpu"
@@ -120,13 +120,23 @@ def test_a_large_wheel_has_a_layer_and_a_requirements_file(folder: Folder) -> No
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
     plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES, None)
     assert plan.layers == ("tools", "torch.torch", "torch")
-    assert plan.context["requirements/torch.torch.txt"] == torch.requirement()
-    assert plan.context["requirements/torch.txt"] == UV.requirement()
+    assert plan.context["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement()
+    assert plan.context["wheels/torch/torch/requirements.txt"] == UV.requirement()
     text = plan.context["Dockerfile"]
-    assert "\n# torch: torch 2.13.0+cpu\nFROM rlbox.tools AS torch.torch\n" in text
+    begin = "\n\n# torch: torch==2.13.0\n# large: torch==2.13.0+cpu\nFROM rlbox.tools AS torch.large\nRUN --mount="
+    assert begin in text
     assert text.count("TORCH_WHEELS=https://download.pytorch.org/whl/cpu") == 1
-    order = [f"COPY --link --from={name} /out/ /" for name in ("rlbox.runtime", "rlbox.venv", *plan.layers)]
-    assert "\n".join(order) in text
+    assert (
+        """
+COPY --link --from=rlbox.runtime /out/ /
+COPY --link --from=rlbox.venv /out/ /
+COPY --link --from=tools /out/tools/ /
+COPY --link --from=torch.large /out/torch.torch/ /
+COPY --link --from=torch /out/torch/ /
+COPY --link --from=rlbox.fixes /out/ /
+"""
+        in text
+    )
 
 
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
@@ -154,21 +164,17 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
     text = plan_image(target, lock, (), TEMPLATES, None).context["Dockerfile"]
     assert (
         """
+FROM rlbox.tools AS rlbox.parts
 # https://git.example/verl at main
-FROM rlbox.tools AS verl
-ARG SOURCE_DATE_EPOCH
-ADD git/verl-333333333333.tar "/out/opt/verl/"
-RUN sh /opt/tools/install.sh settle
-
+ADD git/verl-333333333333.tar "/out/verl/opt/verl/"
 # https://files.example/tool
-FROM rlbox.tools AS tool
-ARG SOURCE_DATE_EPOCH
-COPY --chmod=0755 http/tool-555555555555 "/out/opt/bin/tool"
+COPY --chmod=0755 http/tool-555555555555 "/out/tool/opt/bin/tool"
 RUN sh /opt/tools/install.sh settle
 """
         in text
     )
-    assert "COPY --link --from=verl /out/ /\nCOPY --link --from=tool /out/ /\nCOPY --link --from=rlbox.fixes" in text
+    copies = ("rlbox.parts /out/verl/ /", "rlbox.parts /out/tool/ /", "rlbox.fixes /out/ /")
+    assert "\n".join(f"COPY --link --from={copy}" for copy in copies) in text
     assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES, None).context["Dockerfile"]
 
 

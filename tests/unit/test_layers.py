@@ -8,7 +8,7 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.image.layers import MOST_LAYERS, Layer, plan_layers
+from rlbox.image.layers import MOST_LAYERS, Layer, layer_folder, plan_layers, plan_stages
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, LockedGroup, Package
 from rlbox.target.target import Target
@@ -115,3 +115,28 @@ def test_two_channels_in_one_layer(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
         plan_layers(mine, lock(mine, torch=packages))
     assert str(caught.value) == "stack.torch: packages of two channels of the torch wheel index: cpu, cu128"
+
+
+def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
+    mine = target(folder, "torch", "tools")
+    torch = package("torch", 200 * MIB, "torch-wheels/cu128")
+    packages = (torch, package("cublas", 90 * MIB), package("six"))
+    layers = plan_layers(mine, lock(mine, torch=packages, tools=(package("rich"),)))
+    stages = plan_stages(layers)
+    assert [(stage.name, [layer.name for layer in stage.layers]) for stage in stages] == [
+        ("torch.large", ["torch.torch", "torch.cublas"]),
+        ("torch", ["torch"]),
+        ("tools", ["tools"]),
+    ]
+    assert [(stage.large, stage.channel) for stage in stages] == [(True, "cu128"), (False, ""), (False, "")]
+    assert [layer_folder(layer.name) for layer in layers[:3]] == [
+        "torch.large/torch.torch", "torch.large/torch.cublas", "torch/torch",
+    ]  # fmt: skip
+
+
+def test_two_channels_in_one_stage(folder: Folder) -> None:
+    mine = target(folder, "torch")
+    packages = (package("torch", 30 * MIB, "torch-wheels/cu128"), package("vision", 30 * MIB, "torch-wheels/cpu"))
+    layers = plan_layers(mine, lock(mine, torch=packages))
+    with pytest.raises(SpecError, match=r"stack.torch: packages of two channels"):
+        plan_stages(layers)

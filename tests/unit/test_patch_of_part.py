@@ -40,7 +40,8 @@ host = "~/disk"
 
 def apply(tmp_path: Path, diff: str | None) -> tuple[Outcome, Path]:
     """Apply a manifest as the build step does, over layers as BuildKit mounts them."""
-    mine, slime, out = tmp_path / "in/1/opt/megatron/core", tmp_path / "in/2/opt/slime/docker/patch", tmp_path / "out"
+    parts, out = tmp_path / "in/rlbox.parts", tmp_path / "out"
+    mine, slime = parts / "mine/opt/megatron/core", parts / "slime/opt/slime/docker/patch"
     for folder in (mine, slime, out):
         folder.mkdir(parents=True)
     (mine / "x.py").write_text("one\ntwo\nthree\n")
@@ -50,7 +51,8 @@ def apply(tmp_path: Path, diff: str | None) -> tuple[Outcome, Path]:
     project.target("mine", SPEC.replace("PART", "slime"))
     target = load_target(project.project, "mine").target
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(patch_manifest("mine", patch_rows((), target, {}, {})))
+    layers = ("rlbox.parts/mine", "rlbox.parts/slime")
+    manifest.write_text(patch_manifest("mine", patch_rows((), target, {}, {}), layers))
     words = ("--layers", str(tmp_path / "in"), "--out", str(out), str(manifest))
     script = str(CHECKOUT / "templates/scripts/apply_patches.py")
     return run_command(Command(argv=(sys.executable, script, *words), timeout_s=30)), out

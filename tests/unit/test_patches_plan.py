@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_a_target_has_patches_of_its_own() -> None:
     assert patch_notes(found) == ("f/p: it is bad", "six.patch: r")
     plain = patch_rows([], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF})
     assert patch_notes(plain) == ("six.patch: changes /srv",)
+
+
+def test_patches_of_a_fix_with_one_reason_share_a_note() -> None:
+    [row] = patch_rows([fix({})], target(), {"six": "1.16.0"}, {})
+    rows = [replace(row, name=f"f/{name}", reason=reason) for name, reason in (("a", "x"), ("b", "y"), ("c", "x"))]
+    assert patch_notes([*rows, replace(row, name="other/a", fix="other", reason="x")]) == (
+        "f/a, c: x", "f/b: y", "other/a: x",
+    )  # fmt: skip
 
 
 def test_a_broken_template_is_refused() -> None:

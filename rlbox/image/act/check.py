@@ -20,6 +20,7 @@ from rlbox.values import Command
 
 _LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
+_SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
 
 
 def check_image(plan: ImagePlan, *, again: bool) -> None:
@@ -68,7 +69,7 @@ def checked_key(plan: ImagePlan) -> str:
     seen = {
         "base": plan.rootfs or re.findall(r"^FROM .*$", plan.context["Dockerfile"], re.M)[0],
         "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context["Dockerfile"], re.M),
-        "files": {name: text for name, text in plan.context.items() if name.startswith(("fixes/", "requirements/"))},
+        "files": {name: text for name, text in plan.context.items() if name.startswith(_SEEN)},
         "patches": [row for row in patches if row["fix"]],
     }
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()

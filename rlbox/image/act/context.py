@@ -9,6 +9,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.copies import link_or_copy
 from rlbox.files.act.folders import write_atomic
+from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import site_ca
 from rlbox.spec.project import PACKAGE
@@ -86,15 +87,15 @@ def carried_entries(
     rootfs
         The bootstrapped operating system; None for a base that is an image.
     wheels
-        `LAYER/FILE` to the file.
+        Path below `wheels/` to the file.
     parts
         Git trees and single files: path in the context to the file.
     complete
         Whether `wheels` are all that the image needs, so that no step looks elsewhere.
     """
     entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
-    for layer in ("uv", "runtime", *plan.layers):
-        entries[f"wheels/{layer}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
+    for folder in ("uv", "runtime", *map(layer_folder, plan.layers)):
+        entries[f"wheels/{folder}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
     entries |= {f"wheels/{name}": path for name, path in wheels.items()}
     if not plan.rootfs:
         entries["debs/README"] = _MARK_TEXT

@@ -16,7 +16,7 @@ from rlbox.image.act.context import carried_entries, context_entries, other_entr
 from rlbox.image.act.digest import build_labels
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
-from rlbox.image.layers import plan_layers
+from rlbox.image.layers import layer_folder, plan_layers
 from rlbox.image.plan import ImagePlan, part_files
 from rlbox.lock.state import require_lock
 from rlbox.machine.site import SiteFacts
@@ -143,20 +143,20 @@ class BuildInputs:
                 ensure(carried, locator(app, self._sources, wanted), store, on_progress, target=plan.target)
 
     def _wheels(self) -> Mapping[str, Path]:
-        """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
+        """Return the Python packages that the context carries: path below `wheels/` to the file."""
         lock, store, everything = self._lock, self._store, self._wish.hermetic
         layers = plan_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]
         rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-        rows += [(layer.name, package) for layer in layers for package in layer.packages]
+        rows += [(layer_folder(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
-        for layer, package in rows:
-            stored = everything or _carried(layer, package)
+        for folder, package in rows:
+            stored = everything or _carried(folder, package)
             path = store.path(package.sha256) if stored else _local_wheel(package, self._site)
             if path:
-                found[f"{layer}/{package.file}"] = path
+                found[f"{folder}/{package.file}"] = path
                 if everything and not package.is_wheel:
-                    found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
+                    found |= {f"{folder}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
         return found
 
 
@@ -171,9 +171,9 @@ def _is_uv(file: Artifact) -> bool:
     return (file.name, file.group) == ("uv", "runtime")
 
 
-def _carried(layer: str, package: Package) -> bool:
+def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
-    return layer == "uv" or "://" in package.source
+    return folder == "uv" or "://" in package.source
 
 
 def _local_wheel(package: Package, site: SiteFacts) -> Path | None:

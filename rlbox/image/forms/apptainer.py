@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
 from rlbox.image.templates import render
 from rlbox.target.torch import TORCH_WHEELS
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import Layer
+    from rlbox.image.layers import Stage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -29,12 +30,12 @@ SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What a definition is made from: the target, what its fixes bake, its Python layers and patches."""
+    """What a definition is made from: the target, what its fixes bake, the stages of its stack, its patches."""
 
     target: Target
     lock: Lock | None
     baked: Baked
-    layers: Sequence[Layer]
+    stages: Sequence[Stage]
     patching: tuple[PatchRow, ...]
 
 
@@ -43,7 +44,7 @@ def plan_exported(target: Target, lock: Lock | None, fixes: Sequence[Fix], patch
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.patches import patch_rows
-    from rlbox.image.layers import plan_layers
+    from rlbox.image.layers import plan_layers, plan_stages
 
     versions = stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
@@ -51,7 +52,7 @@ def plan_exported(target: Target, lock: Lock | None, fixes: Sequence[Fix], patch
         target=target,
         lock=lock,
         baked=baked,
-        layers=plan_layers(target, lock),
+        stages=plan_stages(plan_layers(target, lock)),
         patching=patch_rows(baked.fixes, target, versions, patches),
     )
 
@@ -86,21 +87,25 @@ def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
     from rlbox.fixes.patches import needs_patching
 
     target, baked = exported.target, exported.baked
-    names = [layer.name for layer in exported.layers]
-    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
     patched = needs_patching(exported.patching)
-    carried = ["scripts", "requirements", "wheels", "fixes", "files", "lock"]
+    programs = any(file.mode == "0755" for file in baked.files)
+    carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock"]
     carried += sorted({path.partition("/")[0] for path in part_files(lock).values()})
     carried += ["patches"] if patched else []
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
-        "layers": exported.layers,
+        "stages": exported.stages,
         "torch_wheels": TORCH_WHEELS,
         "parts": part_files(lock),
-        "patched": [*names, *parts] if patched else [],
-        "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
+        "below": f"parts/{PARTS}",
+        "patched": patched,
+        "programs": programs,
         "links": sorted(baked.links.items()),
-        "order": ["runtime", "rlbox.venv", *names, *parts, *(["rlbox.patches"] if patched else [])],
+        "order": [
+            *("runtime", "rlbox.venv"),
+            *layer_paths(target, exported.stages),
+            *(["rlbox.patches"] if patched else []),
+        ],
         "lock": lock_folder(lock),
     }
 

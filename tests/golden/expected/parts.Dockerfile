@@ -14,105 +14,64 @@ RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
 # So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
-COPY scripts/install.sh /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh uv
+COPY scripts/install.sh wheels/build.txt /opt/tools/
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
-COPY requirements/runtime.txt requirements/build.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh runtime
+RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
 
-# ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
-# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
+# ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
+# Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
+# unpacked on this machine twice. Each layer is below /out/LAYER what wheels/STAGE/LAYER/requirements.txt names.
 FROM rlbox.tools AS rlbox.venv
-ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv /usr/bin/python3
 
-# tools: Large 2.0
-FROM rlbox.tools AS tools.large
-ARG SOURCE_DATE_EPOCH
-COPY requirements/tools.large.txt requirements/build.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=bind,source=wheels/tools.large,target=/run/rlbox/wheels \
-    UV_NO_CACHE=1 \
-    sh /opt/tools/install.sh layer /usr/bin/python3 tools.large
-
 # tools: six, rich
+# large: Large==2.0
+FROM rlbox.tools AS tools.large
+RUN --mount=type=secret,id=sources --mount=type=secret,id=ca \
+    --mount=type=bind,source=wheels/tools.large,target=/run/rlbox/wheels UV_NO_CACHE=1 sh /opt/tools/install.sh layers /usr/bin/python3
 FROM rlbox.tools AS tools
-ARG SOURCE_DATE_EPOCH
-COPY requirements/tools.txt requirements/build.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh layer /usr/bin/python3 tools
+RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels sh /opt/tools/install.sh layers /usr/bin/python3
 
+# ---- repositories and files, each a layer ----
+FROM rlbox.tools AS rlbox.parts
 # https://git.example/verl at v0.5
-FROM rlbox.tools AS verl
-ARG SOURCE_DATE_EPOCH
-ADD git/verl-111111111111.tar "/out/opt/verl/"
-RUN sh /opt/tools/install.sh settle
-
+ADD git/verl-111111111111.tar "/out/verl/opt/verl/"
 # https://files.example/tool
-FROM rlbox.tools AS tool
-ARG SOURCE_DATE_EPOCH
-COPY --chmod=0755 http/tool-222222222222 "/out/opt/bin/tool"
-RUN sh /opt/tools/install.sh settle
-
+COPY --chmod=0755 http/tool-222222222222 "/out/tool/opt/bin/tool"
 # https://files.example/table.json
-FROM rlbox.tools AS table
-ARG SOURCE_DATE_EPOCH
-COPY --chmod=0644 http/table-222222222222 "/out/opt/share/\$table.json"
+COPY --chmod=0644 http/table-222222222222 "/out/table/opt/share/\$table.json"
 RUN sh /opt/tools/install.sh settle
 
-# Patches: each changed file is written anew, into a layer above the one it comes from.
-# trainer-overwrites-nccl-debug/sft-trainer: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
-# trainer-overwrites-nccl-debug/sft-trainer-ray: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
-# trainer-overwrites-nccl-debug/fsdp-sft-trainer: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
-# trainer-overwrites-nccl-debug/main-generation: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
-# trainer-overwrites-nccl-debug/main-generation-server: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
+# ---- patches: each changed file is written anew, into a layer above the one it comes from ----
+# trainer-overwrites-nccl-debug/sft-trainer, sft-trainer-ray, fsdp-sft-trainer, main-generation, main-generation-server: NCCL_DEBUG=TRACE has no effect: the program sets WARN when it is imported
 # six.diff: changes /opt/venv/lib/python3.11/site-packages
 # verl.diff: changes /opt/verl
 FROM rlbox.tools AS rlbox.patches
-ARG SOURCE_DATE_EPOCH
 COPY scripts/apply_patches.py scripts/unified_diff.py patches/manifest.json /opt/tools/patches/
-RUN \
-    --mount=type=bind,from=tools.large,source=/out,target=/in/1 \
-    --mount=type=bind,from=tools,source=/out,target=/in/2 \
-    --mount=type=bind,from=verl,source=/out,target=/in/3 \
-    --mount=type=bind,from=tool,source=/out,target=/in/4 \
-    --mount=type=bind,from=table,source=/out,target=/in/5 \
-    mkdir -p /out && python3 /opt/tools/patches/apply_patches.py --layers /in --out /out /opt/tools/patches/manifest.json && sh /opt/tools/install.sh settle
+RUN --mount=type=bind,from=tools.large,source=/out,target=/in/tools.large --mount=type=bind,from=tools,source=/out,target=/in/tools \
+    --mount=type=bind,from=rlbox.parts,source=/out,target=/in/rlbox.parts \
+    mkdir /out && python3 /opt/tools/patches/apply_patches.py --layers /in --out /out /opt/tools/patches/manifest.json && \
+    sh /opt/tools/install.sh settle
 
 # ---- fixes: files and links alone, so that a changed one moves kilobytes ----
 FROM rlbox.tools AS rlbox.fixes
-ARG SOURCE_DATE_EPOCH
 COPY fixes/ /out/
-RUN \
-    chmod 0755 \
-        /out/opt/rlbox/bin/checkpoint-check \
-        /out/opt/rlbox/bin/ray-start \
-        /out/opt/rlbox/shims/pkill \
-        /out/usr/local/bin/python \
-        /out/usr/local/bin/python3 \
-    && \
-    mkdir -p /out/opt/rlbox/shims && ln -sfn pkill /out/opt/rlbox/shims/killall && \
+COPY --chmod=0755 programs/ /out/
+RUN mkdir -p /out/opt/rlbox/shims && \
+    ln -sfn pkill /out/opt/rlbox/shims/killall && \
     sh /opt/tools/install.sh settle
 
 # ---- what changes most: rlbox itself; first what a container runs of it, then the rest, which decides no image ----
 FROM rlbox.tools AS rlbox.files
-ARG SOURCE_DATE_EPOCH
 COPY files/ /out/
 RUN sh /opt/tools/install.sh settle
 
 FROM rlbox.tools AS rlbox.other
-ARG SOURCE_DATE_EPOCH
 COPY other/ /out/
 RUN sh /opt/tools/install.sh settle
 
@@ -120,18 +79,17 @@ RUN sh /opt/tools/install.sh settle
 FROM rlbox.os
 COPY --link --from=rlbox.runtime /out/ /
 COPY --link --from=rlbox.venv /out/ /
-COPY --link --from=tools.large /out/ /
-COPY --link --from=tools /out/ /
-COPY --link --from=verl /out/ /
-COPY --link --from=tool /out/ /
-COPY --link --from=table /out/ /
+COPY --link --from=tools.large /out/tools.large/ /
+COPY --link --from=tools /out/tools/ /
+COPY --link --from=rlbox.parts /out/verl/ /
+COPY --link --from=rlbox.parts /out/tool/ /
+COPY --link --from=rlbox.parts /out/table/ /
 COPY --link --from=rlbox.patches /out/ /
 COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link lock/ced3e8ceb822/ /
 COPY --link --from=rlbox.other /out/ /
-ENV LANG=C.UTF-8 \
-    PYTHONUNBUFFERED=1 \
+ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
     RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     SSL_CERT_FILE=/opt/rlbox/share/ca.crt \
     REQUESTS_CA_BUNDLE=/opt/rlbox/share/ca.crt \
@@ -141,11 +99,7 @@ ENV LANG=C.UTF-8 \
     NODE_EXTRA_CA_CERTS=/opt/rlbox/share/ca.crt \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
-ENV DO_NOT_TRACK="1" \
-    HF_HUB_DISABLE_TELEMETRY="1" \
-    HF_HUB_DISABLE_UPDATE_CHECK="1" \
-    VLLM_NO_USAGE_STATS="1" \
-    WANDB_ERROR_REPORTING="false"
+ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
 # tokenizers-parallelism (P092): tokenizers do not start threads that a forked worker would wait for
 ENV TOKENIZERS_PARALLELISM="false"
 # stack-not-in-venv (B076 B079 B080): installs go into the stack's own environment, apart from the system's Python

@@ -11,58 +11,39 @@ ADD rootfs.tar /
 # So the same files give the same layer whenever and wherever they were installed, and a change moves its own layer alone.
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
-COPY scripts/install.sh /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh uv
+COPY scripts/install.sh wheels/build.txt /opt/tools/
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
-COPY requirements/runtime.txt requirements/build.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh runtime
+RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
 
-# ---- the stack: one layer a group, and one for every large wheel; the least often changed first ----
-# A large wheel is not kept in uv's cache beside its layer: it would lie unpacked on this machine twice.
+# ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
+# Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
+# unpacked on this machine twice. Each layer is below /out/LAYER what wheels/STAGE/LAYER/requirements.txt names.
 FROM rlbox.tools AS rlbox.venv
-ARG SOURCE_DATE_EPOCH
 RUN sh /opt/tools/install.sh venv /usr/bin/python3
 
 # tools: six
 FROM rlbox.tools AS tools
-ARG SOURCE_DATE_EPOCH
-COPY requirements/tools.txt requirements/build.txt /opt/tools/
-RUN --mount=type=secret,id=sources,target=/run/rlbox/sources.env \
-    --mount=type=secret,id=ca,target=/run/rlbox/ca.crt \
-    --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels \
-    sh /opt/tools/install.sh layer /usr/bin/python3 tools
+RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
+    --mount=type=bind,source=wheels/tools,target=/run/rlbox/wheels sh /opt/tools/install.sh layers /usr/bin/python3
 
 # ---- fixes: files and links alone, so that a changed one moves kilobytes ----
 FROM rlbox.tools AS rlbox.fixes
-ARG SOURCE_DATE_EPOCH
 COPY fixes/ /out/
-RUN \
-    chmod 0755 \
-        /out/opt/rlbox/bin/checkpoint-check \
-        /out/opt/rlbox/bin/ray-start \
-        /out/opt/rlbox/shims/pkill \
-        /out/usr/local/bin/python \
-        /out/usr/local/bin/python3 \
-    && \
-    mkdir -p /out/opt/rlbox/shims && ln -sfn pkill /out/opt/rlbox/shims/killall && \
+COPY --chmod=0755 programs/ /out/
+RUN mkdir -p /out/opt/rlbox/shims && \
+    ln -sfn pkill /out/opt/rlbox/shims/killall && \
     sh /opt/tools/install.sh settle
 
 # ---- what changes most: rlbox itself; first what a container runs of it, then the rest, which decides no image ----
 FROM rlbox.tools AS rlbox.files
-ARG SOURCE_DATE_EPOCH
 COPY files/ /out/
 RUN sh /opt/tools/install.sh settle
 
 FROM rlbox.tools AS rlbox.other
-ARG SOURCE_DATE_EPOCH
 COPY other/ /out/
 RUN sh /opt/tools/install.sh settle
 
@@ -70,20 +51,15 @@ RUN sh /opt/tools/install.sh settle
 FROM rlbox.os
 COPY --link --from=rlbox.runtime /out/ /
 COPY --link --from=rlbox.venv /out/ /
-COPY --link --from=tools /out/ /
+COPY --link --from=tools /out/tools/ /
 COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link --from=rlbox.other /out/ /
-ENV LANG=C.UTF-8 \
-    PYTHONUNBUFFERED=1 \
+ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
     RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
-ENV DO_NOT_TRACK="1" \
-    HF_HUB_DISABLE_TELEMETRY="1" \
-    HF_HUB_DISABLE_UPDATE_CHECK="1" \
-    VLLM_NO_USAGE_STATS="1" \
-    WANDB_ERROR_REPORTING="false"
+ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
 # stack-not-in-venv (B076 B079 B080): installs go into the stack's own environment, apart from the system's Python
 ENV VIRTUAL_ENV="/opt/venv"
 # scoped-cleanup (P027 P074 P123 P128 B009): `pkill` and `killall` in a script spare other containers and whoever called the script
@@ -93,12 +69,7 @@ ENV UV_CONSTRAINT="/opt/rlbox/share/constraints.txt"
 # native-segfault: A crash in native code leaves the Python stack in the log
 ENV PYTHONFAULTHANDLER="1"
 # of the target itself
-ENV BACKSLASH="C:\\dir\\" \
-    BLANKS="  two  words  " \
-    DOLLAR="\$HOME \${PATH:-x} \$\$" \
-    EMPTY="" \
-    QUOTES="\"double\" 'single' `back`" \
-    UNICODE="äöü 世界 "
+ENV BACKSLASH="C:\\dir\\" BLANKS="  two  words  " DOLLAR="\$HOME \${PATH:-x} \$\$" EMPTY="" QUOTES="\"double\" 'single' `back`" UNICODE="äöü 世界 "
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]

@@ -1,0 +1,120 @@
+"""What the template of the Dockerfile loops over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from rlbox.engine.container import CA_NAMES
+from rlbox.fixes.patches import needs_patching, patch_notes
+from rlbox.image.machine import container_limits
+from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
+from rlbox.image.templates import quote_dockerfile
+from rlbox.target.torch import TORCH_WHEELS
+
+if TYPE_CHECKING:
+    from rlbox.fixes.bake import Baked, FixEnv
+    from rlbox.fixes.patches import PatchRow
+    from rlbox.image.layers import Stage
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
+PARTS = "rlbox.parts"
+"""Name of the build stage that lays git trees and single files."""
+_MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
+_WIDTH = 150  # of a line, where it can be broken
+
+
+def dockerfile_values(
+    target: Target, lock: Lock | None, stages: Sequence[Stage], baked: Baked, patching: tuple[PatchRow, ...]
+) -> dict[str, Any]:
+    """Return the values of the template `Dockerfile.j2`."""
+    parts, patched = _parts(target), needs_patching(patching)
+    below = [*(stage.name for stage in stages), *([PARTS] if parts else [])]
+    return {
+        "target": target,
+        "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
+        "layers": [dict(zip(("stage", "name"), path.split("/"), strict=True)) for path in layer_paths(target, stages)],
+        "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
+        "patch_notes": patch_notes(patching),
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
+        "ca_names": CA_NAMES,
+        "envs": [{"title": _env_title(block), "line": env_line(_env_words(block))} for block in baked.envs],
+        "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),
+        "limits": json.dumps(
+            container_limits(container_defaults(target, baked)), sort_keys=True, separators=(",", ":")
+        ),
+        "programs": any(file.mode == "0755" for file in baked.files),
+        "links": [*_link_commands(baked.links), "sh /opt/tools/install.sh settle"],
+        "lock": lock_folder(lock) if lock else "",
+        "labels": image_labels(target, lock, baked, patching),
+    }
+
+
+def layer_paths(target: Target, stages: Iterable[Stage]) -> list[str]:
+    """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
+    stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
+    return [*stack, *(f"{PARTS}/{part}" for part in _parts(target))]
+
+
+def env_line(words: Iterable[str]) -> str:
+    """Return an ENV instruction: one line when it fits, else one a variable."""
+    words = list(words)
+    line = " ".join(["ENV", *words])
+    return line if len(line) <= _WIDTH else "ENV " + " \\\n    ".join(words)
+
+
+def _parts(target: Target) -> list[str]:
+    return [tree.name for tree in target.git] + [file.name for file in target.http]
+
+
+def _lines(*words: str) -> list[str]:
+    return wrap(" ".join(words), _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _link_commands(links: Mapping[str, str]) -> list[str]:
+    if not links:
+        return []
+    found = {f"/out{path}": to for path, to in sorted(links.items())}
+    folders = sorted({quote(path.rpartition("/")[0]) for path in found})
+    return [f"mkdir -p {' '.join(folders)}", *(f"ln -sfn {quote(to)} {quote(path)}" for path, to in found.items())]
+
+
+def _stage(target: Target, stage: Stage, before: Sequence[Stage]) -> dict[str, Any]:
+    begins = not before or before[-1].group != stage.group
+    return {
+        "name": stage.name,
+        "large": stage.large,
+        "begins": begins,
+        "title": [*(_lines(_roots(target, stage)) if begins else []), *(_lines(_wheels(stage)) if stage.large else [])],
+        "index": f"{TORCH_WHEELS}/{stage.channel}" if stage.channel else "",
+    }
+
+
+def _roots(target: Target, stage: Stage) -> str:
+    roots = next(group.packages for group in target.stack if group.name == stage.group)
+    return f"{stage.group}: {', '.join(roots)}"
+
+
+def _wheels(stage: Stage) -> str:
+    return f"large: {', '.join(f'{p.name}=={p.version}' for layer in stage.layers for p in layer.packages)}"
+
+
+def _env_title(block: FixEnv) -> str:
+    covers = f" ({' '.join(block.covers)})" if block.covers else ""
+    return f"{block.id}{covers}: {block.title}"
+
+
+def _env_words(block: FixEnv) -> list[str]:
+    return [
+        *(f"{name}={quote_dockerfile(value)}" for name, value in sorted(block.env.items())),
+        *(f"{name}={_in_front(name, folders)}" for name, folders in sorted(block.path.items())),
+    ]
+
+
+def _in_front(name: str, folders: Sequence[str]) -> str:
+    """Return the value of a search path: `folders`, then what it holds already."""
+    return f"{quote_dockerfile(':'.join(folders))}${{{name}:+:${name}}}"
