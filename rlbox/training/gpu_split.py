@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class GpuUser:
     """A process on a GPU; `who` is its user and command, or why they are not known."""
 
     pid: int
@@ -30,7 +30,7 @@ class GpuState:
     name: str
     used: int
     total: int
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuUser, ...] = ()
 
     @property
     def free(self) -> bool:

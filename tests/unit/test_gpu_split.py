@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.training.gpu_split import GpuFacts, GpuState, Holder, RayNode, SplitWish, plan_split
+from rlbox.training.gpu_split import GpuFacts, GpuState, GpuUser, RayNode, SplitWish, plan_split
 from rlbox.training.gpus_view import gpus_text
 
 GIB = 1 << 30
@@ -60,7 +60,7 @@ def test_a_role_that_fits_no_equal_parts() -> None:
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
-    held = replace(FREE[1], used=70 * GIB, holders=(Holder(pid=42, who="ann: python serve.py"),))
+    held = replace(FREE[1], used=70 * GIB, holders=(GpuUser(pid=42, who="ann: python serve.py"),))
     facts = GpuFacts(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
     split = plan_split(facts, SplitWish(actor=1, rollout=1))
     assert split.problems == (

@@ -40,7 +40,7 @@ def verb(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.host.components import (
+    from rlbox.run.components import (
         components_applied,
         components_here,
         components_in_container,

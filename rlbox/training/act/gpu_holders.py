@@ -11,7 +11,7 @@ from typing import Any
 from rlbox.doctor.act.ray_facts import probe_ray_nodes
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.counters import GpuFacts as Gpu
-from rlbox.training.gpu_split import GpuFacts, GpuState, Holder, RayNode
+from rlbox.training.gpu_split import GpuFacts, GpuState, GpuUser, RayNode
 
 _WORDS = 60
 _DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
@@ -26,7 +26,7 @@ def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpuFacts:
             name=gpu.name,
             used=gpu.memory_bytes,
             total=gpu.total_bytes,
-            holders=tuple(Holder(pid=pid, who=_who(pid)) for pid in gpu.processes),
+            holders=tuple(GpuUser(pid=pid, who=_who(pid)) for pid in gpu.processes),
         )
         for gpu in _gpus()
     )
