@@ -23,10 +23,11 @@ from rlbox.machine.act.process_table import carries, probe_process, probe_proces
 from rlbox.place.layout import Layout
 from rlbox.record.act.disk_lock import Holder, disk_holder, take_disk
 from rlbox.record.act.folder import holder_of, load_plan, write_plan
-from rlbox.record.act.reconcile import Reconciled, reconcile
+from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
 from rlbox.run.here import HereStart, Place
+from rlbox.run.places import reach
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
@@ -83,6 +84,7 @@ class Disk:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.data.mkdir(exist_ok=True)
+        self.ledger = Ledger(folder=data, reach=reach)
         self.run_dirs: list[Path] = []
 
     def make(self, *stages: tuple[str, str], **changes: Any) -> RunPlan:
@@ -114,8 +116,8 @@ class Disk:
             lock.leave()
         return start
 
-    def reconcile(self) -> Reconciled:
-        return reconcile(self.data, Holder(what="test"))
+    def reconcile(self) -> Settled:
+        return self.ledger.settle(Holder(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])
