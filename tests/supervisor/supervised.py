@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import rlbox.evidence.act.explain  # noqa: F401
-from rlbox.cli import supervise
 from rlbox.job.plan import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.machine.act.process_table import carries, probe_processes
 from rlbox.record.act.state import RunState, StageState, load_run_state
+from rlbox.supervise import __main__ as supervise
 
 PATIENCE_S = 120.0
 
