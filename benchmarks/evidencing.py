@@ -13,17 +13,16 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable, interleave, time_process
 from benchmarks.place import Place
 from rlbox.causes.act.excerpt import scan_log
-from rlbox.causes.cause import failed_exit
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.explain import explain_failure, write_evidence
+from rlbox.evidence.act.failure import StageFailure
 from rlbox.files.act.folders import write_atomic
+from rlbox.gate.causes import failed_exit
 from rlbox.job.plan import Paths, RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.folder import write_plan
 from rlbox.record.act.state import StageState
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.stage import StageEnd
-from rlbox.supervise.supervisor import StageFailure
 
 LOG_BYTES = 1 << 30
 FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'
@@ -64,7 +63,7 @@ def as_bundle(place: Place, rounds: int) -> Sample:
 
 
 def _writing(failure: StageFailure) -> Callable[[], float]:
-    folder = failure.run_dir / failure.end.stage.directory / "evidence"
+    folder = failure.run_dir / failure.stage.directory / "evidence"
 
     def write() -> float:
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,9 +93,11 @@ def _failed_run(place: Place) -> _Failed:
     spot = _write_log(run_dir / _LOG)
     write_plan(run_dir, plan)
     now, cause = utc_now(), failed_exit(stage, 1)
-    end = StageEnd(stage=stage, cause=cause, snapshot=None, started_at=now, ended_at=now, fatals={_LOG: spot})
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
-    failure = StageFailure(run_dir=run_dir, plan=plan, end=end, state=state, cause=cause, masks=Masks({}))
+    failure = StageFailure(
+        run_dir=run_dir, plan=plan, stage=stage, state=state, cause=cause, started_at=now, ended_at=now,
+        fatals={_LOG: spot}, snapshot=None, masks=Masks({}),
+    )  # fmt: skip
     return _Failed(failure=failure, data=data)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.files.act.tail import BLOCK
-from rlbox.gate.gate import STAGE_LOG, Gate
+from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.load import load_job
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import Paths, StagePlan, plan_run
 from rlbox.spec.project import Project
@@ -75,7 +76,7 @@ def _log(place: Place) -> Path:
     return path
 
 
-def _gate() -> Gate:
+def _gate() -> GateJudge:
     job = load_job(Project(folder=Path(__file__).parents[1]), "smoke")
     paths = Paths(run="/r", job="/j", data="/d", python="python")
     plan = plan_run(job, plan_values(job, "", {}), paths, run_id="b", place="here", target="local")
@@ -87,7 +88,7 @@ def _gate() -> Gate:
         forbid=(*(rule for part in stages[:1] + stages[2:] for rule in part.forbid), *more),
         metrics=tuple(metric for part in stages for metric in part.metrics if metric.pattern),
     )
-    return Gate(stage)
+    return GateJudge(stage)
 
 
 def _judge(log: Path) -> None:
@@ -97,7 +98,7 @@ def _judge(log: Path) -> None:
         raise Unusable(f"the gate was to read the log to its end: {gate.forbidden[:1]} {gate.breaches[:1]}")
 
 
-def _feed(gate: Gate, log: Path, limit: int = SIZE) -> None:
+def _feed(gate: GateJudge, log: Path, limit: int = SIZE) -> None:
     with open(log, "rb", buffering=0) as file:
         while (block := file.read(BLOCK)) and file.tell() <= limit * BLOCK:
             gate.feed(STAGE_LOG, block)

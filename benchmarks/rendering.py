@@ -92,9 +92,9 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.image.plan import spec_checksum
     from rlbox.image.templates import render
-    from rlbox.sources.settings import TORCH_WHEELS
     from rlbox.spec.project import Project
     from rlbox.target.load import load_target
+    from rlbox.target.torch import TORCH_WHEELS
 
     project = Project(folder=place.project)
     target = load_target(project, "local").target

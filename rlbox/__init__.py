@@ -1,3 +1,3 @@
 """rlbox: reproducible containers and gated runs for RL post-training."""
 
-__version__ = "0.1.0"
+from rlbox.version import __version__ as __version__

@@ -252,6 +252,7 @@ def image_plan(**changes: Any) -> ImagePlan:
         "context": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},
         "lock": "current",
         "lock_checksum": "1" * 64,
+        "spec_checksum": "3" * 64,
         "rootfs": "2" * 64,
         "layers": ("tools",),
         "torch_groups": (),

@@ -29,9 +29,10 @@ from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
-from rlbox.gate.gate import RAY_RULE, STAGE_LOG, Gate, RuleState, exit_text
-from rlbox.gate.rules import file_text, probe_text
+from rlbox.gate.gate import GateJudge
+from rlbox.gate.rules import RuleState
 from rlbox.job.job import Job
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import Paths, StagePlan, plan_run
 from rlbox.spec.check import check_spec
@@ -82,10 +83,9 @@ def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
 def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan | None = None) -> Verdict:
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
-    gate = Gate(stage, KNOWN)
-    for state in gate.states():
-        if state.kind in ("port", "service", "need"):
-            gate.hold(state.kind, state.rule)
+    gate = GateJudge(stage, KNOWN)
+    for rule in gate.facts.before():
+        gate.hold(rule)
     _write_files(case, run)
     _feed(case, run, gate, cut)
     if not (gate.forbidden or gate.breaches):
@@ -99,7 +99,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     return _verdict(gate)
 
 
-def _feed(case: dict[str, Any], run: Path, gate: Gate, cut: Cut) -> None:
+def _feed(case: dict[str, Any], run: Path, gate: GateJudge, cut: Cut) -> None:
     for row in case.get("timed", []):
         gate.pass_time(row["at_s"])
         gate.feed(row["log"], row["text"].encode())
@@ -115,16 +115,17 @@ def _feed(case: dict[str, Any], run: Path, gate: Gate, cut: Cut) -> None:
     gate.pass_time(case.get("took_s", 0.0))
 
 
-def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: Gate) -> None:
+def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateJudge) -> None:
     code = case.get("exit", 0)
     if stage.ray:
         ray = case["ray"]
         code = ray["code"]
-        (gate.hold if ray["status"] == "SUCCEEDED" else gate.refuse)("ray", RAY_RULE, ray["status"])
-    (gate.hold if code in stage.exit_codes else gate.refuse)("exit", exit_text(stage), f"exit code {code}")
-    for probe, answer in zip(stage.probes, case.get("answers", []), strict=False):
+        assert gate.facts.ray
+        (gate.hold if ray["status"] == "SUCCEEDED" else gate.refuse)(gate.facts.ray, ray["status"])
+    (gate.hold if code in stage.exit_codes else gate.refuse)(gate.facts.exit, f"exit code {code}")
+    for probe, rule, answer in zip(stage.probes, gate.facts.probes, case.get("answers", []), strict=False):
         problem = judge_answer(probe, answer["status"], answer["text"])
-        (gate.refuse if problem else gate.hold)("probe", probe_text(probe), problem)
+        (gate.refuse if problem else gate.hold)(rule, problem)
 
 
 def _write_files(case: dict[str, Any], run: Path) -> None:
@@ -137,13 +138,13 @@ def _write_files(case: dict[str, Any], run: Path) -> None:
         path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
 
 
-def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate) -> None:
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateJudge) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     since_ns = time.time_ns() + 10**12 if any(f.get("old") for f in case.get("files", {}).values()) else 1
-    for rule in stage.files:
+    for file, rule in zip(stage.files, gate.facts.files, strict=True):
         with _Writer([run / name for name in names]):
-            fact = probe_file(rule, lambda: None, since_ns=since_ns if rule.newer else 0)
-        (gate.refuse if fact.problem else gate.hold)("file", file_text(rule), fact.problem or "complete")
+            fact = probe_file(file, lambda: None, since_ns=since_ns if file.newer else 0)
+        (gate.refuse if fact.problem else gate.hold)(rule, fact.problem or "complete")
 
 
 class _Writer:
@@ -172,7 +173,7 @@ class _Writer:
             self._thread.join()
 
 
-def _verdict(gate: Gate) -> Verdict:
+def _verdict(gate: GateJudge) -> Verdict:
     states = gate.states()
     for broken in gate.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
@@ -191,7 +192,7 @@ def _verdict(gate: Gate) -> Verdict:
 
 def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[object, ...]:
     """Return all that a gate tells after the logs of a case, cut in some way."""
-    gate = Gate(stage, KNOWN)
+    gate = GateJudge(stage, KNOWN)
     _feed(case, run, gate, cut)
     gate.begin_stop()
     gate.end()

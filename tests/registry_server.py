@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
+
+from rlbox.engine.oci import INDEX, Descriptor, fallback_tag, parse_manifest
 
 USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
 
@@ -43,6 +47,22 @@ class Seen:
     path: str
     headers: dict[str, str]
     size: int
+
+
+def listed_by(host: str, repository: str, digest: str) -> tuple[Descriptor, ...]:
+    """Return what a registry says is attached to an image: by its API, or the tag that stands for it in its absence."""
+    found = ask(f"http://{host}/v2/{repository}/referrers/{digest}")
+    found = found or ask(f"http://{host}/v2/{repository}/manifests/{fallback_tag(digest)}")
+    return parse_manifest(found, INDEX).manifests
+
+
+def ask(url: str) -> bytes:
+    """Return the index that is there; nothing where there is none."""
+    try:
+        with urlopen(Request(url, headers={"Accept": INDEX}), timeout=10) as answer:
+            return bytes(answer.read()) if INDEX in answer.headers["Content-Type"] else b""
+    except HTTPError:
+        return b""
 
 
 class RegistryServer:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause
-from rlbox.gate.gate import RuleState
+from rlbox.gate.rules import RuleState
 from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import Masks
 

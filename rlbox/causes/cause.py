@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
-from rlbox.gate.gate import FileFact
-from rlbox.hang.judge import Stall
-from rlbox.job.plan import FilePlan, LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.job.plan import StagePlan
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
@@ -18,7 +16,6 @@ CauseKind = Literal[
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
-_RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
@@ -77,196 +74,12 @@ def log_path(stage: StagePlan, log: str) -> str:
     return f"{stage.directory}/{services[log]}" if log in services else stage_log(stage)
 
 
-def needed_file(stage: StagePlan, need: FilePlan, fact: FileFact) -> Cause:
-    """A file that an earlier stage should have left whole is not."""
-    why = f" ({need.why})" if need.why else ""
-    return Cause(
-        kind="need",
-        what=f"stage {stage.name} needs {need.path}{why}: {fact.problem}",
-        where=need.path,
-        next_step="run again from the stage that writes it",
-    )
-
-
 def taken_port(port: str, number: int, holder: str) -> Cause:
     """A port that a service listens on is held by another process."""
     return Cause(
         kind="port",
         what=f"port {number} ({port}) is taken by {holder}",
         next_step=f"end that process if it is yours, or give ports.{port} of the job another number",
-    )
-
-
-def absent_fix(fix_id: str, seen: str, remedy: str, others: int) -> Cause:
-    """A fix of the image does not hold on this machine; `others` more do not either."""
-    more = f" ({others} more do not hold either)" if others else ""
-    return Cause(
-        kind="fix",
-        what=f"fix {fix_id} does not hold in this container: {seen}{more}",
-        next_step=f"{remedy} (`rlbox doctor` tells all)" if others else remedy,
-    )
-
-
-def missing_program(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
-    """A command could not be started at all."""
-    who = f"stage {stage.name}" if part == "main" else f"service {part} of stage {stage.name}"
-    return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
-
-
-def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bool, running: bool) -> Cause:
-    """A service ended before its stage did."""
-    when = f"while stage {stage.name} was {'running' if running else 'starting'}" if ready else "before it was ready"
-    return Cause(
-        kind="service",
-        what=f"service {service.name} ended with {ended(code)} {when}",
-        where=log_path(stage, service.name),
-    )
-
-
-def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
-    """A service did not answer as told within its start limit."""
-    return Cause(
-        kind="ready",
-        what=f"service {service.name} was not ready after {service.start_s:g} s: {asked(service.ready)}: {answer}",
-        where=log_path(stage, service.name),
-        next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
-    )
-
-
-def asked(ready: ReadyPlan) -> str:
-    """Return in words what a service must show to be ready."""
-    parts = [f"{ready.method} {ready.url}" if ready.url else "", f"port {ready.port}" if ready.port else ""]
-    return " and ".join(part for part in (*parts, f"a line like /{ready.line}/" if ready.line else "") if part)
-
-
-def lost_service(stage: StagePlan, service: ServicePlan, code: int, before: str) -> Cause:
-    """A service that was kept from an earlier stage ended before this one could use it."""
-    return Cause(
-        kind="service",
-        what=f"service {service.name} ended with {ended(code)} between stages {before} and {stage.name}",
-        where=log_path(stage, service.name),
-    )
-
-
-def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
-    """A service that was ready got the request right no more."""
-    return Cause(
-        kind="silence",
-        what=f"service {service.name} has not answered for {service.answer_s:g} s while stage {stage.name} was "
-        f"running: {asked(service.ready)}: {answer}",
-        where=log_path(stage, service.name),
-        next_step=f"if it was only busy, raise answer_s of service {service.name}",
-    )
-
-
-def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
-    """The log of a service did not grow for longer than its limit."""
-    return Cause(
-        kind="silence",
-        what=f"service {service.name} wrote nothing for {service.silence_s:g} s while stage {stage.name} was running",
-        where=log_path(stage, service.name),
-        next_step=f"if that was no hang, raise silence_s of service {service.name}",
-    )
-
-
-def forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> Cause:
-    """A log held a line that it must not hold."""
-    why = f" ({rule.why})" if rule.why else ""
-    return Cause(
-        kind="forbid",
-        what=f"stage {stage.name} was stopped: its log held the forbidden line /{rule.pattern}/{why}",
-        where=f"{log_path(stage, rule.log)}:{number}",
-        line=line,
-    )
-
-
-def failed_exit(stage: StagePlan, code: int) -> Cause:
-    """The stage's command ended with something else than 0."""
-    return Cause(kind="exit", what=f"stage {stage.name} ended with {ended(code)}", where=stage_log(stage))
-
-
-def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, message: str) -> Cause:
-    """The Ray job did not end with SUCCEEDED."""
-    detail = "" if code is None else f" (driver {ended(code)})"
-    first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
-    return Cause(
-        kind="ray",
-        what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}",
-        where=stage_log(stage),
-        next_step=f"Ray says: {first[0][:300]}" if first else "",
-    )
-
-
-def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cause:
-    """The stage exited 0, but a line that proves its work never came."""
-    often = "never" if count == 0 else f"only {count} times, not {rule.count},"
-    seen = f"; its last line was: {last}" if last else "; it is empty"
-    return Cause(
-        kind="require",
-        what=f"stage {stage.name} exited 0, but {log_path(stage, rule.log)} {often} held a line like "
-        f"/{rule.pattern}/{seen}",
-        where=log_path(stage, rule.log),
-        next_step=rule.why,
-    )
-
-
-def missing_file(stage: StagePlan, file: FilePlan, fact: FileFact) -> Cause:
-    """The stage exited 0, but did not leave a file that it must."""
-    why = f" ({file.why})" if file.why else ""
-    return Cause(
-        kind="file", what=f"stage {stage.name} exited 0, but {file.path}{why}: {fact.problem}", where=file.path
-    )
-
-
-def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
-    """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
-    phase, name = stall.phase, stage.name
-    limit = f"limits.silence_s of stage {name}"
-    if stall.rule == "steps":
-        what = f"stage {name} made no step for {stall.silent_s:.0f} s, usually {stall.step_s:.3g} s apart,"
-        what += " its processes do nothing, and was stopped"
-        limit = f"limits.steps of stage {name}"
-    elif phase.name:
-        what = f"stage {name} hung in phase {phase.name}: no sign of life for {stall.limit_s:g} s, and was stopped"
-    else:
-        what = f"stage {name} wrote nothing for {stall.limit_s:g} s and was stopped"
-    own = next((own for own in stage.phases if own.name == phase.name), None)
-    if own and stall.rule == "silence":
-        limit = f"silence_s of phase {own.name}"
-    return Cause(
-        kind="silence",
-        what=what,
-        where=stage_log(stage),
-        next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
-        phase=phase.name,
-        waits=waits,
-        report=report_path(stage),
-    )
-
-
-def report_path(stage: StagePlan) -> str:
-    """Return where the report of a hang lies, below the run directory."""
-    return f"{stage.directory}/evidence/HANG.md"
-
-
-def too_long(stage: StagePlan) -> Cause:
-    """The stage ran past its limit."""
-    return Cause(
-        kind="total",
-        what=f"stage {stage.name} ran longer than {stage.total_s:g} s and was stopped",
-        where=stage_log(stage),
-        next_step=f"if that was no hang, raise limits.total_s of stage {stage.name}",
-    )
-
-
-def out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
-    """The kernel ended processes of the stage because the container's memory limit was reached."""
-    limit = f"container limit {limit_bytes / 2**30:.3g} GiB" if limit_bytes else "no container limit, host memory"
-    return Cause(
-        kind="oom",
-        what=f"out of memory: {limit}; then {cause.what}",
-        where=cause.where,
-        next_step="give the container more memory, or use a smaller batch or model",
     )
 
 
@@ -288,8 +101,3 @@ def unwritable(path: str, reason: str) -> Cause:
 def interrupted(signal_name: str) -> Cause:
     """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
-
-
-def supervisor_bug(error: BaseException, where: str) -> Cause:
-    """The supervisor itself failed."""
-    return Cause(kind="bug", what=f"error in rlbox: {type(error).__name__}: {error}", where=where)

@@ -30,7 +30,8 @@ def run_quickly(words: Sequence[str]) -> int | None:
 
 def _build(words: Sequence[str], name: str, flags: Sequence[str]) -> int | None:
     from rlbox.cli.failure import answer_failures
-    from rlbox.image.act.build import BuildWish, build_target
+    from rlbox.image.act.build import build_target
+    from rlbox.image.build import BuildWish
 
     app = _app()
     no_cache, rebuild = (flag in flags for flag in _BUILD_FLAGS)

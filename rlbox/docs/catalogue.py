@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlbox.docs.coverage import coverage_rows
-from rlbox.docs.demand import Causes, Demands
+from rlbox.docs.demand import Causes, DemandTable
 from rlbox.docs.fix_docs import Catalogue
 from rlbox.fixes.load import load_fixes
 from rlbox.lint.drift import load_drift
@@ -26,7 +26,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
         A file is broken (with line), or has wrong keys and values.
     """
     fixes = load_fixes(project)
-    demands = check_spec(Demands, load_toml(DEMANDS), str(DEMANDS)).demand
+    demands = check_spec(DemandTable, load_toml(DEMANDS), str(DEMANDS)).demand
     return Catalogue(
         fixes=fixes,
         demands=demands,

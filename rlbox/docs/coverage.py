@@ -13,7 +13,7 @@ FIRST_TIER = tuple(f"B{number:03}" for number in range(1, 30))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class CoverageRow:
     """One demand with what covers it besides `demand.doctor`: fixes, and lint rules by their ids."""
 
     number: str
@@ -26,10 +26,10 @@ def coverage_rows(
     demands: Mapping[str, Demand],
     fixes: Sequence[Fix],
     rules: Mapping[str, Sequence[str]],
-) -> tuple[Row, ...]:
+) -> tuple[CoverageRow, ...]:
     """Return a row for every demand, in their order; `rules` maps ids of lint rules to the numbers that they cover."""
     return tuple(
-        Row(
+        CoverageRow(
             number=number,
             demand=demand,
             fixes=tuple(fix for fix in fixes if number in fix.covers),
@@ -48,12 +48,12 @@ def fix_gap(fix: Fix, faults: Set[str]) -> str:
     return "" if fix.id in faults else f"fix {fix.id} has no fault test and does not say why"
 
 
-def coverage_problems(rows: Iterable[Row], faults: Set[str]) -> tuple[str, ...]:
+def coverage_problems(rows: Iterable[CoverageRow], faults: Set[str]) -> tuple[str, ...]:
     """Return what is not covered, and reasons that are no longer true; nothing when all is well."""
     return tuple(problem for row in rows if (problem := _problem(row, faults)))
 
 
-def _problem(row: Row, faults: Set[str]) -> str:
+def _problem(row: CoverageRow, faults: Set[str]) -> str:
     gaps = [gap for fix in row.fixes if (gap := fix_gap(fix, faults))]
     fixed = len(gaps) < len(row.fixes)
     covered = fixed or bool(row.demand.doctor) or (not row.demand.environment and bool(row.fixes or row.rules))

@@ -16,7 +16,7 @@ class Demand(Frozen):
     reason: Line = Field("", description="why nothing covers it")
 
 
-class Demands(Frozen):
+class DemandTable(Frozen):
     """The inventory; P numbers are from the seeds, B numbers from beyond them."""
 
     demand: dict[Cover, Demand]

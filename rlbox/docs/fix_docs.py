@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.docs.coverage import Row
+from rlbox.docs.coverage import CoverageRow
 from rlbox.docs.demand import Causes, Demand
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.words import baked_rows, condition_words, kind_of
@@ -37,7 +37,7 @@ class Catalogue:
     demands: Mapping[str, Demand]
     causes: Causes
     faults: Set[str]
-    rows: tuple[Row, ...]
+    rows: tuple[CoverageRow, ...]
 
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 # What a shell says that could not start a program: nothing about the fix.
@@ -44,8 +45,13 @@ def judge_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]
 
     A check that could not be run, or was too slow, is no finding.
     """
-    return tuple(
-        Finding(
+    rows = zip(checks, outcomes, strict=False)
+    return tuple(finding for check, (code, output) in rows for finding in judge_fix(check, code, output))
+
+
+def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
+    if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN):
+        yield Finding(
             id=check.id,
             title=f"fix {check.id} is not in effect",
             seen=_last_line(output) or f"its check ended with {code}",
@@ -53,9 +59,10 @@ def judge_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]
             remedy=check.remedy,
             covers=check.heals,
         )
-        for check, (code, output) in zip(checks, outcomes, strict=False)
-        if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN)
-    )
+
+
+judge_fix = Judge(checks=(_in_effect,))
+"""Why one fix is not in effect, by exit code and output of its check."""
 
 
 def with_dependents(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:

@@ -22,7 +22,7 @@ _COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Decision:
     """Whether a fix applies; `reasons` are the facts for it, or all that speak against it."""
 
     applies: bool
@@ -58,15 +58,15 @@ def git_names(part: GitSource) -> tuple[str, str]:
     return canonicalize_name(part.name), canonicalize_name(repository)
 
 
-def judge(fix: Fix, target: Target, versions: Versions) -> Verdict:
+def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
     """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
-        return Verdict(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
+        return Decision(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
-        return Verdict(applies=False, reasons=against)
-    return Verdict(applies=True, reasons=tuple(fact for _, fact in facts) or ("every target",))
+        return Decision(applies=False, reasons=against)
+    return Decision(applies=True, reasons=tuple(fact for _, fact in facts) or ("every target",))
 
 
 def has_package(text: str, versions: Versions) -> tuple[bool, str]:

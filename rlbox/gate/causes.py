@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rlbox.causes.cause import Cause, CauseKind, ended, log_path, stage_log
 from rlbox.gate.rules import Breach, probe_text
-from rlbox.job.gate_plan import ProbePlan
+from rlbox.job.gate_plan import FilePlan, LinePlan, ProbePlan
+from rlbox.job.names import FileFact
 from rlbox.job.plan import StagePlan
 
 
@@ -34,6 +35,11 @@ def failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cause:
     )
 
 
+def failed_exit(stage: StagePlan, code: int) -> Cause:
+    """The stage's command ended with something else than 0."""
+    return Cause(kind="exit", what=f"stage {stage.name} ended with {ended(code)}", where=stage_log(stage))
+
+
 def wrong_exit(stage: StagePlan, code: int) -> Cause:
     """The command ended with a code that is not among the good ones, none of which is the usual 0 alone."""
     good = " or ".join(str(number) for number in stage.exit_codes)
@@ -41,4 +47,47 @@ def wrong_exit(stage: StagePlan, code: int) -> Cause:
         kind="exit",
         what=f"stage {stage.name} ended with {ended(code)}, not with exit code {good}",
         where=stage_log(stage),
+    )
+
+
+def needed_file(stage: StagePlan, need: FilePlan, fact: FileFact) -> Cause:
+    """A file that an earlier stage should have left whole is not."""
+    why = f" ({need.why})" if need.why else ""
+    return Cause(
+        kind="need",
+        what=f"stage {stage.name} needs {need.path}{why}: {fact.problem}",
+        where=need.path,
+        next_step="run again from the stage that writes it",
+    )
+
+
+def forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> Cause:
+    """A log held a line that it must not hold."""
+    why = f" ({rule.why})" if rule.why else ""
+    return Cause(
+        kind="forbid",
+        what=f"stage {stage.name} was stopped: its log held the forbidden line /{rule.pattern}/{why}",
+        where=f"{log_path(stage, rule.log)}:{number}",
+        line=line,
+    )
+
+
+def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cause:
+    """The stage exited 0, but a line that proves its work never came."""
+    often = "never" if count == 0 else f"only {count} times, not {rule.count},"
+    seen = f"; its last line was: {last}" if last else "; it is empty"
+    return Cause(
+        kind="require",
+        what=f"stage {stage.name} exited 0, but {log_path(stage, rule.log)} {often} held a line like "
+        f"/{rule.pattern}/{seen}",
+        where=log_path(stage, rule.log),
+        next_step=rule.why,
+    )
+
+
+def missing_file(stage: StagePlan, file: FilePlan, fact: FileFact) -> Cause:
+    """The stage exited 0, but did not leave a file that it must."""
+    why = f" ({file.why})" if file.why else ""
+    return Cause(
+        kind="file", what=f"stage {stage.name} exited 0, but {file.path}{why}: {fact.problem}", where=file.path
     )

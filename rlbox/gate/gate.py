@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rlbox.gate.facts import fact_rules
 from rlbox.gate.lines import BenignRules, Board, LineRule
-from rlbox.gate.metric import Metric
-from rlbox.gate.rules import AT_END as AT_END
-from rlbox.gate.rules import DRIVER_RULE as DRIVER_RULE
-from rlbox.gate.rules import EXIT_RULE as EXIT_RULE
-from rlbox.gate.rules import RAY_RULE as RAY_RULE
-from rlbox.gate.rules import Breach as Breach
-from rlbox.gate.rules import Broken as Broken
-from rlbox.gate.rules import Rule, RuleKind, file_text, metric_text
-from rlbox.gate.rules import RuleState as RuleState
-from rlbox.gate.rules import exit_text as exit_text
-from rlbox.gate.rules import port_text as port_text
-from rlbox.gate.rules import probe_text as probe_text
-from rlbox.gate.rules import rule_text as rule_text
-from rlbox.gate.rules import silence_text as silence_text
-from rlbox.gate.rules import total_text as total_text
+from rlbox.gate.metric import MetricJudge
+from rlbox.gate.rules import AT_END, Breach, Broken, GateRule, RuleState, metric_text
 from rlbox.gate.search import LogSearch, Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan
-from rlbox.job.names import STAGE_LOG as STAGE_LOG
-from rlbox.job.names import FileFact as FileFact
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Line, LineCutter, block_of
 from rlbox.logs.patterns import compile_pattern
 
 
-class Gate:
+class GateJudge:
     """The rules of one stage and their states.
 
-    Rules are named by kind and text; the texts are those of `states`. `revision` grows with every change of a state,
-    so that a caller can tell cheaply whether there is something new to record. `forbidden` are forbidden lines that
-    came, `breaches` other rules that can no longer hold: each of them ends the stage at once. `benign` says which
-    lines are no failure: the job's, and those `known` to the fix catalogue, which are shown once they came.
+    `facts` are the rules that the caller decides (`hold`, `refuse`); lines and numbers decide all others. `revision`
+    grows with every change of a state, so that a caller can tell cheaply whether there is something new to record.
+    `forbidden` are forbidden lines that came, `breaches` other rules that can no longer hold: each of them ends the
+    stage at once. `benign` says which lines are no failure: the job's, and those `known` to the fix catalogue, which
+    are shown once they came.
     """
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
@@ -45,7 +33,7 @@ class Gate:
         self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
         self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
         self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
-        self._rules = _facts_before(stage), _facts_after(stage)
+        self.facts = fact_rules(stage)
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
         names = (STAGE_LOG, *(service.name for service in stage.services))
@@ -114,13 +102,13 @@ class Gate:
         """Return the last line of a log that is not blank, or an empty text."""
         return self._logs[log].last[:500]
 
-    def hold(self, kind: RuleKind, text: str, seen: str = "") -> None:
-        """Record that a rule is fulfilled."""
-        self._board.revision += self._find(kind, text).decide("held", seen)
+    def hold(self, rule: GateRule, seen: str = "") -> None:
+        """Record that one of the `facts` is as the rule wants it."""
+        self._board.revision += rule.decide("held", seen)
 
-    def refuse(self, kind: RuleKind, text: str, seen: str) -> None:
-        """Record that a rule is broken."""
-        self._board.revision += self._find(kind, text).decide("broken", seen)
+    def refuse(self, rule: GateRule, seen: str) -> None:
+        """Record that one of the `facts` breaks its rule."""
+        self._board.revision += rule.decide("broken", seen)
 
     def end(self) -> None:
         """Decide what only the end of a stage that exited well can: lines that never came, limits that were kept."""
@@ -141,9 +129,8 @@ class Gate:
         """Return all rules in the order in which a stage meets them."""
         return tuple(rule.as_state() for rule in self._all())
 
-    def _all(self) -> list[Rule]:
-        before, after = self._rules
-        return [*before, *self._lines, *self._benign.rules(), *self._metrics, *after]
+    def _all(self) -> list[GateRule]:
+        return [*self.facts.before(), *self._lines, *self._benign.rules(), *self._metrics, *self.facts.after()]
 
     def _watchers(self, log: str) -> Iterator[Watcher]:
         for rule in self._lines:
@@ -154,18 +141,15 @@ class Gate:
                 yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
         yield from self._benign.watchers(log)
 
-    def _find(self, kind: RuleKind, text: str) -> Rule:
-        return next(rule for rule in self._all() if rule.kind == kind and rule.text == text)
 
-
-class _MetricRule(Rule):
+class _MetricRule(GateRule):
     """A metric rule among the others."""
 
     def __init__(self, plan: MetricPlan, board: Board) -> None:
         super().__init__("metric", metric_text(plan))
         self.plan = plan
         self._board = board
-        self._metric = Metric(plan)
+        self._metric = MetricJudge(plan)
 
     def met(self, line: Line, way: str) -> None:
         """Take a line of the log that fits."""
@@ -195,22 +179,6 @@ class _MetricRule(Rule):
             return
         self.seen = self._metric.told
         self._board.revision += self.count & (self.count - 1) == 0  # 1, 2, 4, 8: each is written to the disk
-
-
-def _facts_before(stage: StagePlan) -> list[Rule]:
-    rules = [Rule("need", need.path) for need in stage.needs]
-    for service in stage.services:
-        rules += [Rule("port", port_text(name, number)) for name, number in service.ports.items()]
-    return rules + [Rule("service", service.name) for service in stage.services]
-
-
-def _facts_after(stage: StagePlan) -> list[Rule]:
-    rules = [Rule("exit", exit_text(stage))]
-    if stage.ray:
-        rules.append(Rule("ray", RAY_RULE))
-    rules += [Rule("probe", probe_text(probe)) for probe in stage.probes]
-    rules += [Rule("file", file_text(file)) for file in stage.files]
-    return [*rules, Rule("silence", silence_text(stage)), Rule("total", total_text(stage))]
 
 
 def _put_in_order(rules: Sequence[LineRule]) -> None:

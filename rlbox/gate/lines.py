@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlbox.gate.benign import BenignFilter
-from rlbox.gate.rules import Breach, Broken, Rule, RuleKind, benign_text, rule_text
+from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.search import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, repeats
@@ -22,7 +22,7 @@ class Board:
     breaches: list[Breach] = field(default_factory=list)
 
     def breach(
-        self, rule: Rule, log: str, problem: str, *, line: Line | None = None, why: str = "", late: bool = False
+        self, rule: GateRule, log: str, problem: str, *, line: Line | None = None, why: str = "", late: bool = False
     ) -> None:
         """Record that a rule is broken for good; after the stop nothing is."""
         if self.stopping or rule.state == "broken":
@@ -46,7 +46,7 @@ class _Marker:
         self.watcher.done = True
 
 
-class LineRule(Rule):
+class LineRule(GateRule):
     """A required or forbidden line of one log."""
 
     def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignFilter) -> None:
@@ -116,9 +116,9 @@ class BenignRules:
         self.filter = BenignFilter(plans)
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
-        self._notes = {key: Rule("benign", benign_text(rule)) for key, rule in self._plans.items()}
+        self._notes = {key: GateRule("benign", benign_text(rule)) for key, rule in self._plans.items()}
 
-    def rules(self) -> list[Rule]:
+    def rules(self) -> list[GateRule]:
         """Return those to show: the job's own, and of the catalogue's those that came."""
         return [note for key, note in self._notes.items() if not self._plans[key].known or note.count]
 

@@ -14,7 +14,7 @@ _BUCKETS = 999
 """Points that are kept one by one; of more, neighbours are averaged, so that memory stays flat."""
 
 
-class Metric:
+class MetricJudge:
     """One metric rule. `problem` tells what broke it as soon as that is certain, `told` what is known so far."""
 
     def __init__(self, plan: MetricPlan) -> None:

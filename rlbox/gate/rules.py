@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan, ReadyPlan
+from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Line
@@ -30,10 +30,6 @@ RuleStatus = Literal["waiting", "held", "broken"]
 SEEN_LIMIT = 500
 AT_END: frozenset[RuleKind] = frozenset({"forbid", "benign", "silence", "total"})
 """Rules that hold when the end of a stage finds them unbroken."""
-
-EXIT_RULE = "exit code 0"
-DRIVER_RULE = "driver_exit_code 0"
-RAY_RULE = "job SUCCEEDED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,7 @@ class Breach:
 
 
 @dataclass
-class Rule:
+class GateRule:
     """A rule and where it stands."""
 
     kind: RuleKind
@@ -133,11 +129,6 @@ def metric_text(rule: MetricPlan) -> str:
     return f"{rule.name}: {', '.join(conditions) or 'there'}"
 
 
-def file_text(rule: FilePlan) -> str:
-    """Return how a file rule is shown."""
-    return rule.path if rule.count == 1 else f"{rule.path} (at least {rule.count})"
-
-
 def probe_text(rule: ReadyPlan) -> str:
     """Return how a request is shown."""
     return f"{rule.method} {rule.url}"
@@ -146,20 +137,5 @@ def probe_text(rule: ReadyPlan) -> str:
 def exit_text(stage: StagePlan) -> str:
     """Return how the rule on the exit code is shown; for a Ray job it is the driver's."""
     if stage.ray:
-        return DRIVER_RULE
+        return "driver_exit_code 0"
     return "exit code " + " or ".join(str(code) for code in stage.exit_codes)
-
-
-def port_text(name: str, number: int) -> str:
-    """Return how the rule that a port be free is shown."""
-    return f"{name} {number}"
-
-
-def silence_text(stage: StagePlan) -> str:
-    """Return how the silence limit is shown."""
-    return f"at most {stage.silence_s:g} s"
-
-
-def total_text(stage: StagePlan) -> str:
-    """Return how the total limit is shown."""
-    return f"at most {stage.total_s:g} s"

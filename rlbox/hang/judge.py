@@ -26,6 +26,7 @@ _NOTICE_STEPS, _NOTICE_FLOOR_S = 4.5, 3.0
 _IDLE_CPU, _IDLE_SHARE = 0.05, 0.25
 _MINUTE_S = 60.0
 _WINDOW_S = 30.0
+_CALM_S, _QUIET_S = 10.0, 1.0
 _LOOKED_AT, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
 """Bytes of the end of a block that are searched for phases, for steps and for news.
 
@@ -135,6 +136,15 @@ class HangJudge:
             self._idle_s = now_s
         else:
             self._moved_s = now_s
+
+    def pause_s(self, now_s: float) -> float:
+        """Return how long the processes need not be looked at: long while the log goes on, not when it is still."""
+        quiet_s, step_s, limit_s = now_s - self._moved_s, self.step_s, self.phase.silence_s
+        if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
+            return min(max(step_s, 1.0), 5.0)
+        if quiet_s > min(2 * _QUIET_S, limit_s / 4):
+            return min(max(limit_s / 8, 0.5), 5.0)
+        return min(_CALM_S, max(limit_s / 4, 0.5))
 
     def judge(self, now_s: float) -> Stall | None:
         """Return the hang, if it is one."""

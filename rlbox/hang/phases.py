@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from rlbox.job.phase import FLOORS
+from pydantic import Field
+
+from rlbox.job.phase import FLOORS, Phase
 from rlbox.job.phases import PhasePlan
 from rlbox.logs.lines import bare_text
 from rlbox.logs.patterns import pattern_set
+from rlbox.spec.check import check_spec
+from rlbox.spec.kinds import Frozen
+from rlbox.spec.load import load_toml
+
+PHASES = Path(__file__).with_name("phases.toml")
 
 _MOST_HITS = 16
 """Lines of one block that are looked at closely; of a flood, the phase is that of its end."""
 _TAIL_BYTES = 1024
+
+
+class ShippedPhases(Frozen):
+    """The phases that rlbox knows by itself, in the order in which they are looked for."""
+
+    phases: tuple[Phase, ...]
+    background: tuple[str, ...] = Field(description="processes whose activity proves nothing, by the start of a name")
+
+
+@functools.cache
+def load_phases() -> ShippedPhases:
+    """Return the phases of an RL run that rlbox knows by itself."""
+    return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
 @dataclass(frozen=True, kw_only=True)

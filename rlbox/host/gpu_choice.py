@@ -19,7 +19,7 @@ from rlbox.engine.gpu_access import (
 from rlbox.errors import NodeError
 
 if TYPE_CHECKING:
-    from rlbox.doctor.host import ImageNeeds
+    from rlbox.doctor.judge.host import ImageNeeds
     from rlbox.image.plan import ImagePlan
 
 
@@ -42,7 +42,8 @@ def wished(text: str) -> str:
 
 def offered() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    from rlbox.engine.act.api import engine_info, engine_is_here, engine_place
+    from rlbox.engine.act.address import engine_is_here, engine_place
+    from rlbox.engine.act.api import engine_info
     from rlbox.engine.act.gpu_access import probe_offer
     from rlbox.machine.act.identity import in_image
 
@@ -87,10 +88,10 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    from rlbox.doctor.act.host import probe_cards, probe_driver
+    from rlbox.doctor.act.probe.host import probe_cards, probe_driver
     from rlbox.doctor.facts import Demands
-    from rlbox.doctor.host import judge_cards, judge_driver
-    from rlbox.engine.act.api import engine_is_here
+    from rlbox.doctor.judge.host import judge_cards, judge_driver
+    from rlbox.engine.act.address import engine_is_here
     from rlbox.machine.act.identity import in_image
 
     if access.way == "none" or in_image() or not engine_is_here():
@@ -112,7 +113,7 @@ def image_env(found: Mapping[str, Any]) -> dict[str, str]:
 
 def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
-    from rlbox.doctor.host import ImageNeeds, stack_cuda
+    from rlbox.doctor.judge.host import ImageNeeds, stack_cuda
     from rlbox.target.lock import load_lock
 
     lock = load_lock(app.project.lock_file(image.target))

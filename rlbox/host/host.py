@@ -6,23 +6,18 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.act.disks import probe_places
-from rlbox.doctor.act.host import probe_driver, probe_engine
-from rlbox.doctor.act.paths import probe_environment
-from rlbox.doctor.act.processes import probe_running
-from rlbox.doctor.act.threads import Probe, Probes
-from rlbox.doctor.disks import judge_places
-from rlbox.doctor.env import judge_tokens
+from rlbox.doctor.act.checks import rows_of
+from rlbox.doctor.act.scene import Scene
+from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
-from rlbox.doctor.host import ImageNeeds, judge_driver, judge_engine, judge_image
-from rlbox.doctor.network import Reached, judge_network
-from rlbox.doctor.processes import judge_processes
+from rlbox.doctor.judge.host import ImageNeeds, judge_image
+from rlbox.doctor.judge.network import Reached
+from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, load_report, merge, settle
-from rlbox.doctor.stack import judge_unlocked
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError
@@ -32,7 +27,6 @@ from rlbox.image.act.plans import image_plan
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
 
-_CHECKS = 18
 _STARTING_S = 2.0  # what it takes to start and remove the container
 _GRACE_S = 0.6
 
@@ -48,16 +42,18 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     began = time.monotonic()
     image = image_plan(app.project, name) if name else None
     wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
-    demands = with_gpus(_demands(app, image), wish.word)
     folder = _folder(image, data)
+    scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
     inside: list[Report] = []
-    probes = Probes(began + budget_s + _GRACE_S)
+    probes = Probes(scene.end)
     if image:
         probes.start({"image": lambda: _examine_image(app, image, folder, gpus, budget_s, inside)})
-    probes.start(_host_probes(app, image, demands, folder))
+    rows = rows_of("host", scene)
+    probes.start({row.name: partial(row.ask, scene) for row in rows})
     probes.wait()
     findings, follows = settle(row for found in probes.findings.values() for row in found)
-    host = Report(findings=findings, follows=follows, checks=_CHECKS, unfinished=tuple(probes.unfinished))
+    checks = sum(row.count(scene) for row in rows) + (len(judge_image) if image else 0)
+    host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
     return merge([host, *inside], time.monotonic() - began)
 
 
@@ -81,42 +77,33 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
         return None
 
 
-def _host_probes(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None) -> dict[str, Probe]:
-    folders = tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ()))))
-    probes: dict[str, Probe] = {
-        "engine": lambda: judge_engine(probe_engine(), demands),
-        "driver": lambda: judge_driver(probe_driver(), stack_needs(app, image, {}) if image else ImageNeeds(), demands),
-        "tokens": lambda: judge_tokens(probe_environment(dict(os.environ), folders), demands),
-        "processes": lambda: judge_processes(probe_running()),
-        "network": lambda: _network(app, image, demands),
-    }
-    if image and not (image.container.create and folder and not folder.exists()):  # else a run makes it
-        probes["data disk"] = lambda: _disk(folder, demands)
-    return probes
+def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
+    made_by_a_run = image is not None and image.container.create and folder is not None and not folder.exists()
+    disk = [("data", str(folder))] if folder else []
+    return Scene(
+        environ=dict(os.environ),
+        demands=demands,
+        end=end,
+        folders=tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ())))),
+        places=disk if image and not made_by_a_run else None,
+        needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
+        free_ports=lambda: demands.ports if _shares_network(image) else {},
+        mirrors=lambda: _mirrors(app, image) if image else (),
+    )
 
 
-def _disk(folder: Path | None, demands: Demands) -> list[Finding]:
-    if folder is None:
-        remedy = "give --data DIR, or set RLBOX_DATA or disk.host"
-        return [Finding(id="data-disk-unnamed", title="no data disk is named", where="disk.host", remedy=remedy)]
-    found = judge_places(probe_places([("data", str(folder))]), demands, f"uid {os.getuid()}")
-    return [replace(row, remedy=row.remedy.replace(f"docker run --volume DIR:{folder}; ", "")) for row in found]
+def _shares_network(image: ImagePlan | None) -> bool:
+    from rlbox.engine.act.address import engine_is_here
+
+    return image is not None and image.container.network == "host" and engine_is_here()
 
 
-def _network(app: App, image: ImagePlan | None, demands: Demands) -> list[Finding]:
-    from rlbox.doctor.act.network import probe_network
-    from rlbox.engine.act.api import engine_is_here
+def _mirrors(app: App, image: ImagePlan) -> list[Reached]:
     from rlbox.sources.load import load_profile
 
-    mirrors = []
-    if image:
-        rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
-        kinds = [rule.kind for rule in rules]
-        mirrors = [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
-    mine = image is not None and image.container.network == "host" and engine_is_here()
-    return judge_network(
-        probe_network(dict(os.environ), demands if mine else replace(demands, ports={}), mirrors), demands
-    )
+    rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
+    kinds = [rule.kind for rule in rules]
+    return [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
 
 
 def _examine_image(
@@ -124,7 +111,7 @@ def _examine_image(
 ) -> Iterable[Finding]:
     """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
     from rlbox.engine.act.api import find_image
-    from rlbox.image.act.build import is_current
+    from rlbox.image.act.digest import outdated
 
     try:
         found = find_image(image.tag)
@@ -140,7 +127,7 @@ def _examine_image(
             inside.append(report)
         else:
             return report
-    return judge_image("current" if is_current(image, found) else "outdated", image.target)
+    return judge_image("outdated" if outdated(image, found) else "current", image.target)
 
 
 def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
@@ -154,7 +141,7 @@ def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
 def _in_container(
     image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
 ) -> Report | list[Finding]:
-    from rlbox.engine.act.api import engine_address, engine_is_here
+    from rlbox.engine.act.address import engine_address, engine_is_here
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
     from rlbox.errors import TimedOut
     from rlbox.machine.act.command import run_command

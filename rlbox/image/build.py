@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from rlbox.image.plan import ImagePlan
 from rlbox.values import Command
 
-BUILD_LABEL = "rlbox.build"
 BASE_CONTEXT = "rlbox-base"
 LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
 
@@ -59,7 +58,7 @@ def plan_build(
     plan: ImagePlan,
     builder: Builder,
     files: BuildFiles,
-    digest: str,
+    labels: Mapping[str, str],
     *,
     tag: str = "",
     cache: bool = True,
@@ -72,8 +71,8 @@ def plan_build(
 
     Parameters
     ----------
-    digest
-        From `build_digest`; becomes the label by which an unchanged image is recognised.
+    labels
+        Those of `build_labels`, by which an unchanged image is recognised.
     tag
         The plan's own unless given.
     cache
@@ -88,7 +87,7 @@ def plan_build(
         "--progress=plain",
         f"--network={network or plan.network}",
         f"--tag={tag or plan.tag}",
-        f"--label={BUILD_LABEL}={digest}",
+        *(f"--label={name}={value}" for name, value in labels.items()),
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
         *(("--metadata-file", files.metadata) if files.metadata and not builder.integrated else ()),
         *((f"--build-context={BASE_CONTEXT}={files.base}",) if files.base else ()),
@@ -149,3 +148,14 @@ class BuildLog:
         known = self.steps.get(step.number)
         self.steps[step.number] = step
         return None if known and known.state == step.state else step
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildWish:
+    """What was asked of a build."""
+
+    no_cache: bool = False
+    rebuild: bool = False
+    hermetic: bool = False
+    verify: bool = False
+    sources: str = ""

@@ -21,7 +21,7 @@ _RUNS_OF_SIGNS = re.compile(r"[-_.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Component:
+class Content:
     """One file of a lock, or the base image.
 
     Attributes
@@ -48,16 +48,16 @@ class Component:
     url: str = ""
 
 
-def components(lock: Lock) -> tuple[Component, ...]:
+def components(lock: Lock) -> tuple[Content, ...]:
     """Return what a lock names, sorted; a file that two groups share is one component of both."""
-    found: dict[tuple[str, str], Component] = {}
+    found: dict[tuple[str, str], Content] = {}
     for one in _components(lock):
         known = found.setdefault((one.purl, one.sha256), one)
         found[one.purl, one.sha256] = replace(known, groups=tuple(sorted({*known.groups, *one.groups})))
     return tuple(sorted(found.values(), key=lambda one: (one.kind, one.name, one.version, one.sha256)))
 
 
-def _components(lock: Lock) -> Iterator[Component]:
+def _components(lock: Lock) -> Iterator[Content]:
     if "@" in lock.base:
         yield _base(lock.base)
     yield from (_deb(deb, lock.base.partition(":")[0]) for deb in lock.debs)
@@ -68,14 +68,14 @@ def _components(lock: Lock) -> Iterator[Component]:
     for patch in lock.patches:
         known_by = purl("generic", "", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
         values = {"name": patch.name, "file": patch.name, "sha256": patch.sha256, "purl": known_by}
-        yield Component(kind="patch", version="", groups=("patches",), **values)
+        yield Content(kind="patch", version="", groups=("patches",), **values)
 
 
-def _base(image: str) -> Component:
+def _base(image: str) -> Content:
     named = parse_reference(image)
     name = named.repository.rpartition("/")[2]
     qualifiers = {"repository_url": named.name} | ({"tag": named.tag} if named.tag else {})
-    return Component(
+    return Content(
         kind="base",
         name=named.name,
         version=named.digest,
@@ -86,10 +86,10 @@ def _base(image: str) -> Component:
     )
 
 
-def _deb(deb: Deb, distribution: str) -> Component:
+def _deb(deb: Deb, distribution: str) -> Content:
     file = deb.path.rpartition("/")[2]
     architecture = file.removesuffix(".deb").rpartition("_")[2]
-    return Component(
+    return Content(
         kind="deb",
         name=deb.name,
         version=deb.version,
@@ -100,8 +100,8 @@ def _deb(deb: Deb, distribution: str) -> Component:
     )
 
 
-def _package(package: Package, group: str) -> Component:
-    return Component(
+def _package(package: Package, group: str) -> Content:
+    return Content(
         kind="pypi",
         name=package.name,
         version=package.version,
@@ -112,10 +112,10 @@ def _package(package: Package, group: str) -> Component:
     )
 
 
-def _tree(tree: GitTree) -> Component:
+def _tree(tree: GitTree) -> Content:
     url = public_url(tree.url)
     address = f"git+{url}@{tree.commit}" if url else ""
-    return Component(
+    return Content(
         kind="git",
         name=tree.name,
         version=tree.commit,
@@ -127,10 +127,10 @@ def _tree(tree: GitTree) -> Component:
     )
 
 
-def _file(file: HttpFile) -> Component:
+def _file(file: HttpFile) -> Content:
     url = public_url(file.url)
     qualifiers = {"checksum": f"sha256:{file.sha256}"} | ({"download_url": url} if url else {})
-    return Component(
+    return Content(
         kind="http",
         name=file.name,
         version="",

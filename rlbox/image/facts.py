@@ -25,7 +25,7 @@ class LayerFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ImagePart:
     """One thing that an image holds; `version` is a commit for git, and empty for a file or a patch."""
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class LockChange:
     """One thing that two locks say differently; `before` or `after` is empty when one of them lacks it."""
 
     group: str
@@ -58,7 +58,7 @@ def image_layers(
     `patched` says that source files were patched, which have a layer of their own.
     """
     rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
-    top = ("lock",) if rows and str(rows[-1]["CreatedBy"]).startswith(_LOCK_LAYER) else ()
+    top = _top([str(row["CreatedBy"]) for row in rows[-2:]])
     below = rows[: len(rows) - len(top)]
     own = 0
     while own < len(below) and str(below[-1 - own]["CreatedBy"]).startswith(_OWN_LAYER):
@@ -69,6 +69,12 @@ def image_layers(
         LayerFacts(part=name, size=row["Size"], command=str(row["CreatedBy"]).removesuffix(" # buildkit"))
         for name, row in zip(names, rows, strict=True)
     )
+
+
+def _top(commands: Sequence[str]) -> tuple[str, ...]:
+    """Return what the highest layers hold: the lock, and above it, in images of today, what of rlbox decides none."""
+    places = [number for number, command in enumerate(commands) if command.startswith(_LOCK_LAYER)]
+    return ("lock", "other")[: len(commands) - places[0]] if places else ()
 
 
 def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
@@ -89,21 +95,21 @@ def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
     return ("",) * count
 
 
-def lock_groups(lock: Lock) -> dict[str, tuple[Row, ...]]:
+def lock_groups(lock: Lock) -> dict[str, tuple[ImagePart, ...]]:
     """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
-    found = {"os": tuple(Row(name=deb.name, version=deb.version, sha256=deb.sha256) for deb in lock.debs)}
+    found = {"os": tuple(ImagePart(name=deb.name, version=deb.version, sha256=deb.sha256) for deb in lock.debs)}
     for group in (lock.runtime, lock.build, *lock.groups):
-        found[group.name] = tuple(Row(name=p.name, version=p.version, sha256=p.sha256) for p in group.packages)
-    found["git"] = tuple(Row(name=tree.name, version=tree.commit, sha256=tree.sha256) for tree in lock.git)
-    found["http"] = tuple(Row(name=file.name, version="", sha256=file.sha256) for file in lock.http)
-    found["patches"] = tuple(Row(name=patch.name, version="", sha256=patch.sha256) for patch in lock.patches)
+        found[group.name] = tuple(ImagePart(name=p.name, version=p.version, sha256=p.sha256) for p in group.packages)
+    found["git"] = tuple(ImagePart(name=tree.name, version=tree.commit, sha256=tree.sha256) for tree in lock.git)
+    found["http"] = tuple(ImagePart(name=file.name, version="", sha256=file.sha256) for file in lock.http)
+    found["patches"] = tuple(ImagePart(name=patch.name, version="", sha256=patch.sha256) for patch in lock.patches)
     return {group: rows for group, rows in found.items() if rows}
 
 
-def lock_changes(before: Lock, after: Lock) -> tuple[Change, ...]:
+def lock_changes(before: Lock, after: Lock) -> tuple[LockChange, ...]:
     """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
     changes = [
-        Change(group="target", name=key, before=getattr(before, key), after=getattr(after, key))
+        LockChange(group="target", name=key, before=getattr(before, key), after=getattr(after, key))
         for key in ("python", "platform", "base")
         if getattr(before, key) != getattr(after, key)
     ]
@@ -113,11 +119,11 @@ def lock_changes(before: Lock, after: Lock) -> tuple[Change, ...]:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):
                 versions = _versions(olds.get(name), news.get(name))
-                changes.append(Change(group=group, name=name, before=versions[0], after=versions[1]))
+                changes.append(LockChange(group=group, name=name, before=versions[0], after=versions[1]))
     return tuple(changes)
 
 
-def _versions(before: Row | None, after: Row | None) -> tuple[str, str]:
+def _versions(before: ImagePart | None, after: ImagePart | None) -> tuple[str, str]:
     """Return how two rows are told apart: by version, else by the first digits of the file's sha256."""
     same = before and after and before.version == after.version
     rows = [(row.sha256[:12] if same or not row.version else row.version) if row else "" for row in (before, after)]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.container import CA_NAMES
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
-from rlbox.sources.settings import TORCH_WHEELS, TorchGroup
-from rlbox.target.torch import torch_groups
+from rlbox.target.torch import TORCH_WHEELS, TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
@@ -55,6 +54,7 @@ class ImagePlan:
     context: Mapping[str, str]
     lock: str
     lock_checksum: str
+    spec_checksum: str
     rootfs: str
     layers: tuple[str, ...]
     torch_groups: tuple[TorchGroup, ...]
@@ -129,6 +129,7 @@ def plan_image(
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, layers) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
+        spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for layer in layers),
         torch_groups=torch_groups(target),
@@ -146,8 +147,8 @@ def _forms(
     target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
 ) -> dict[str, str]:
     """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
-    from rlbox.image.compose import committed_compose
-    from rlbox.image.onstart import committed_onstart
+    from rlbox.image.forms.compose import committed_compose
+    from rlbox.image.forms.onstart import committed_onstart
 
     found = {f"images/{target.name}/Dockerfile": dockerfile}
     found |= committed_compose(target, container, templates, bytecode)

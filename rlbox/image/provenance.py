@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlbox import __version__
-from rlbox.image.contents import Component, components
+from rlbox.image.contents import Content, components
 from rlbox.image.sbom import CONFIGURATION_NOTE, Built
 
 if TYPE_CHECKING:  # pydantic is slow to import
@@ -73,7 +73,7 @@ def _subject(image: Built) -> dict[str, Any]:
     return {"name": image.name, "digest": _digest(image.digest.partition(":")[2]), **note}
 
 
-def _dependency(part: Component) -> dict[str, Any]:
+def _dependency(part: Content) -> dict[str, Any]:
     commit = {"gitCommit": part.version} if part.kind == "git" else {}
     return {
         "name": part.file or part.name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlbox import __version__
-from rlbox.image.contents import BUILD_TOOLS, Component, components, purl
+from rlbox.image.contents import BUILD_TOOLS, Content, components, purl
 
 if TYPE_CHECKING:  # pydantic is slow to import
     from rlbox.target.lock import Lock
@@ -93,7 +93,7 @@ def _own() -> dict[str, Any]:
     return _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
 
 
-def _package(part: Component) -> dict[str, Any]:
+def _package(part: Content) -> dict[str, Any]:
     return {
         **_described(_identity(part), part.name, part.version, part.purl, part.url),
         **({"packageFileName": part.file} if part.file else {}),
@@ -106,13 +106,13 @@ def _checksums(sha256: str) -> list[dict[str, str]]:
     return [{"algorithm": "SHA256", "checksumValue": sha256}]
 
 
-def _identity(part: Component) -> str:
+def _identity(part: Content) -> str:
     """Return an identifier of the letters that SPDX allows; the digest tells apart what then looks the same."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", part.name).strip("-")
     return f"SPDXRef-{part.kind}-{name}-{part.sha256[:16]}"
 
 
-def _relationships(parts: tuple[Component, ...]) -> Iterator[dict[str, str]]:
+def _relationships(parts: tuple[Content, ...]) -> Iterator[dict[str, str]]:
     yield _relationship(_DOCUMENT, "DESCRIBES", _IMAGE)
     yield _relationship(_IMAGE, "CONTAINS", _RLBOX)
     for part in parts:

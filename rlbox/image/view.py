@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import size_text
-from rlbox.image.facts import Change, LayerFacts, Row, lock_groups
+from rlbox.image.facts import ImagePart, LayerFacts, LockChange, lock_groups
 
 if TYPE_CHECKING:
     from rlbox.target.lock import Lock
@@ -29,7 +29,7 @@ class Standing:
     target: str
     spec: str
     lock: str
-    changes: tuple[Change, ...]
+    changes: tuple[LockChange, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _packages(facts: ImageFacts) -> Iterator[str]:
         yield from (line.replace(_JOINED, " ") for line in lines)
 
 
-def _shown(group: str, row: Row) -> str:
+def _shown(group: str, row: ImagePart) -> str:
     return row.version[:12] if group == "git" else row.version or row.sha256[:12]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlbox.job.gate import BenignRule, FileRule, ForbidRule, Gate, MetricRule, Probe, ProbeRule, RequireRule
+from rlbox.job.gate import Gate
+from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, ProbeRule, RequireRule
 from rlbox.job.param import Scalar
 
 

@@ -6,15 +6,18 @@ directory), `{job}` (the job's own programs), `{data}` (data disk) and `{python}
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from rlbox.job.gate import FileRule, Gate, Probe
-from rlbox.job.gate_check import stage_problems
+from rlbox.job.gate import Gate
+from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
 from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
+from rlbox.spec.check import suggest
 from rlbox.spec.kinds import EnvName, Frozen, Name
 from rlbox.spec.pattern import check_pattern
 from rlbox.spec.units import Seconds
@@ -192,3 +195,37 @@ def _twice(job: Job) -> list[tuple[str, str]]:
     for what, names in (("services", [s.name for s in job.services]), ("stages", [s.name for s in job.stages])):
         found += [(what, name) for name in sorted(set(names)) if names.count(name) > 1]
     return found
+
+
+def stage_problems(stage: Stage) -> list[str]:
+    """Return what is wrong with a gate as part of its stage, each with its path in the job."""
+    where, gate = f"stages.{stage.name}.gate", stage.gate
+    problems = []
+    named: dict[str, tuple[RequireRule | ForbidRule | BenignRule | MetricRule, ...]]
+    named = {"require": gate.require, "forbid": gate.forbid, "benign": gate.benign, "metrics": gate.metrics}
+    for what, rules in named.items():
+        for index, rule in enumerate(rules):
+            if rule.log != "stage" and rule.log not in stage.services:
+                near = suggest(rule.log, ["stage", *stage.services])
+                problems.append(f"{where}.{what}[{index}].log: {rule.log!r} is not a service of the stage{near}")
+    for index, line in enumerate(gate.require):
+        if line.within_s is not None and line.within_s > stage.limits.total_s:
+            limit = f"limits.total_s is {stage.limits.total_s:g}"
+            problems.append(f"{where}.require[{index}].within_s: the stage is stopped before, {limit}")
+    problems += [f"stages.{stage.name}.command[{index}]: {told}" for index, told in _hidden_exits(stage.command)]
+    if stage.ray and gate.exit_codes != (0,):
+        problems.append(f"{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out")
+    return problems
+
+
+def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield the words of a command, a shell's script, that end well whatever happened in them."""
+    if command[0].rsplit("/", 1)[-1] not in ("sh", "bash", "dash", "zsh"):
+        return
+    for index, word in enumerate(command[1:], start=1):
+        if re.search(r"\|&?\s*tee\b", word) and "pipefail" not in word and "PIPESTATUS" not in word:
+            yield index, "ends with the exit code of tee; leave tee out (the log is kept), or use set -o pipefail"
+        if re.search(r"(?:\|\||;|\n)\s*(?:true|:)\s*;?\s*$", word):
+            yield index, "ends well whatever happened before; leave the last `true` out"
+        if re.search(r"[^&]&\s*$", word):
+            yield index, "leaves its work in the background and ends at once; leave the last & out"

@@ -1,17 +1,13 @@
-"""Read jobs and phases."""
+"""Read jobs."""
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 from rlbox.job.job import Job
-from rlbox.job.phase import ShippedPhases
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, parse_toml, read_text, shown_path, without_name
+from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
 from rlbox.spec.project import Project
-
-PHASES = Path(__file__).with_name("phases.toml")
 
 
 def load_job(project: Project, name: str) -> Job:
@@ -31,9 +27,3 @@ def load_ports(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`."""
     jobs = [load_job(project, name) for name in project.jobs()]
     return {f"{job.name}.{name}": number for job in jobs if job.target == target for name, number in job.ports.items()}
-
-
-@functools.cache
-def load_phases() -> ShippedPhases:
-    """Return the phases of an RL run that rlbox knows by itself."""
-    return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))

@@ -59,10 +59,3 @@ class Phase(Frozen):
         "(read, write, network, memory), cores (cpu), share of the power limit (gpu)",
     )
     remedy: str = Field("", description="what to do when it hangs here")
-
-
-class ShippedPhases(Frozen):
-    """The phases that rlbox knows by itself, in the order in which they are looked for."""
-
-    phases: tuple[Phase, ...]
-    background: tuple[str, ...] = Field(description="processes whose activity proves nothing, by the start of a name")

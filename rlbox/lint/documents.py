@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Where
 from rlbox.lint.read.data import read_tables
 from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.document import Document
 from rlbox.lint.read.notes import read_notes
-from rlbox.lint.read.python import read_python
-from rlbox.lint.read.reading import Reading
-from rlbox.lint.read.text import SEVERITIES, Finding, Lines, Piece, ignored, join
+from rlbox.lint.read.reader import Reader
+from rlbox.lint.read.text import SEVERITIES, Defect, Lines, Piece, ignored, join
 from rlbox.lint.read.yaml import read_yaml
 from rlbox.lint.rules import find
 
@@ -61,34 +60,34 @@ def _guess(text: str) -> str:
     return "yaml" if re.match(r"(---|[\w-]+:(\s|$))", first) else "shell"
 
 
-def _read_shell(reading: Reading, piece: Piece) -> None:
-    reading.shell(piece)
+def _read_shell(reader: Reader, piece: Piece) -> None:
+    reader.shell(piece)
 
 
-def _read_plain_shell(reading: Reading, piece: Piece) -> None:
-    reading.shell(piece, powershell=False)
+def _read_plain_shell(reader: Reader, piece: Piece) -> None:
+    reader.shell(piece, powershell=False)
 
 
-def _read_powershell(reading: Reading, piece: Piece) -> None:
-    reading.shell(piece, frozenset({"powershell"}))
+def _read_powershell(reader: Reader, piece: Piece) -> None:
+    reader.shell(piece, frozenset({"powershell"}))
 
 
-def _read_make(reading: Reading, piece: Piece) -> None:
+def _read_make(reader: Reader, piece: Piece) -> None:
     recipes = [line.cut(1, len(line.text)) for line in piece.lines() if line.text.startswith("\t")]
     if recipes:
-        reading.shell(join(recipes), powershell=False)
+        reader.shell(join(recipes), powershell=False)
 
 
-_READERS: dict[str, Callable[[Reading, Piece], None]] = {
+_READERS: dict[str, Callable[[Reader, Piece], None]] = {
     "dockerfile": read_dockerfile,
     "env": _read_plain_shell,
-    "json": lambda reading, piece: read_tables(reading, piece, toml=False),
+    "json": lambda reader, piece: read_tables(reader, piece, toml=False),
     "make": _read_make,
     "notes": read_notes,
     "powershell": _read_powershell,
-    "python": lambda reading, piece: read_python(reading, piece, "file"),
+    "python": lambda reader, piece: reader.python(piece, "file"),
     "shell": _read_shell,
-    "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
+    "toml": lambda reader, piece: read_tables(reader, piece, toml=True),
     "yaml": read_yaml,
 }
 
@@ -98,13 +97,17 @@ def read_document(name: str, text: str) -> Document:
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text), crlf=crlf)
-    _READERS[document.kind](Reading(document), Piece.whole(text))
+    _READERS[document.kind](Reader(document), Piece.whole(text))
     return document
 
 
 def lint_text(
-    name: str, text: str, rules: Iterable[Rule], versions: Mapping[str, str] | None = None, where: Where | None = None
-) -> tuple[Finding, ...]:
+    name: str,
+    text: str,
+    rules: Iterable[DriftRule],
+    versions: Mapping[str, str] | None = None,
+    where: Where | None = None,
+) -> tuple[Defect, ...]:
     """Return what is wrong in a text, in the order of its lines.
 
     Parameters
@@ -118,7 +121,7 @@ def lint_text(
     """
     document = read_document(name, text)
     known = {**document.pins, **(versions or {})}
-    found: dict[tuple[str, int, int], Finding] = {}
+    found: dict[tuple[str, int, int], Defect] = {}
     for rule in rules:
         for finding, begin in find(rule, document, known, where or Where()):
             off = ignored(document.lines, finding.line) | ignored(document.lines, begin)

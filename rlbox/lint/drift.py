@@ -33,7 +33,7 @@ def _range(text: str) -> str:
 Range = Annotated[str, AfterValidator(_range)]
 
 
-class Rule(Frozen):
+class DriftRule(Frozen):
     """One defect, the versions that have it, and the form that works.
 
     A rule is matched by its names and patterns, or, where that takes more, by the code named in `check`.
@@ -64,7 +64,7 @@ class Rule(Frozen):
     dated: datetime.date
 
     @model_validator(mode="after")
-    def _can_be_matched(self) -> Rule:
+    def _can_be_matched(self) -> DriftRule:
         if not (self.check or self.names or self.command or self.renamed):
             raise ValueError("give names, command, renamed or check: nothing would be found")
         if bool(self.works or self.warns or self.fails) > bool(self.package):
@@ -89,7 +89,7 @@ class Rule(Frozen):
 class Drift(Frozen):
     """The table."""
 
-    rule: tuple[Rule, ...]
+    rule: tuple[DriftRule, ...]
 
     @model_validator(mode="after")
     def _ids_differ(self) -> Drift:
@@ -100,7 +100,7 @@ class Drift(Frozen):
 
 
 @cache
-def load_drift() -> tuple[Rule, ...]:
+def load_drift() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
     from rlbox.spec.load import load_toml
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.read.calls import Call
 from rlbox.lint.read.document import Document, Setting
 
@@ -30,7 +30,7 @@ class Hit:
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
-Check = Callable[[Document, Rule, Where], Iterable[Hit]]
+Check = Callable[[Document, DriftRule, Where], Iterable[Hit]]
 
 
 def hit_call(call: Call, start: int | None = None, **fields: str) -> Hit:

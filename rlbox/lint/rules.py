@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from rlbox.lint.checks import CHECKS
-from rlbox.lint.drift import Rule, Severity
+from rlbox.lint.drift import DriftRule, Severity
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call
 from rlbox.lint.read.document import Document, Setting
-from rlbox.lint.read.text import Finding
+from rlbox.lint.read.text import Defect
 
 
-def find(rule: Rule, document: Document, versions: Mapping[str, str], where: Where) -> Iterator[tuple[Finding, int]]:
+def find(
+    rule: DriftRule, document: Document, versions: Mapping[str, str], where: Where
+) -> Iterator[tuple[Defect, int]]:
     """Yield what a rule finds in a document, each with the number of the line that its command begins on."""
     state = rule.state(versions)
     if state == "works" or (rule.says and not document.says(rule.says)):
@@ -28,7 +30,7 @@ def find(rule: Rule, document: Document, versions: Mapping[str, str], where: Whe
     for hit in _hits(rule, document, where):
         line, column = document.lines.place(hit.start)
         yield (
-            Finding(
+            Defect(
                 file=document.name,
                 line=line,
                 column=column,
@@ -51,7 +53,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def _versions(rule: Rule, versions: Mapping[str, str]) -> str:
+def _versions(rule: DriftRule, versions: Mapping[str, str]) -> str:
     """Return in which versions it works, as far as that decides."""
     if not (rule.works or rule.warns or rule.fails):
         return ""
@@ -66,7 +68,7 @@ def _versions(rule: Rule, versions: Mapping[str, str]) -> str:
     return f" ({', '.join(part for part in parts if part)}{here})"
 
 
-def _hits(rule: Rule, document: Document, where: Where) -> Iterable[Hit]:
+def _hits(rule: DriftRule, document: Document, where: Where) -> Iterable[Hit]:
     if rule.check:
         return CHECKS[rule.check](document, rule, where)
     if rule.kind == "variable":
@@ -76,7 +78,7 @@ def _hits(rule: Rule, document: Document, where: Where) -> Iterable[Hit]:
     return (hit_call(call, name=call.program) for call in _candidates(rule, document) if matches(rule, document, call))
 
 
-def settings(rule: Rule, document: Document) -> Iterator[Setting]:
+def settings(rule: DriftRule, document: Document) -> Iterator[Setting]:
     """Yield the settings that a rule is about."""
     for setting in document.settings:
         unread = rule.value or setting.name not in document.reads  # a script may pass it on to what does read it
@@ -86,13 +88,13 @@ def settings(rule: Rule, document: Document) -> Iterator[Setting]:
                 yield setting
 
 
-def _candidates(rule: Rule, document: Document) -> list[Call]:
+def _candidates(rule: DriftRule, document: Document) -> list[Call]:
     """Return the calls whose program begins as the rule's command does."""
     first = re.match(r"[a-z][a-z-]*", rule.command)
     return document.by_program.get(first.group(), []) if first else document.calls
 
 
-def matches(rule: Rule, document: Document, call: Call) -> bool:
+def matches(rule: DriftRule, document: Document, call: Call) -> bool:
     """Whether a rule is about a command line: what it begins with, what it has, what it has not."""
     if not rule.command and not rule.needs:
         return True
@@ -103,7 +105,7 @@ def matches(rule: Rule, document: Document, call: Call) -> bool:
     return all(re.search(one, text) for one in rule.needs) and not any(re.search(one, text) for one in rule.without)
 
 
-def _flags(rule: Rule, document: Document) -> Iterator[Hit]:
+def _flags(rule: DriftRule, document: Document) -> Iterator[Hit]:
     for call in _candidates(rule, document):
         if not matches(rule, document, call):
             continue

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rlbox.lint.drift import Rule
-from rlbox.lint.read.text import SEVERITIES, Finding
+from rlbox.lint.drift import DriftRule
+from rlbox.lint.read.text import SEVERITIES, Defect
 
 
-def findings_text(findings: Sequence[Finding]) -> str:
+def findings_text(findings: Sequence[Defect]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
@@ -19,7 +19,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def findings_data(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
     """Return findings as plain values."""
     rows = []
     for one in findings:
@@ -29,7 +29,7 @@ def findings_data(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
+def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
     """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
     parts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
@@ -37,7 +37,7 @@ def summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
 
 
-def table_text(rules: Sequence[Rule]) -> str:
+def table_text(rules: Sequence[DriftRule]) -> str:
     """Return the table: rule, severity, versions, what is wrong and what works."""
     wide = max(len(rule.id) for rule in rules)
     lines = []
@@ -48,6 +48,6 @@ def table_text(rules: Sequence[Rule]) -> str:
     return "\n".join(lines)
 
 
-def _versions(rule: Rule) -> str:
+def _versions(rule: DriftRule) -> str:
     ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
     return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)

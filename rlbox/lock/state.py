@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlbox.errors import SpecError
 
-if TYPE_CHECKING:
-    from rlbox.image.plan import ImagePlan
 
-
-def require_lock(plan: ImagePlan) -> None:
-    """Raise `SpecError` unless the target's lock fits its spec."""
-    if plan.lock != "current":
+def require_lock(target: str, state: str) -> None:
+    """Raise `SpecError` unless the lock of `target` fits its spec; `state` is what `lock_state` says of it."""
+    if state != "current":
         raise SpecError(
-            f"the lock of target {plan.target} is {plan.lock}",
-            where=f"images/{plan.target}/lock.json",
-            next_step=f"rlbox lock {plan.target}",
+            f"the lock of target {target} is {state}",
+            where=f"images/{target}/lock.json",
+            next_step=f"rlbox lock {target}",
         )

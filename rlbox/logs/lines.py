@@ -141,12 +141,6 @@ class LineCutter:
         self._grow(data[end + 1 :])
         return Texts(text, self.number - first, self._take_past(first))
 
-    def feed_lines(self, data: bytes) -> Iterator[Line]:
-        """Take the next bytes of the log; return the lines that ended in them with their numbers."""
-        first = self.number + 1
-        texts = self.feed(data)
-        return (Line(number=number, text=text) for number, text in enumerate(texts, start=first))
-
     def close(self) -> Texts:
         """Return the last line when the log ended without a line feed."""
         if not self._current and not self._shown:

@@ -29,11 +29,6 @@ class Pattern:
         found = self._compiled.search(line)
         return None if found is None else found.groupdict()
 
-    @property
-    def group_names(self) -> frozenset[str]:
-        """The names of its groups."""
-        return frozenset(self._compiled.groupindex)
-
 
 class PatternSet:
     """Many patterns at once: `hit` finds the next place worth a look in a block, `which` says what fits a line."""

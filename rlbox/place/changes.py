@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlbox.place.layout import Layout
 from rlbox.place.merged_lines import merged_text
-from rlbox.place.wanted import Laid, Left, Wanted
+from rlbox.place.wanted import Laid, LeftOut, Wanted
 from rlbox.values import VENV
 
 UNPACKED = 4.0
@@ -117,7 +117,7 @@ class ApplyFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PathChange:
     """One change: what is at `path` now, what will be; `keep` says that a copy of what is there is kept."""
 
     kind: StepKind
@@ -139,8 +139,8 @@ class ApplyPlan:
     """All changes in their order, and what this machine does not get."""
 
     wanted: Wanted
-    steps: tuple[Step, ...]
-    left: tuple[Left, ...]
+    steps: tuple[PathChange, ...]
+    left: tuple[LeftOut, ...]
     fresh: bool = False
     """Whether the environment is made anew rather than synced."""
 
@@ -214,32 +214,32 @@ def resolved(laid: Laid, fact: PathFact) -> Laid:
     return replace(laid, text=merged_text(fact.text, laid.merged), mode=fact.mode)
 
 
-def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[Step, ...], tuple[Left, ...]]:
+def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[PathChange, ...], tuple[LeftOut, ...]]:
     missing = tuple(name for name in wanted.debs if name not in facts.debs)
     if not missing:
         return (), ()
     text = " ".join(missing)
     if facts.why_no_packages:
-        return (), (Left(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
-    return (Step(kind="packages", path="apt", old="not installed", new=text),), ()
+        return (), (LeftOut(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
+    return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
 
 
-def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[Step]:
+def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathChange]:
     path = wanted.layout.at(VENV)
     drift = drift_of(wanted, facts.installed)
     new = f"Python {wanted.python}, {len(wanted.packages)} packages of the lock"
     if facts.foreign:
-        yield Step(kind="environment", path=path, old="not one of rlbox", new=new, keep=True)
+        yield PathChange(kind="environment", path=path, old="not one of rlbox", new=new, keep=True)
     elif facts.torn:
-        yield Step(kind="environment", path=path, old="half made", new=new, why="made anew")
+        yield PathChange(kind="environment", path=path, old="half made", new=new, why="made anew")
     elif not facts.stamp:
-        yield Step(kind="environment", path=path, old="nothing", new=new)
+        yield PathChange(kind="environment", path=path, old="nothing", new=new)
     elif facts.stamp != stamp_of(wanted):
-        yield Step(kind="environment", path=path, old="of another lock", new=new, why=told_drift(drift))
+        yield PathChange(kind="environment", path=path, old="of another lock", new=new, why=told_drift(drift))
     elif drift:
-        yield Step(kind="environment", path=path, old="not as the lock says", new=new, why=told_drift(drift))
+        yield PathChange(kind="environment", path=path, old="not as the lock says", new=new, why=told_drift(drift))
     elif patching:
-        yield Step(kind="environment", path=path, old="with other patches", new=new, why="made anew")
+        yield PathChange(kind="environment", path=path, old="with other patches", new=new, why="made anew")
 
 
 def drift_of(wanted: Wanted, installed: Mapping[str, str]) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ def told_drift(drift: tuple[str, ...], shown: int = 4) -> str:
     return ", ".join(drift[:shown]) + more
 
 
-def _parts(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[Step]:
+def _parts(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathChange]:
     known = facts.record.parts if facts.record else {}
     for part in wanted.parts:
         fact, own = facts.paths.get(part.path, ABSENT), known.get(part.path)
@@ -263,15 +263,17 @@ def _parts(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[Step]:
             continue
         old = "another version" if own and own.sha256 and fact.kind != "absent" else fact.told()
         keep = fact.kind != "absent" and not (own and own.sha256)
-        yield Step(kind="part", path=part.path, old=old, new=f"{part.kind} {part.name} {part.sha256[:12]}", keep=keep)
+        yield PathChange(
+            kind="part", path=part.path, old=old, new=f"{part.kind} {part.name} {part.sha256[:12]}", keep=keep
+        )
 
 
-def _patch_step(wanted: Wanted) -> Step:
+def _patch_step(wanted: Wanted) -> PathChange:
     path = f"{wanted.layout.own}/share/patches.json"
-    return Step(kind="patches", path=path, old="not applied", new="source patches, by content")
+    return PathChange(kind="patches", path=path, old="not applied", new="source patches, by content")
 
 
-def _files(wanted: Wanted, facts: ApplyFacts, gone: str) -> tuple[tuple[Step, ...], tuple[Left, ...]]:
+def _files(wanted: Wanted, facts: ApplyFacts, gone: str) -> tuple[tuple[PathChange, ...], tuple[LeftOut, ...]]:
     """Return the files and links to lay, and those that cannot be; what lies below `gone` goes before."""
     known = facts.record.laid if facts.record else {}
     steps, blocked = [], []
@@ -282,28 +284,30 @@ def _files(wanted: Wanted, facts: ApplyFacts, gone: str) -> tuple[tuple[Step, ..
         if same(fact, due):
             continue
         if fact.kind in ("folder", "other"):
-            blocked.append(Left(what=row.path, origin=row.origin, reason=f"{fact.told()} is in its place"))
+            blocked.append(LeftOut(what=row.path, origin=row.origin, reason=f"{fact.told()} is in its place"))
             continue
         own = known.get(row.path)
         if fact.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
-            blocked.append(Left(what=row.path, origin=row.origin, reason=reason))
+            blocked.append(LeftOut(what=row.path, origin=row.origin, reason=reason))
             continue
         keep = fact.kind != "absent" and not (own and same(own.now, fact))
         kind: StepKind = "link" if laid.to else "file"
         told = {"old": fact.told(), "new": due.told(), "why": row.origin}
-        steps.append(Step(kind=kind, path=row.path, **told, keep=keep, laid=laid))
+        steps.append(PathChange(kind=kind, path=row.path, **told, keep=keep, laid=laid))
     return tuple(steps), tuple(blocked)
 
 
-def _removed(wanted: Wanted, facts: ApplyFacts) -> Iterator[Step]:
+def _removed(wanted: Wanted, facts: ApplyFacts) -> Iterator[PathChange]:
     """Yield what an earlier lock laid, and this one does not."""
     if not facts.record:
         return
     due = {row.path for row in wanted.laid}
     for path, own in facts.record.laid.items():
         if path not in due:
-            yield Step(kind="remove", path=path, old=own.now.told(), new=own.before.told(), why="no longer part of it")
+            yield PathChange(
+                kind="remove", path=path, old=own.now.told(), new=own.before.told(), why="no longer part of it"
+            )
     for path in sorted(set(facts.record.parts) - {part.path for part in wanted.parts}):
         before = "what stood there" if facts.record.parts[path].before else "nothing"
-        yield Step(kind="remove", path=path, old="a part", new=before, why="no longer part of it")
+        yield PathChange(kind="remove", path=path, old="a part", new=before, why="no longer part of it")

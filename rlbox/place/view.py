@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.findings import Finding
-from rlbox.place.changes import ApplyPlan, Step
-from rlbox.place.wanted import Left
+from rlbox.place.changes import ApplyPlan, PathChange
+from rlbox.place.wanted import LeftOut, Wanted
 
 _DIFF_BYTES = 1 << 16
 
@@ -22,7 +22,7 @@ def plan_lines(plan: ApplyPlan, *, differences: bool) -> Iterator[str]:
             yield from (f"    {line}" for line in step_diff(step))
 
 
-def step_diff(step: Step) -> list[str]:
+def step_diff(step: PathChange) -> list[str]:
     """Return the lines that change in a file of the user's, as a unified diff; none where nothing is there."""
     if step.laid is None or step.laid.to:
         return []
@@ -36,14 +36,14 @@ def step_diff(step: Step) -> list[str]:
     return list(difflib.unified_diff(old, new, "now", "then", lineterm="", n=1))
 
 
-def left_lines(left: Sequence[Left]) -> Iterator[str]:
+def left_lines(left: Sequence[LeftOut]) -> Iterator[str]:
     """Yield what the machine does not get, one line for each reason."""
     for reason in dict.fromkeys(row.reason for row in left):
         names = sorted({row.what for row in left if row.reason == reason})
         yield f"left out    {', '.join(names)}: {reason}"
 
 
-def finding_lines(findings: Iterable[Finding], left: Sequence[Left]) -> Iterator[str]:
+def finding_lines(findings: Iterable[Finding], left: Sequence[LeftOut]) -> Iterator[str]:
     """Yield the checks that fail; one of a fix that this machine cannot have whole is marked."""
     partial = {row.origin for row in left}
     for row in findings:
@@ -51,12 +51,48 @@ def finding_lines(findings: Iterable[Finding], left: Sequence[Left]) -> Iterator
         yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
 
 
-def step_rows(steps: Iterable[Step]) -> list[dict[str, Any]]:
+def step_rows(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
     """Return the changes as JSON types: kind, path, old, new, why, and whether what is there is kept."""
     keys = ("kind", "path", "old", "new", "why", "keep")
     return [{key: getattr(step, key) for key in keys} for step in steps]
 
 
-def left_rows(left: Iterable[Left]) -> list[dict[str, str]]:
+def left_rows(left: Iterable[LeftOut]) -> list[dict[str, str]]:
     """Return what the machine does not get as JSON types."""
     return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in left]
+
+
+def compared(wanted: Wanted, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
+    """Return what a machine lacks of what is wanted, as JSON types and as text."""
+    layout, state = wanted.layout, "differs" if plan.steps else "unchanged"
+    lines = [f"{wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
+    lines += [*plan_lines(plan, differences=differences), *left_lines(plan.left)]
+    data = {"target": wanted.target, "prefix": layout.prefix, "state": state}
+    return {**data, "steps": step_rows(plan.steps), "left": left_rows(plan.left)}, "\n".join(lines)
+
+
+def brought(
+    wanted: Wanted,
+    left: Sequence[LeftOut],
+    steps: Sequence[PathChange],
+    kept: Sequence[str],
+    checks: tuple[int, Sequence[Finding]],
+) -> tuple[dict[str, Any], str]:
+    """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
+    layout, state = wanted.layout, "applied" if steps else "unchanged"
+    count, findings = checks
+    changes = f", {len(steps)} changes" if steps else ""
+    lines = [f"{wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
+    lines += [f"kept        {path}" for path in kept]
+    lines += [*left_lines(left), *finding_lines(findings, left)]
+    data = {
+        "target": wanted.target,
+        "prefix": layout.prefix,
+        "python": layout.python,
+        "state": state,
+        "steps": step_rows(steps),
+        "kept": list(kept),
+        "left": left_rows(left),
+        "checks": {"count": count, "failed": [row.as_json() for row in findings]},
+    }
+    return data, "\n".join(lines)

@@ -61,7 +61,7 @@ class Laid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LaidPart:
     """A git tree (`kind` git) or a file (`http`) that lies at `path` of this machine."""
 
     name: str
@@ -72,7 +72,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class LeftOut:
     """Something of the target that this machine does not get, and why."""
 
     what: str
@@ -93,14 +93,14 @@ class Wanted:
     python: str
     layout: Layout
     laid: tuple[Laid, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LaidPart, ...]
     packages: Mapping[str, str]
     requirements: str
     build: str
     debs: tuple[str, ...]
     patches: str
     bytes: int
-    left: tuple[Left, ...] = field(default=())
+    left: tuple[LeftOut, ...] = field(default=())
 
 
 def plan_wanted(
@@ -194,31 +194,31 @@ class _Placed:
             text = f"# The environment of target {target.name}, for shells that people open.\n. {OWN}/libexec/init.sh\n"
             yield self._file("/etc/profile.d/30-rlbox-applied.sh", text)
 
-    def parts(self, lock: Lock) -> Iterator[Part]:
+    def parts(self, lock: Lock) -> Iterator[LaidPart]:
         """Yield the git trees and files from elsewhere."""
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:
             if self._layout.holds(tree.into):
-                yield Part(name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name])
+                yield LaidPart(name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name])
         for file in self._target.http:
             if self._layout.holds(file.into):
                 mode = "0755" if file.executable else "0644"
                 path = self._layout.at(file.into)
-                yield Part(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
+                yield LaidPart(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
 
-    def left(self) -> Iterator[Left]:
+    def left(self) -> Iterator[LeftOut]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.links):
             if not self._layout.holds(path):
-                yield Left(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
+                yield LeftOut(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
             if not self._layout.holds(path):
-                yield Left(what=path, origin=name, reason=outside)
+                yield LeftOut(what=path, origin=name, reason=outside)
         for fix in self._baked.fixes:
-            yield from (Left(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
+            yield from (LeftOut(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
 
     def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
         for what in _limits(fix):
@@ -292,7 +292,7 @@ def _limits(fix: Fix) -> list[str]:
     return found + [f"the capability {name}" for name in run.cap_add]
 
 
-def _with_left(manifest: dict[str, Any], left: Iterable[Left]) -> str:
+def _with_left(manifest: dict[str, Any], left: Iterable[LeftOut]) -> str:
     """Return the manifest of fixes; the check of one that this machine cannot have whole stops no run."""
     origins = {row.origin for row in left}
     for fix in manifest["fixes"]:

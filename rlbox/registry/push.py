@@ -12,7 +12,7 @@ LayerState = Literal["waiting", "pushing", "pushed", "present"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class PushedLayer:
     """One layer of a push; `key` is the engine's short id, `done` and `total` are bytes."""
 
     key: str
@@ -31,7 +31,7 @@ class PushCount:
     size: int
 
 
-def count_push(layers: Mapping[str, Layer], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
+def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
     """Return what was sent.
 
     Parameters

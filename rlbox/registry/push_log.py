@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.engine.reference import Reference, host_name, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.registry.push import Layer, LayerState
+from rlbox.registry.push import LayerState, PushedLayer
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
 _STATES: Mapping[str, LayerState] = {"Pushing": "pushing", "Pushed": "pushed", "Layer already exists": "present"}
@@ -32,11 +32,11 @@ class PushLog:
     """Follows the engine's messages of one push: layers by their id, the digest at the end, or the error."""
 
     def __init__(self) -> None:
-        self.layers: dict[str, Layer] = {}
+        self.layers: dict[str, PushedLayer] = {}
         self.digest = ""
         self.error = ""
 
-    def feed(self, message: Mapping[str, Any]) -> Layer | None:
+    def feed(self, message: Mapping[str, Any]) -> PushedLayer | None:
         """Take up one message and return the layer it changed, if any."""
         if "error" in message:
             self.error = str(message["error"])
@@ -47,7 +47,7 @@ class PushLog:
         key = str(message.get("id", ""))
         if not key:
             return None
-        layer = self.layers.get(key, Layer(key=key))
+        layer = self.layers.get(key, PushedLayer(key=key))
         state = "present" if status.startswith("Mounted from") else _STATES.get(status, layer.state)
         if layer.state == "pushed":  # a repeated attempt finds it there
             state = "pushed"

@@ -23,7 +23,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class PlotLine:
     """A drawn line: `path` in the units of the drawing, and its first, last, lowest and highest value as text.
 
     `style` is `raw` for one that a `trend` lies over, else empty.
@@ -53,7 +53,7 @@ class Plot:
     y_range: tuple[float, float]
     x_ticks: tuple[tuple[str, str], ...]
     y_ticks: tuple[tuple[str, str], ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
 
 
 def draw_plot(
@@ -121,10 +121,10 @@ def _tick_text(value: float, unit: str) -> str:
 
 def _line(
     one: Series, colour: int, style: str, across: tuple[float, float], up: tuple[float, float], unit: str
-) -> Line:
+) -> PlotLine:
     places = [(_number(_place_x(x, across)), _number(_place_y(y, up))) for x, y in one.points]
     ys = [y for _, y in one.points]
-    return Line(
+    return PlotLine(
         name=one.name,
         colour=colour,
         style=style,

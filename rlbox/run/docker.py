@@ -12,14 +12,15 @@ from typing import Any
 
 from rlbox.app import App
 from rlbox.causes.lost import LastWord, container_end
-from rlbox.engine.act.api import engine_address, engine_is_here, find_image
+from rlbox.engine.act.address import engine_address, engine_is_here
+from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.engine.act.docker import DockerEngine
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
-from rlbox.image.act.build import is_current
+from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.job.job import Job
@@ -179,8 +180,7 @@ def _check_image(image: ImagePlan) -> Mapping[str, Any]:
     found = find_image(image.tag)
     if found is None:
         raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
-    if not is_current(image, found):
-        raise EngineError(
-            f"the image {image.tag} is not what its specs say now", next_step=f"rlbox build {image.target}"
-        )
+    if why := outdated(image, found):
+        what = f"the image {image.tag} is not what its specs say now: {why}"
+        raise EngineError(what, next_step=f"rlbox build {image.target}")
     return found

@@ -17,8 +17,9 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import Paths, RunPlan, plan_run
 from rlbox.lock.state import require_lock
-from rlbox.place.act.bring import Place, find_layout, place_at, prepare_place
+from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
+from rlbox.place.act.whereabouts import find_layout
 from rlbox.record.act.disk_lock import DiskLock
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.carrier import Carrier, CarrierNote
@@ -41,7 +42,7 @@ class Here:
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str) -> ReadyHere:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
-        require_lock(image)
+        require_lock(image.target, image.lock)
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
         app.say("no container: the stages run in place on this machine")
         return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))
@@ -69,7 +70,7 @@ class ReadyHere:
 
     target: str
     ledger: Ledger
-    place: Place
+    place: BroughtPlace
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
@@ -86,7 +87,7 @@ class ReadyHere:
 class HereStart:
     """One run in place: a session of its own that no terminal and no command line can take down."""
 
-    def __init__(self, *, plan: RunPlan, run_dir: Path, place: Place, secrets: Mapping[str, Secret]) -> None:
+    def __init__(self, *, plan: RunPlan, run_dir: Path, place: BroughtPlace, secrets: Mapping[str, Secret]) -> None:
         self.plan = plan
         self.run_dir = run_dir
         self._place = place

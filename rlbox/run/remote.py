@@ -24,7 +24,7 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
     env
         Variables that the command gets there: a job's secrets.
     """
-    from rlbox.engine.act.api import engine_is_here, engine_place
+    from rlbox.engine.act.address import engine_is_here, engine_place
 
     if engine_is_here():
         return
@@ -40,7 +40,8 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.act.api import engine_place, find_image
+    from rlbox.engine.act.address import engine_place
+    from rlbox.engine.act.api import find_image
     from rlbox.engine.act.helper_container import Helper, run_helper
     from rlbox.engine.act.ssh_tunnel import open_tunnel
 

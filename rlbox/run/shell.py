@@ -20,7 +20,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     data, gpus
         `--data` and `--gpus`, if they were given.
     """
-    from rlbox.engine.act.api import engine_is_here
+    from rlbox.engine.act.address import engine_is_here
     from rlbox.engine.act.data_disk import check_disk, data_folder
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
@@ -61,7 +61,8 @@ def _run(words: tuple[str, ...], name: str, tag: str) -> int:
     """Run the docker client in the foreground and return the container's exit code."""
     import signal
 
-    from rlbox.engine.act.api import engine_address, find_image
+    from rlbox.engine.act.address import engine_address
+    from rlbox.engine.act.api import find_image
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client passes it on; rlbox waits for the client
     try:

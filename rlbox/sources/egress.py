@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 
 from rlbox.engine.reference import parse_reference
-from rlbox.sources.mirrors import Machine, Place, git_places, http_places, oci_places, places
+from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places
 from rlbox.target.artifact import Artifact, Kind
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Address:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    place: Place
+    place: FileAddress
     artifact: Artifact | None = None
 
 

@@ -10,7 +10,8 @@ from urllib.parse import quote, unquote
 
 from rlbox.engine.reference import parse_reference
 from rlbox.machine.site import SiteFacts
-from rlbox.sources.settings import NO_CHOICE, TORCH_WHEELS, Choice
+from rlbox.sources.settings import NO_CHOICE, Choice
+from rlbox.target.torch import TORCH_WHEELS
 
 if TYPE_CHECKING:
     from rlbox.sources.profile import Profile, Rule
@@ -34,7 +35,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class FileAddress:
     """One place to look for a file.
 
     `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
@@ -48,7 +49,7 @@ class Place:
     by: Literal["default", "machine", "profile", "target"] = "profile"
 
 
-def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[Place]:
+def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[FileAddress]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the live mirrors of `choice`, or the profile's rules in their own order.
@@ -62,7 +63,9 @@ def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choic
             for rule in ordered("apt", profile, choice):
                 base = archive_url(rule, artifact.origin, machine)
                 if base:
-                    yield Place(mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine"))
+                    yield FileAddress(
+                        mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine")
+                    )
         case "http":
             yield from http_places(artifact.origin, profile, choice)
         case "oci" | "git":
@@ -96,26 +99,26 @@ def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: C
     return found
 
 
-def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[Place]:
+def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[FileAddress]:
     for folder, names in sorted(site.find_links.items()):
         for name in names:
             if same_file(name, artifact.file):
-                yield Place(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
+                yield FileAddress(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
 
 
-def _package_places(artifact: Artifact, rule: Rule, machine: Machine) -> Iterator[Place]:
+def _package_places(artifact: Artifact, rule: Rule, machine: Machine) -> Iterator[FileAddress]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            Place(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
+            FileAddress(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
     base = f"{rule.base}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base
     if rule.protocol == "flat":
-        yield Place(mirror=rule.title, url=f"{base}/", page="flat")
+        yield FileAddress(mirror=rule.title, url=f"{base}/", page="flat")
     else:
-        yield Place(mirror=rule.title, url=f"{base}/{name}/", page="index")
+        yield FileAddress(mirror=rule.title, url=f"{base}/{name}/", page="index")
 
 
 def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
@@ -134,24 +137,24 @@ def _by(rule: Rule, direct: Literal["machine", "target"]) -> Literal["machine", 
     return direct if rule.protocol == "direct" else "profile"
 
 
-def http_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[Place, ...]:
+def http_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(_PER_FILE, url, profile, choice)
 
 
-def git_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[Place, ...]:
+def git_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
     """Return the addresses that the repository at `url` may be cloned from, in order."""
     return _rewritten_places(("git",), url, profile, choice)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: Choice) -> tuple[Place, ...]:
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: Choice) -> tuple[FileAddress, ...]:
     written = [rule for kind in kinds for rule in ordered(kind, profile, choice) if rule in profile.rule]
     found = [
-        Place(mirror=rule.title, url=rewritten(rule, url), by=_by(rule, "target"))
+        FileAddress(mirror=rule.title, url=rewritten(rule, url), by=_by(rule, "target"))
         for rule in written
         if url.startswith(rule.match)
     ]
-    return tuple(found) or (Place(mirror="direct", url=url, by="target"),)
+    return tuple(found) or (FileAddress(mirror="direct", url=url, by="target"),)
 
 
 def rewritten(rule: Rule, url: str) -> str:
@@ -166,7 +169,7 @@ def rewritten(rule: Rule, url: str) -> str:
             return url
 
 
-def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[Place, ...]:
+def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
     """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
@@ -174,13 +177,13 @@ def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tupl
     for rule in ordered("oci", profile, choice):
         base = rule.base.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(Place(mirror="direct", url=image, by="target"))
+            found.append(FileAddress(mirror="direct", url=image, by="target"))
         elif rule.match not in ("", wanted.host) or (rule.allow and not is_allowed(wanted.name, rule.allow)):
             continue
         else:
             name = wanted.repository if rule.protocol == "host" else wanted.name
-            found.append(Place(mirror=rule.title, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (Place(mirror="direct", url=image, by="target"),)
+            found.append(FileAddress(mirror=rule.title, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (FileAddress(mirror="direct", url=image, by="target"),)
 
 
 def is_allowed(image: str, patterns: Iterable[str]) -> bool:

@@ -96,3 +96,9 @@ def choice_of(profile: Profile, found: Sequence[Probed]) -> Choice:
         rules[kind] = tuple(live + rest) or profile.rules(kind)
     skipped = tuple((one.mirror, one.reason) for one in found if one.reason)
     return Choice(profile=profile.name, rules=rules, skipped=skipped)
+
+
+def dead_kinds(found: Sequence[Probed]) -> list[str]:
+    """Return the kinds of files that no mirror gives."""
+    kinds = dict.fromkeys(one.kind for one in found)
+    return [kind for kind in kinds if all(one.reason for one in found if one.kind == kind)]

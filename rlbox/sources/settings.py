@@ -8,20 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.machine.site import SiteFacts
+from rlbox.target.torch import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and an unchanged image needs no profile
     from rlbox.sources.profile import Rule
 
-TORCH_WHEELS = "https://download.pytorch.org/whl"
 _LOCAL_VERSION = re.compile(r"%2B", re.IGNORECASE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchGroup:
-    """Requirements (`name==version`) that come from one channel of the torch wheel index."""
-
-    packages: tuple[str, ...]
-    channel: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
 
 
 def parse_toml(text: str, shown: str) -> dict[str, Any]:
+    """Return the parsed text; a syntax error is a `SpecError` that names `shown`, where it is from, and the line."""
     try:
         data: dict[str, Any] = tomllib.loads(text)
         return data
@@ -30,6 +31,7 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
 
 
 def read_text(path: Path, shown: str) -> str:
+    """Return a file's text; `SpecError` when it cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -44,6 +46,7 @@ def load_nameless(path: Path, project: Project) -> dict[str, Any]:
 
 
 def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
+    """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
             f"{shown}: {key}: unknown key, the name is that of the folder or file", next_step="remove the key"
@@ -52,6 +55,7 @@ def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
 
 
 def shown_path(path: Path, project: Project | None) -> str:
+    """Return a path as messages show it: relative to the root of the project that it is in."""
     for root in project.roots if project else ():
         if path.is_relative_to(root):
             return str(path.relative_to(root))

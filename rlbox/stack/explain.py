@@ -8,14 +8,14 @@ from itertools import combinations, product
 from typing import TypeVar
 
 from rlbox.stack.facts import MACHINE, Problem, Wish
-from rlbox.stack.search import Rule, solve
+from rlbox.stack.search import Constraint, solve
 
 _MOST_TRIED = 80
-_Row = TypeVar("_Row", Wish, Rule)
+_Row = TypeVar("_Row", Wish, Constraint)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class WayOut:
     """A way out: name to the version that takes the place of what the spec says; empty: it is left out.
 
     The version of `default` is that of the CUDA that torch is to be built with. `far` counts the versions in between.
@@ -41,8 +41,8 @@ class Verdict:
 
     values: dict[str, str]
     clash_wishes: tuple[Wish, ...] = ()
-    clash_rules: tuple[Rule, ...] = ()
-    changes: tuple[Change, ...] = ()
+    clash_rules: tuple[Constraint, ...] = ()
+    changes: tuple[WayOut, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -69,12 +69,12 @@ def judge(problem: Problem) -> Verdict:
     return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
 
 
-def _clash(problem: Problem) -> tuple[tuple[Rule, ...], tuple[Wish, ...]]:
+def _clash(problem: Problem) -> tuple[tuple[Constraint, ...], tuple[Wish, ...]]:
     rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
     return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
 
 
-def _all_open(problem: Problem) -> tuple[Change, ...]:
+def _all_open(problem: Problem) -> tuple[WayOut, ...]:
     """Return one change of as many packages as it takes; none when not even that helps."""
     open_ = [replace(wish, range=">=0") if wish.own and wish.range else wish for wish in problem.wishes]
     for at, wish in enumerate(problem.wishes):
@@ -94,7 +94,7 @@ def _all_open(problem: Problem) -> tuple[Change, ...]:
     if values is None:
         return ()
     moved = [name for name in near if values[name] not in before[name] and name not in (*MACHINE, "cuda")]
-    return (Change(to=_to(moved, values), far=len(moved)),)
+    return (WayOut(to=_to(moved, values), far=len(moved)),)
 
 
 def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -118,7 +118,7 @@ def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -
         step = max(1, step // 2)
 
 
-def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -> tuple[Change, ...]:
+def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -> tuple[WayOut, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
     free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
     others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *fixed)]
@@ -133,7 +133,7 @@ def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -
     return ()
 
 
-def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> Change | None:
+def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | None:
     """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
     domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
     before = problem.domains(problem.wishes)
@@ -145,7 +145,7 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> Change | 
     for way in ways[:_MOST_TRIED]:
         fixed = {name: (version,) for name, (_, version) in zip(names, way, strict=True)}
         if values := solve({**domains, **fixed}, problem.rules):
-            return Change(to=_to(names, values), far=sum(at for at, _ in way))
+            return WayOut(to=_to(names, values), far=sum(at for at, _ in way))
     return None
 
 

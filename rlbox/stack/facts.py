@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from rlbox.stack.compat import CompatTable, parse_condition, within
-from rlbox.stack.search import Domains, Rule
+from rlbox.stack.search import Constraint, Domains
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
 
@@ -60,7 +60,7 @@ class Problem:
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[Wish, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[Constraint, ...]
 
     def domains(self, wishes: Iterable[Wish]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -94,7 +94,7 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
     known = tuple(wish for wish in wishes if not wish.range or _known(versions[wish.name], wish))
     rules = tuple(
-        Rule(
+        Constraint(
             id=fact.id,
             when=tuple(parse_condition(text) for text in fact.when),
             rows=tuple(tuple(parse_condition(text) for text in row) for row in fact.any or (fact.needs,)),

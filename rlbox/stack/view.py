@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlbox.stack.compat import CompatTable, Fact
-from rlbox.stack.explain import Change, Verdict
+from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.facts import MACHINE, Problem
-from rlbox.stack.search import Rule, conditions
+from rlbox.stack.search import Constraint, conditions
 
 _TITLES = {
     "abi": "C++11 ABI",
@@ -69,7 +69,7 @@ def next_step(name: str, verdict: Verdict) -> str:
     return "; or ".join(ways) + f"; {off}" if ways else f"no change of versions helps; {off}"
 
 
-def _change(change: Change) -> str:
+def _change(change: WayOut) -> str:
     return " and ".join(_one_change(name, version) for name, version in change.to)
 
 
@@ -93,7 +93,7 @@ def _sentence(fact: Fact) -> str:
     return f"{' with '.join(fact.when)} wants {', '.join(fact.needs)}"
 
 
-def _applied(problem: Problem, verdict: Verdict) -> Iterator[Rule]:
+def _applied(problem: Problem, verdict: Verdict) -> Iterator[Constraint]:
     """Yield the rules whose conditions hold in the solution."""
     for rule in problem.rules:
         if verdict.values and all(c.holds(verdict.values[c.name]) for c in rule.when):

@@ -31,11 +31,6 @@ class InputsPlan:
         """What points to the lock."""
         return describe(self.lock, LOCK)
 
-    @property
-    def manifest_blob(self) -> Descriptor:
-        """What points to the manifest."""
-        return describe(self.manifest, MANIFEST)
-
 
 def plan_inputs_artifact(target: str, lock: str, files: Sequence[Artifact]) -> InputsPlan:
     """Return the documents that describe `files`; the same lock gives the same bytes."""

@@ -1,6 +1,6 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--warden` it watches over another process that does (`act/warden.py`). `--lock N` hands over the data disk's lock
+With `--warden` it watches over another process that does (`warden.py`). `--lock N` hands over the data disk's lock
 as an open file; without it (in a container) the supervisor takes the lock itself.
 """
 
@@ -18,8 +18,8 @@ from rlbox.machine.act.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from rlbox.causes.cause import Cause
+    from rlbox.evidence.act.failure import StageFailure
     from rlbox.job.plan import RunPlan
-    from rlbox.supervise.supervisor import StageFailure
 
 _START_S = 30.0
 """How long the command line that started this process may still hold the lock."""

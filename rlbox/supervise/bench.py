@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, missing_program, out_of_memory, unwritable
+from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, unwritable
 from rlbox.causes.lost import removed_folder
+from rlbox.hang.watched import Watched
+from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RunProcesses
 from rlbox.record.act.journal import Journal, free_bytes
 from rlbox.record.act.supervisor_file import stop_asked
+from rlbox.supervise.causes import missing_program, out_of_memory
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService
@@ -23,6 +28,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_BYTES = 1 << 20
 _BY_DISK: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "require", "file", "program"})
 _BY_MEMORY: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "silence"})
+
+T = TypeVar("T")
 
 
 class StageStopped(Exception):
@@ -56,6 +63,18 @@ class Bench:
     interrupt: Interrupt
     kept: dict[str, KeptService] = field(default_factory=dict)
 
+    def watched(self, stage: StagePlan) -> Watched:
+        """Return what the watch over hangs is to know of a stage."""
+        return Watched(
+            stage=stage,
+            folder=self.run_dir / stage.directory / EVIDENCE_FOLDER,
+            members=lambda: {process.pid: process.name for process in self.processes.members()},
+            event=partial(self.journal.event, stage.name),
+            enter=lambda phase: self.journal.change_stage(stage.name, phase=phase),
+            hide=self.journal.masks.tree,
+            going_on=lambda: not self.interrupt.name,
+        )
+
     def check_going(self) -> None:
         """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
@@ -78,11 +97,14 @@ class Bench:
             return full_disk(str(self.run_dir), free_bytes(self.run_dir))
         return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
 
-    def start_cause(self, stage: StagePlan, part: str, program: str, error: OSError) -> Cause:
-        """Return the cause behind a process that could not be started."""
-        if error.errno in _FULL:
-            return self.disk_cause(error)
-        return missing_program(stage, part, program, error.strerror or str(error))
+    def start(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
+        """Return what `start` did for a part of a stage; raise `StageStopped` when its program could not be started."""
+        try:
+            return start()
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StageStopped(self.disk_cause(error)) from error
+            raise StageStopped(missing_program(stage, part, argv[0], error.strerror or str(error))) from error
 
     def explain(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""

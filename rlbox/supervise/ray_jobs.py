@@ -45,7 +45,7 @@ class JobFacts:
     message: str = ""
 
 
-class RayJob:
+class RunningRayJob:
     """One submitted job; what its driver writes is in the file `driver_log` of the plan."""
 
     def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str]) -> None:

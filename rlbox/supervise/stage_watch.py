@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from rlbox.causes.cause import dead_service, ended, forbidden_line, mute_service, silent_service, too_long
+from rlbox.causes.cause import ended
 from rlbox.causes.fatal_lines import FATAL_LINE
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
 from rlbox.gate.act.metric_files import MetricFiles
-from rlbox.gate.causes import broken_rule
-from rlbox.gate.gate import STAGE_LOG, Gate, silence_text, total_text
+from rlbox.gate.causes import broken_rule, forbidden_line
+from rlbox.gate.gate import GateJudge
 from rlbox.hang.act.watch import HangWatch
+from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.act.pump import LogPump
 from rlbox.logs.act.watch import LogWatch
@@ -19,7 +20,8 @@ from rlbox.logs.line_search import find_hits
 from rlbox.logs.lines import Texts
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
-from rlbox.supervise.ray_jobs import RayJob
+from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
+from rlbox.supervise.ray_jobs import RunningRayJob
 from rlbox.supervise.services import RunningService
 
 _LOOK_S = 0.05
@@ -38,12 +40,12 @@ class StageWatch:
     """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
 
     def __init__(self, bench: Bench, stage: StagePlan) -> None:
-        self.gate = Gate(stage, bench.plan.benign)
+        self.gate = GateJudge(stage, bench.plan.benign)
         self.services: list[RunningService] = []
-        self.main: Child | RayJob | None = None
+        self.main: Child | RunningRayJob | None = None
         self.pump = LogPump(bench.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangWatch(bench, stage)
+        self.hang = HangWatch(bench.watched(stage))
         self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
         self._bench = bench
         self._stage = stage
@@ -75,7 +77,7 @@ class StageWatch:
         self.check_services()
         self.check_forbidden()
         if time.monotonic() - self._begun > self._stage.total_s:
-            self.gate.refuse("total", total_text(self._stage), "passed")
+            self.gate.refuse(self.gate.facts.total, "passed")
             raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
         if not self.logs.waiting:
             self.pump.wait(_LOOK_S)
@@ -113,7 +115,7 @@ class StageWatch:
         """Stop a stage that shows no sign of life."""
         cause = self.hang.look(self.logs)
         if cause:
-            self.gate.refuse("silence", silence_text(self._stage), self.gate.last_line(STAGE_LOG))
+            self.gate.refuse(self.gate.facts.silence, self.gate.last_line(STAGE_LOG))
             raise StageStopped(cause)
 
     def check_services(self, pardoned: tuple[int, ...] = ()) -> None:
@@ -124,7 +126,7 @@ class StageWatch:
                 continue
             self.logs.drain()
             self.check_forbidden(service.plan.name)
-            self.gate.refuse("service", service.plan.name, ended(code))
+            self._refuse(service, ended(code))
             self.record_service(service, state="ended", exit_code=code)
             running = self.main is not None
             raise StageStopped(dead_service(self._stage, service.plan, code, ready=service.ready, running=running))
@@ -133,11 +135,11 @@ class StageWatch:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
             if service.mute:
-                self.gate.refuse("service", service.plan.name, service.complaint)
+                self._refuse(service, service.complaint)
                 cause = mute_service(self._stage, service.plan, service.complaint)
                 raise StageStopped(self.hang.explain(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
             if service.silent(self.logs.taken.get(service.plan.name, 0)):
-                self.gate.refuse("service", service.plan.name, self.gate.last_line(service.plan.name))
+                self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = silent_service(self._stage, service.plan)
                 raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))
 
@@ -162,7 +164,6 @@ class StageWatch:
     def begin_command(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
-        self.logs.listen()
         for service in self.services:
             service.use()
 
@@ -203,6 +204,9 @@ class StageWatch:
     def record_service(self, service: RunningService, **changes: object) -> None:
         """Record fields of a service of the stage."""
         self._bench.journal.change_service(self._stage.name, service.plan.name, **changes)
+
+    def _refuse(self, service: RunningService, seen: str) -> None:
+        self.gate.refuse(self.gate.facts.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: Texts) -> None:
         fatal = () if self._finders[log].settled else (FATAL_LINE,)

@@ -7,12 +7,12 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.causes.cause import Cause, absent_fix, ended, exit_code, supervisor_bug
+from rlbox.causes.cause import Cause, ended, exit_code
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.errors import NodeError
+from rlbox.evidence.act.failure import StageFailure
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.act.pump import LogPump
@@ -24,29 +24,19 @@ from rlbox.record.act.attempts import begin_attempt
 from rlbox.record.act.folder import PLAN_FILE, write_plan
 from rlbox.record.act.journal import Event, Journal
 from rlbox.record.act.remains import ProcessRecord
-from rlbox.record.act.state import PlotResult, RunStatus, StageState, StageStatus
+from rlbox.record.act.state import PlotResult, RunStatus, StageStatus
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
+from rlbox.supervise.causes import absent_fix, supervisor_bug
 from rlbox.supervise.ray_folders import RayFolders
 from rlbox.supervise.sampler import Sampler
-from rlbox.supervise.stage import StageEnd, carry_out_stage, end_kept
+from rlbox.supervise.stage import StageEnd, carry_out_stage
+from rlbox.supervise.stage_services import end_kept
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"
 PLOT_LOG = "plot.log"
 _PLOT_S = 120.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageFailure:
-    """A stage that failed, for whoever collects evidence; `state` is what `run.json` says of it."""
-
-    run_dir: Path
-    plan: RunPlan
-    end: StageEnd
-    state: StageState
-    cause: Cause
-    masks: Masks
 
 
 def carry_out_run(
@@ -157,7 +147,16 @@ def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFa
 def _collect(bench: Bench, end: StageEnd, cause: Cause, on_failure: Callable[[StageFailure], Cause]) -> Cause:
     state = next(s for s in bench.journal.state.stages if s.name == end.stage.name)
     failure = StageFailure(
-        run_dir=bench.run_dir, plan=bench.plan, end=end, state=state, cause=cause, masks=bench.journal.masks
+        run_dir=bench.run_dir,
+        plan=bench.plan,
+        stage=end.stage,
+        state=state,
+        cause=cause,
+        started_at=end.started_at,
+        ended_at=end.ended_at,
+        fatals=end.fatals,
+        snapshot=end.snapshot,
+        masks=bench.journal.masks,
     )
     try:
         return on_failure(failure)

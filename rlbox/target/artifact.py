@@ -97,3 +97,10 @@ def _package(package: Package, group: str) -> Artifact:
         group=group,
         origin=package.source if by_address else channel,
     )
+
+
+def base_artifact(base: str) -> tuple[Artifact, ...]:
+    """Return the base image of a lock as a file to probe; a bootstrapped base is none."""
+    name, image, digest = base.partition("@sha256:")
+    known = Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=base)
+    return (known,) if image else ()

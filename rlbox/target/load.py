@@ -17,14 +17,14 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedTarget:
     """A checked target and the files it was read from, the target's own first."""
 
     target: Target
     files: tuple[Path, ...]
 
 
-def load_target(project: Project, name: str) -> Loaded:
+def load_target(project: Project, name: str) -> LoadedTarget:
     """Return the target `name`, completed with its includes and the defaults.
 
     Raises
@@ -36,7 +36,7 @@ def load_target(project: Project, name: str) -> Loaded:
     data.pop("include", None)
     data["name"] = name
     target = check_spec(Target, merge(load_toml(DEFAULTS), data), shown_path(files[0], project), known=("include",))
-    return Loaded(target=target, files=(*files, DEFAULTS))
+    return LoadedTarget(target=target, files=(*files, DEFAULTS))
 
 
 def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:

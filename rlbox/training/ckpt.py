@@ -62,7 +62,7 @@ class Spare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class CheckpointSeries:
     """The checkpoints of one training, oldest first; `tracker` is what names the one to resume from, None: nothing."""
 
     path: str
@@ -94,7 +94,7 @@ class Found:
     entries: tuple[Entry, ...]
 
 
-def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> Series:
+def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> CheckpointSeries:
     """Return the checkpoints of one folder, judged by their files and by the tracker beside them."""
     ordered = sorted(found, key=lambda row: (-1 if row.step is None else row.step, row.path))
     rows = tuple(_judge(row, tracker) for row in ordered)
@@ -104,7 +104,7 @@ def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> Serie
     if tracker is None and any(row.kind == "megatron" for row in rows):
         problems.append(f"{TRACKERS[0]} is missing: Megatron loads nothing without it")
     spare = _spare(rows, {row.path: row.entries for row in found})
-    return Series(path=path, checkpoints=rows, tracker=tracker, problems=tuple(problems), spare=spare)
+    return CheckpointSeries(path=path, checkpoints=rows, tracker=tracker, problems=tuple(problems), spare=spare)
 
 
 def _judge(found: Found, tracker: str | None) -> Checkpoint:

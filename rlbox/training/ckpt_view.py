@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlbox.amounts import size_text
-from rlbox.training.ckpt import Checkpoint, Series
+from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
 
 
-def series_text(found: Sequence[Series], *, removable: bool) -> str:
+def series_text(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
     """Return all series as text; what can be removed only when asked for."""
     return "\n\n".join("\n".join(_lines(series, removable)) for series in found)
 
 
-def _lines(series: Series, removable: bool) -> Iterator[str]:
+def _lines(series: CheckpointSeries, removable: bool) -> Iterator[str]:
     yield series.path
     rows = [_COLUMNS, *(_row(row) for row in series.checkpoints)]
     widths = [max(len(row[number]) for row in rows) for number in range(len(_COLUMNS))]

@@ -48,7 +48,7 @@ class RayNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuFacts:
+class GpusHere:
     """What is here; `ray` is None where no head answers, and `why_no_ray` says what it said."""
 
     gpus: tuple[GpuState, ...]
@@ -95,7 +95,7 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
-def plan_split(facts: GpuFacts, wish: SplitWish) -> Split:
+def plan_split(facts: GpusHere, wish: SplitWish) -> Split:
     """Return whether and how the roles fit."""
     rooms = _rooms(facts, wish)
     placed, problems = _place(wish, rooms)
@@ -108,7 +108,7 @@ def plan_split(facts: GpuFacts, wish: SplitWish) -> Split:
     return Split(placed=tuple(placed), problems=tuple(problems), notes=tuple(notes))
 
 
-def _rooms(facts: GpuFacts, wish: SplitWish) -> list[int]:
+def _rooms(facts: GpusHere, wish: SplitWish) -> list[int]:
     """Return the GPUs of each node: as asked, as Ray counts them, or those of this machine."""
     if wish.total:
         return [wish.total // wish.nodes] * wish.nodes
@@ -145,7 +145,7 @@ def _nodes_for(count: int, left: Mapping[int, int]) -> list[int]:
     return []
 
 
-def _here(facts: GpuFacts, wish: SplitWish) -> Iterator[str]:
+def _here(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
     """Yield what this machine lacks of its share."""
     share = (wish.total or wish.needed) // wish.nodes
     if len(facts.gpus) < share:
@@ -160,7 +160,7 @@ def _here(facts: GpuFacts, wish: SplitWish) -> Iterator[str]:
         yield f"{needed} GPUs are needed here, {len(free)} are free: {held}"
 
 
-def _by_ray(facts: GpuFacts, wish: SplitWish) -> Iterator[str]:
+def _by_ray(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
     if facts.ray is None:
         return
     alive = [node for node in facts.ray if node.alive]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlbox.amounts import size_text
-from rlbox.training.gpu_split import GpuFacts, Split
+from rlbox.training.gpu_split import GpusHere, Split
 
 
-def gpus_text(facts: GpuFacts, split: Split) -> str:
+def gpus_text(facts: GpusHere, split: Split) -> str:
     """Return the GPUs, Ray's nodes, where each role is, and what is wrong."""
     return "\n".join(_lines(facts, split))
 
 
-def _lines(facts: GpuFacts, split: Split) -> Iterator[str]:
+def _lines(facts: GpusHere, split: Split) -> Iterator[str]:
     if not facts.gpus:
         yield "no GPU here: there is no driver, or it does not answer"
     for gpu in facts.gpus:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
+from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
 from rlbox.findings import Finding
 from rlbox.training.part import Component
 

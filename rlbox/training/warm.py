@@ -25,7 +25,7 @@ class WarmFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class FileRange:
     """A range of a file, and how much of it is in the page cache; None where the kernel does not tell."""
 
     path: str
@@ -47,7 +47,7 @@ class Warmed:
     """
 
     files: tuple[WarmFile, ...]
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[FileRange, ...] = ()
     before: int | None = None
     read: int = 0
     seconds: float = 0.0
@@ -79,24 +79,24 @@ class Warmed:
         return {**totals, "warm": self.warm, "seconds": round(self.seconds, 6), "files": rows}
 
 
-def resident_of(rows: Sequence[WarmFile | Piece]) -> int | None:
+def resident_of(rows: Sequence[WarmFile | FileRange]) -> int | None:
     """Return the bytes of files, or pieces, that are in the page cache; None where one of them is not known."""
     known = [row.resident for row in rows if row.resident is not None]
     return sum(known) if len(known) == len(rows) else None
 
 
-def plan_pieces(files: Sequence[WarmFile]) -> tuple[Piece, ...]:
+def plan_pieces(files: Sequence[WarmFile]) -> tuple[FileRange, ...]:
     """Return the pieces that the files are looked at and read in, in the order of the files."""
     return tuple(
-        Piece(path=file.path, offset=offset, length=min(PIECE, file.size - offset))
+        FileRange(path=file.path, offset=offset, length=min(PIECE, file.size - offset))
         for file in files
         for offset in range(0, file.size, PIECE)
     )
 
 
-def with_residence(files: Sequence[WarmFile], pieces: Sequence[Piece]) -> tuple[WarmFile, ...]:
+def with_residence(files: Sequence[WarmFile], pieces: Sequence[FileRange]) -> tuple[WarmFile, ...]:
     """Return the files with what the pieces say of them."""
-    by_path: dict[str, list[Piece]] = {}
+    by_path: dict[str, list[FileRange]] = {}
     for piece in pieces:
         by_path.setdefault(piece.path, []).append(piece)
     return tuple(replace(file, resident=resident_of(by_path.get(file.path, ()))) for file in files)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError
-from rlbox.image.onstart import LIMIT
+from rlbox.image.forms.onstart import LIMIT
 
 if TYPE_CHECKING:
-    from rlbox.image.onstart import OnStart
+    from rlbox.image.forms.onstart import OnStart
     from rlbox.target.target import Target
     from rlbox.vast.offers import Needs, Offer
     from rlbox.vast.options import VastOptions

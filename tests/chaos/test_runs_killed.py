@@ -52,7 +52,7 @@ AS_IT_IS = """
 import sys
 import rlbox.run.docker as place
 from rlbox.cli import main
-place.is_current = lambda *words: True
+place.outdated = lambda *words: ""
 sys.exit(main(sys.argv[1:]))
 """
 SAMPLE = 6

@@ -16,7 +16,8 @@ from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder,
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
-from rlbox.image.act.context import build_digest, context_entries
+from rlbox.image.act.context import context_entries
+from rlbox.image.act.digest import build_digest
 from rlbox.image.act.plans import image_plan
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch
@@ -190,7 +191,8 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
     said = rlbox("build", "mine")
     assert (said.code, said.out) == (0, f"{TAG}  sha256:0123456789ab  built\n")
     lines = said.err.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
+        f"{TAG} is built anew: it was built by an rlbox that counted every line of its own code as part of the image",
         "✓ [rootfs 1/1] ADD rootfs.tar /  0.9 s",
         "✓ [deps 1/4] RUN cat /run/secrets/tok && echo sde=1735689600  0.3 s",
         "✓ [deps 2/4] RUN date >>/var/cache/x/f; cat /var/cache/x/f  0.1 s",
@@ -203,7 +205,7 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
     assert words[0] == "build"
     assert f"--label=rlbox.build={digest}" in words
     assert words[-1] == str(cache_folder("contexts", "mine"))
-    assert (cache_folder("contexts", "mine") / "files/opt/rlbox/lib/rlbox/cli/root.py").is_file()
+    assert (cache_folder("contexts", "mine") / "other/opt/rlbox/lib/rlbox/cli/root.py").is_file()
 
 
 def stored(name: str) -> Package:

@@ -28,7 +28,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("rlbox.doctor.act.host.glob.glob", lambda pattern: [])
+    monkeypatch.setattr("rlbox.doctor.act.probe.host.glob.glob", lambda pattern: [])
     return folder
 
 

@@ -20,8 +20,8 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.cli.images.mirrors.locked_files", lambda app, target: (SIX, DEB))
-    monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.sources.act.measure.locked_files", lambda app, target: (SIX, DEB))
+    monkeypatch.setattr("rlbox.sources.act.measure.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.sources.act.probe._SILENT_S", 0.3)
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})
@@ -141,7 +141,7 @@ def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
 
 
 def test_files_of_a_lock_have_its_base_image() -> None:
-    from rlbox.cli.images.mirrors import base_artifact
+    from rlbox.target.artifact import base_artifact
 
     assert base_artifact("debian:bookworm") == ()
     digest = "0123456789abcdef" * 4

@@ -171,7 +171,7 @@ def test_the_engine_insists_on_tls(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
-    for module in ("act.push", "act.push_engine", "act.wire", "act.peek", "push_log"):
+    for module in ("act.destination", "act.push_engine", "act.wire", "act.peek", "push_log"):
         monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.cli import main
-from rlbox.engine.act.api import engine_is_here, engine_place
+from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.helper_container import Helper, archive_for
 from rlbox.engine.act.ssh_tunnel import Tunnel, open_tunnel
 from rlbox.errors import EngineError

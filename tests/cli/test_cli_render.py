@@ -142,7 +142,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     lib = "files/opt/rlbox/lib/rlbox"
     layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools")}
     carried = {"rootfs.tar", "wheels/README", f"wheels/uv/{UV.file}"}
-    assert {*plan.context, *layers, *carried, f"{lib}/__main__.py", f"{lib}/target/defaults.toml"} <= there
+    assert {*plan.context, *layers, *carried, f"{lib}/errors.py", f"{lib}/hang/phases.toml"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"
     assert (context / "Dockerfile").read_text() == plan.context["Dockerfile"]
     (context / "stranger").write_text("x")

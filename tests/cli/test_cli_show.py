@@ -7,7 +7,7 @@ import json
 import pytest
 from fakes import JOB, EngineSocket, Folder, Rlbox, Said
 
-from rlbox.spec.schema import schema_of
+from rlbox.cli.schema import schema_of
 
 MINE = """# target mine
 name = "mine"

@@ -11,7 +11,7 @@ from fakes import Rlbox
 from rlbox.machine.act import page_cache
 from rlbox.machine.act.page_cache import resident_bytes
 from rlbox.training.act.warm import find_files, look_at
-from rlbox.training.warm import Piece
+from rlbox.training.warm import FileRange
 
 SIZE = (8 << 20) + 5
 
@@ -38,7 +38,7 @@ def drive_out(path: Path) -> None:
     os.close(handle)
 
 
-def pieces_of(model: Path) -> tuple[Piece, ...]:
+def pieces_of(model: Path) -> tuple[FileRange, ...]:
     return look_at(find_files([model])).pieces
 
 

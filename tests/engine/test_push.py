@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from enginebox import CHECKOUT, Box, docker, wait_until
+from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
 from rlbox.registry.act.client import Registry
@@ -229,8 +230,7 @@ def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy
     (folder / "sbom.spdx.json").write_text(json.dumps({"spdxVersion": "SPDX-2.3", "about": digest}))
     (folder / "provenance.json").write_text(json.dumps({"_type": "https://in-toto.io/Statement/v1", "about": digest}))
     data = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
-    with Registry(proxy.host) as registry:
-        listed = registry.referrers(NAME, data["digest"])
+    listed = listed_by(proxy.host, NAME, data["digest"])
     assert [item.digest for item in listed] == data["attached"]
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
     assert box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data["attached"] == data["attached"]

@@ -21,7 +21,7 @@ from faultbox import SPEC, STACK, _tar, lab_env, tag, tomllib
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import ImageFile, bake_fixes
 from rlbox.fixes.load import load_fixes
-from rlbox.image.onstart import plan_onstart
+from rlbox.image.forms.onstart import plan_onstart
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge

@@ -230,7 +230,13 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
     there |= {
         path for layer in ("uv", "runtime", *image.layers) for path in (f"wheels/{layer}", f"requirements/{layer}.txt")
     }
-    there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {"files/", "fixes/", "scripts", "debs"}
+    there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {
+        "files/",
+        "other/",
+        "fixes/",
+        "scripts",
+        "debs",
+    }
     dockerfile = image.context["Dockerfile"]
     copied = [
         words.split()[:-1] for words in re.findall(r"^(?:COPY|ADD) (?:--chmod=\d+ )?(?!--)(.+)$", dockerfile, re.M)

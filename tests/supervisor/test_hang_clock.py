@@ -52,7 +52,7 @@ class Machine:
         bench = Bench(plan=plan, run_dir=run_dir, journal=self.journal, processes=processes, interrupt=Interrupt())
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
-        self.watch = HangWatch(bench, plan.stages[0], clock=lambda: self.now_s, probe=self.probe)
+        self.watch = HangWatch(bench.watched(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
     def probe(self, pids: Iterable[int]) -> Activity:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
@@ -94,7 +94,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_half_an_hour_of_slow_loading(machine: Machine) -> None:
     machine.says("Loading checkpoint shards:   0%|          | 0/4 [00:00<?, ?it/s]")
     assert machine.lives(1800, read_bps=2 * MIB) is None
-    assert machine.watch.phase == "load"
+    assert machine.journal.state.stages[0].phase == "load"
     cause = machine.lives(1810)
     assert cause
     assert cause.what == "stage train hung in phase load: no sign of life for 1800 s, and was stopped"

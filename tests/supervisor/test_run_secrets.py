@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
 
-from rlbox.place.act.bring import Place
+from rlbox.place.act.bring import BroughtPlace
 from rlbox.place.layout import Layout
 from rlbox.record.act.disk_lock import Holder, take_disk
 from rlbox.record.act.folder import load_plan
@@ -183,7 +183,7 @@ def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: 
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.stage("asks", python("import os, time; print(len(os.environ['WANDB_KEY'])); time.sleep(0.5)"))
     planted.write_plan()
-    place = Place(python=Path(sys.executable), env=dict(os.environ), words=(), layout=Layout(data="/data"))
+    place = BroughtPlace(python=Path(sys.executable), env=dict(os.environ), words=(), layout=Layout(data="/data"))
     start = HereStart(plan=load_plan(planted.run_dir), run_dir=planted.run_dir, place=place, secrets=secrets)
     lock = take_disk(tmp_path, Holder(what="a test"))
     try:

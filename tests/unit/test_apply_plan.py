@@ -24,14 +24,14 @@ from rlbox.place.changes import (
 )
 from rlbox.place.layout import Layout, check_prefix
 from rlbox.place.merged_lines import merged_text, unmerged_text
-from rlbox.place.wanted import Laid, Part, Wanted
+from rlbox.place.wanted import Laid, LaidPart, Wanted
 
 HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
 LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
 ENVIRONMENT = Laid(
     path="/etc/environment", origin="path", text='PATH="/opt/venv/bin:/bin"\n', merged='PATH="/opt/venv/bin:/bin"\n'
 )
-WORDS = Part(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
+WORDS = LaidPart(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
 WANTED = Wanted(
     target="mine",
     lock="l" * 64,

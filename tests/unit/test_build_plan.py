@@ -14,7 +14,7 @@ NOTHING = BuildFiles(context="/c", sources="", ca="")
 
 def test_buildx() -> None:
     builder = Builder(words=("/p/docker-buildx",), integrated=False)
-    assert plan_build(image_plan(epoch=7), builder, FILES, "d1g", cache=True, proxies={}) == Command(
+    assert plan_build(image_plan(epoch=7), builder, FILES, {"rlbox.build": "d1g"}, cache=True, proxies={}) == Command(
         argv=(
             "/p/docker-buildx", "build",
             "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
@@ -29,7 +29,14 @@ def test_buildx() -> None:
 def test_tag_network_and_cache_of_the_caller() -> None:
     builder = Builder(words=("docker", "buildx"), integrated=False)
     plan = plan_build(
-        image_plan(), builder, NOTHING, "d", tag="rlbox/mine:verify", cache=False, network="none", proxies={}
+        image_plan(),
+        builder,
+        NOTHING,
+        {"rlbox.build": "d"},
+        tag="rlbox/mine:verify",
+        cache=False,
+        network="none",
+        proxies={},
     )
     assert plan == Command(
         argv=(
@@ -47,7 +54,8 @@ def test_a_client_with_buildkit_inside() -> None:
     builder = Builder(words=("docker",), integrated=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
     files = BuildFiles(context="/c", sources="", ca="", metadata="/s/metadata.json")
-    assert plan_build(image_plan(network="none"), builder, files, "d", cache=False, proxies=proxies) == Command(
+    labels = {"rlbox.build": "d"}
+    assert plan_build(image_plan(network="none"), builder, files, labels, cache=False, proxies=proxies) == Command(
         argv=(
             "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:latest",
             "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY",

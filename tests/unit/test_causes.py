@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.causes.cause import (
-    Cause,
-    CauseKind,
-    dead_service,
-    ended,
-    exit_code,
-    failed_ray,
-    full_disk,
-    missing_line,
-    never_ready,
-    out_of_memory,
-    taken_port,
-)
+from rlbox.causes.cause import Cause, CauseKind, ended, exit_code, full_disk, taken_port
+from rlbox.gate.causes import missing_line
 from rlbox.job.plan import LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.supervise.causes import dead_service, failed_ray, never_ready, out_of_memory
 
 VLLM = ServicePlan(
     name="vllm",

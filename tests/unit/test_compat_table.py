@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from rlbox.stack.compat import CompatTable, Fact, load_compat, parse_condition, texts
-from rlbox.stack.search import Rule, broken_rules, solve
+from rlbox.stack.search import Constraint, solve
 
 TABLE = load_compat()
 FACTS = {fact.id: fact for fact in TABLE.facts()}
@@ -36,16 +36,16 @@ def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
     worst = {
         name: next((v for v in versions if not _helps(rule, name, v)), versions[0]) for name, versions in under.items()
     }
-    assert broken_rules(worst, [rule]) == (rule,)
+    assert solve({name: (version,) for name, version in worst.items()}, [rule]) is None
 
 
-def _helps(rule: Rule, name: str, version: str) -> bool:
+def _helps(rule: Constraint, name: str, version: str) -> bool:
     return any(c.holds(version) for row in rule.rows for c in row if c.name == name)
 
 
-def _rule(fact: Fact) -> Rule:
+def _rule(fact: Fact) -> Constraint:
     rows = fact.any or (fact.needs,)
-    return Rule(
+    return Constraint(
         id=fact.id,
         when=tuple(parse_condition(text) for text in fact.when),
         rows=tuple(tuple(parse_condition(text) for text in row) for row in rows),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.stack import LinkFacts, ProgramFacts
+from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
 from rlbox.training.part import Component, load_components
 from rlbox.training.parts import (
     NO_GPU,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from registry_server import Fault, RegistryServer, running
 
-from rlbox.registry.act.connections import Broken, Connections, Request
+from rlbox.registry.act.connections import Connections, HttpRequest, NoAnswer
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -62,13 +62,13 @@ def test_a_connection_is_kept(server: RegistryServer, monkeypatch: pytest.Monkey
     connect = connections._connect
     monkeypatch.setattr(connections, "_connect", lambda parts: made.append(parts) or connect(parts))
     for method in ("GET", "HEAD", "GET"):
-        with connections.ask(Request(method=method, url=f"http://{server.host}/v2/")) as answer:
+        with connections.ask(HttpRequest(method=method, url=f"http://{server.host}/v2/")) as answer:
             assert (answer.status, answer.read()) == (200, b"{}" if method == "GET" else b"")
     assert len(made) == 1
     server.faults = [Fault("GET", "/v2/", 0)]
-    with pytest.raises(Broken), connections.ask(Request(method="GET", url=f"http://{server.host}/v2/")):
+    with pytest.raises(NoAnswer), connections.ask(HttpRequest(method="GET", url=f"http://{server.host}/v2/")):
         pass
-    with connections.ask(Request(method="GET", url=f"http://{server.host}/v2/")) as answer:
+    with connections.ask(HttpRequest(method="GET", url=f"http://{server.host}/v2/")) as answer:
         assert answer.status == 200
     assert len(made) == 2
     connections.close()
@@ -82,7 +82,7 @@ def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
     with answering(once) as url:
         connections = Connections(never, use_proxies=False)
         for _ in range(3):
-            with connections.ask(Request(method="GET", url=url)) as answer:
+            with connections.ask(HttpRequest(method="GET", url=url)) as answer:
                 assert answer.read() == b"ok"
             assert select.select([connections._idle[0][1].sock], [], [], 10)[0]  # its end has come
 
@@ -99,7 +99,7 @@ def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
             pass
 
     with answering(refuse) as url:
-        request = Request(method="PUT", url=url, content=tmp_path / "blob", on_sent=sent.append)
+        request = HttpRequest(method="PUT", url=url, content=tmp_path / "blob", on_sent=sent.append)
         with Connections(never, use_proxies=False).ask(request) as answer:
             assert (answer.status, answer.reason) == (413, "Too Large")
     assert (sent, sent[-1]) == (sorted(sent), 64 << 20)
@@ -112,8 +112,8 @@ def test_a_body_that_is_cut_short() -> None:
 
     with (
         answering(cut) as url,
-        pytest.raises(Broken, match="96 bytes are missing"),
-        Connections(never, use_proxies=False).ask(Request(method="GET", url=url)) as answer,
+        pytest.raises(NoAnswer, match="96 bytes are missing"),
+        Connections(never, use_proxies=False).ask(HttpRequest(method="GET", url=url)) as answer,
     ):
         answer.read()
 
@@ -129,8 +129,8 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     with answering(silent) as url:
         with (
-            pytest.raises(Broken) as caught,
-            Connections(never, use_proxies=False).ask(Request(method="PUT", url=url, content=tmp_path / "blob")),
+            pytest.raises(NoAnswer) as caught,
+            Connections(never, use_proxies=False).ask(HttpRequest(method="PUT", url=url, content=tmp_path / "blob")),
         ):
             pass
         end.set()
@@ -140,8 +140,8 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_redirects_have_an_end(server: RegistryServer) -> None:
     server.faults = [Fault("GET", "/v2/", 307, headers={"Location": "/v2/"}, times=99)]
     with (
-        pytest.raises(Broken, match="redirects more than 10 times"),
-        Connections(never, use_proxies=False).ask(Request(method="GET", url=f"http://{server.host}/v2/")),
+        pytest.raises(NoAnswer, match="redirects more than 10 times"),
+        Connections(never, use_proxies=False).ask(HttpRequest(method="GET", url=f"http://{server.host}/v2/")),
     ):
         pass
 
@@ -158,12 +158,12 @@ def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("https_proxy", url.replace("http:", "socks5:"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         connections = Connections(never, use_proxies=True)
-        with connections.ask(Request(method="GET", url="http://registry.example/v2/?x=1")) as answer:
+        with connections.ask(HttpRequest(method="GET", url="http://registry.example/v2/?x=1")) as answer:
             assert answer.read() == b"ok"
-        with pytest.raises(Broken, match=r"unsupported protocol of the proxy .*: socks5"):
-            connections.ask(Request(method="GET", url="https://registry.example/")).__enter__()
-        with pytest.raises(Broken):
-            connections.ask(Request(method="GET", url="http://127.0.0.1:1/")).__enter__()
+        with pytest.raises(NoAnswer, match=r"unsupported protocol of the proxy .*: socks5"):
+            connections.ask(HttpRequest(method="GET", url="https://registry.example/")).__enter__()
+        with pytest.raises(NoAnswer):
+            connections.ask(HttpRequest(method="GET", url="http://127.0.0.1:1/")).__enter__()
     first = heads[0].splitlines()
     assert (first[0], len(heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1)
     assert "Host: registry.example" in first
@@ -181,12 +181,12 @@ def test_a_tunnel_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("https_proxy", url)
         monkeypatch.delenv("no_proxy", raising=False)
         connections = Connections(ssl.create_default_context, use_proxies=True)
-        with pytest.raises(Broken, match="502 no way"):
-            connections.ask(Request(method="GET", url="https://registry.example/v2/")).__enter__()
+        with pytest.raises(NoAnswer, match="502 no way"):
+            connections.ask(HttpRequest(method="GET", url="https://registry.example/v2/")).__enter__()
     assert heads[0].startswith("CONNECT registry.example:443 ")
 
 
 @pytest.mark.parametrize("url", ["", "token", "ftp://x/", "http:///v2/"])
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(Broken, match="unsupported protocol in"):
-        Connections(never, use_proxies=False).ask(Request(method="GET", url=url)).__enter__()
+    with pytest.raises(NoAnswer, match="unsupported protocol in"):
+        Connections(never, use_proxies=False).ask(HttpRequest(method="GET", url=url)).__enter__()

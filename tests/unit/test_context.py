@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,17 @@ from fakes import image_plan
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.context import (
-    FileDigests,
-    build_digest,
+    INSIDE,
     carried_entries,
     check_context_folder,
     context_entries,
+    other_entries,
     write_context,
 )
+from rlbox.image.act.digest import FileDigests, build_digest, build_labels, outdated
+from rlbox.spec.project import PACKAGE
 
-LIB = "files/opt/rlbox/lib/rlbox/"
+LIB, OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
 SEAL = 315_532_800  # the time stamp of every object of the store
 
 
@@ -67,8 +70,83 @@ def test_entries_of_a_context(tmp_path: Path) -> None:
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
     }
-    assert {f"{LIB}__main__.py", f"{LIB}cli/root.py", f"{LIB}target/defaults.toml"} <= own
-    assert [name for name in own if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name] == []
+    assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
+    other = set(other_entries())
+    assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
+    ours = [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc") or "_shipped" in name]
+    assert ours == []
+    assert not {name.removeprefix(LIB) for name in own} & {name.removeprefix(OTHER) for name in other}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of rlbox that may be written to."""
+    copy = tmp_path_factory.mktemp("copy") / "rlbox"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "_shipped"))
+    return copy
+
+
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+FILES = ("__init__.py", "app.py", "errors.py", "values.py", "version.py", "__main__.py")
+
+
+@pytest.mark.parametrize("part", [*ROOMS, *FILES])
+def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
+    part: str, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", package)
+    plan = image_plan()
+    before = build_digest(context_entries(plan), plan)
+    path = package / part / "__init__.py" if part in ROOMS else package / part
+    text = path.read_text()
+    path.write_text(f"{text}\n_IDLE = 0\n")
+    after = build_digest(context_entries(plan), plan)
+    path.write_text(text)
+    runs_inside = part in INSIDE or part in ("__init__.py", "app.py", "errors.py", "values.py")
+    assert (after != before) == runs_inside
+
+
+def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", package)
+    plan = image_plan()
+    before = build_digest(context_entries(plan), plan)
+    (package / "version.py").write_text('__version__ = "99"\n')
+    assert build_digest(context_entries(plan), plan) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"requirements/tools.txt": "six==2"}, "it is rendered otherwise"),
+        ({"fixes/etc/x": "2"}, "what its fixes or patches bake has changed"),
+        ({"files/opt/rlbox/libexec/init.sh": "2"}, "what rlbox lays into it has changed"),
+        ({"Dockerfile": "FROM scratch\nENV A=1\n"}, "it is rendered otherwise"),
+        ({"Dockerfile": "FROM scratch\nENV A=1\n", "fixes/etc/x": "2"}, "what its fixes or patches bake has changed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_why_an_image_is_outdated(changed: dict[str, str], why: str) -> None:
+    plan = image_plan(context={"Dockerfile": "FROM scratch\n", "fixes/etc/x": "1", "requirements/tools.txt": "six==1"})
+    labels = build_labels(context_entries(plan), plan)
+    image = {"Config": {"Labels": labels}}
+    assert outdated(plan, image) == ""
+    assert outdated(replace(plan, context={**plan.context, **changed}), image) == why
+
+
+def test_a_changed_spec_is_named_before_the_lock_that_follows_it() -> None:
+    plan = image_plan(spec_checksum="a" * 64)
+    image = {"Config": {"Labels": build_labels(context_entries(plan), plan)}}
+    locked = replace(plan, lock_checksum="b" * 64, context={**plan.context, "Dockerfile": "FROM scratch\nENV A=1\n"})
+    assert outdated(locked, image) == "its lock has changed"
+    assert outdated(replace(locked, spec_checksum="b" * 64), image) == "its spec has changed"
+
+
+def test_an_image_of_an_rlbox_that_counted_all_of_its_code() -> None:
+    plan = image_plan()
+    old = {"Config": {"Labels": {"rlbox.build": "d" * 64, "rlbox.spec": "s", "rlbox.lock": "l"}}}
+    assert (
+        outdated(plan, old) == "it was built by an rlbox that counted every line of its own code as part of the image"
+    )
 
 
 def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
@@ -131,13 +209,13 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
     for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
         source(tmp_path / name, "x")
     monkeypatch.setattr("rlbox.image.act.context.PACKAGE", tmp_path)
-    found = {name for name in context_entries(image_plan()) if name.startswith(LIB)}
-    assert found == {f"{LIB}a.py", f"{LIB}data/b.toml"}
+    found = {name for name in {**context_entries(image_plan()), **other_entries()} if name.startswith((LIB, OTHER))}
+    assert found == {f"{LIB}a.py", f"{OTHER}data/b.toml"}
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in context_entries(image_plan()) if name.startswith(f"{LIB}sources/profiles/")}
-    assert found == {f"{LIB}sources/profiles/direct.toml"}
+    found = {name for name in other_entries() if name.startswith(f"{OTHER}sources/profiles/")}
+    assert found == {f"{OTHER}sources/profiles/direct.toml"}
 
 
 def test_what_changes_the_digest(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rlbox.amounts import GIB, MIB
-from rlbox.doctor.disks import PlaceFacts, judge_places
-from rlbox.doctor.env import DotEnv, EnvFacts, judge_environment, parse_dotenv
 from rlbox.doctor.facts import Demands, demands_of
-from rlbox.doctor.limits import LimitFacts, judge_limits
-from rlbox.doctor.network import NetworkFacts, Reached, Taken, judge_network
-from rlbox.doctor.packages import AbiGap, Damage, PackageFacts, judge_packages
-from rlbox.doctor.paths import PathFacts, judge_paths
-from rlbox.doctor.processes import Running, judge_processes
+from rlbox.doctor.judge.disks import PlaceFacts, judge_places
+from rlbox.doctor.judge.env import DotEnv, EnvFacts, judge_environment, parse_dotenv
+from rlbox.doctor.judge.limits import LimitFacts, judge_limits
+from rlbox.doctor.judge.network import NetworkFacts, Reached, TakenPort, judge_network
+from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts, judge_packages
+from rlbox.doctor.judge.paths import PathFacts, judge_paths
+from rlbox.doctor.judge.processes import Running, judge_processes
 from rlbox.findings import Finding
 
 TARGET = Demands(target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"})
@@ -198,7 +198,11 @@ def test_dotenv_as_a_shell_reads_it() -> None:
         ({"hostname_ips": ("10.9.9.9",), "foreign_ips": ("10.9.9.9",)}, "hostname-foreign", "10.9.9.9"),
         ({"environ": {"NCCL_SOCKET_IFNAME": "ib0"}}, "interface-missing", "NCCL_SOCKET_IFNAME=ib0; there are lo, eth0"),
         ({"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved": ("VLLM_HOST_IP",)}, "address-unknown", "10.9.9.9"),
-        ({"taken": (Taken(name="smoke.vllm", number=21432, holder="x (pid 3)"),)}, "port-taken", "21432 (smoke.vllm)"),
+        (
+            {"taken": (TakenPort(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
+            "port-taken",
+            "21432 (smoke.vllm)",
+        ),
         ({"reached": (Reached(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
         ({"reached": (Reached(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
         (
@@ -230,7 +234,7 @@ def test_packages() -> None:
     assert [f.seen for f in judge_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
     gone = replace(PACKAGES, installed={"ray": ("2.60.0",)})
     assert ids(judge_packages(gone, TARGET)) == ["package-missing"]
-    short = Damage(package="vllm", path="/s/_C.so", kind="short", what="has 5 bytes of 9")
+    short = FileDamage(package="vllm", path="/s/_C.so", kind="short", what="has 5 bytes of 9")
     missing = replace(short, path="/s/x.py", kind="missing", what="is missing")
     (found,) = judge_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
     assert (found.id, found.seen) == ("file-truncated", "/s/_C.so has 5 bytes of 9")
@@ -282,6 +286,6 @@ def test_demands_of_a_manifest_and_a_lock() -> None:
 
 
 def test_every_finding_says_what_to_do() -> None:
-    facts = NetworkFacts(localhost=(), taken=(Taken(name="a", number=1, holder="h"),), now=1, not_before=1e9)
+    facts = NetworkFacts(localhost=(), taken=(TakenPort(name="a", number=1, holder="h"),), now=1, not_before=1e9)
     findings: list[Finding] = [*judge_limits(LimitFacts(shm_total=None), TARGET), *judge_network(facts, TARGET)]
     assert all(finding.remedy and finding.where for finding in findings)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.act.disks import places_of, probe_places
-from rlbox.doctor.act.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.act.fix_checks import probe_fixes, read_table
-from rlbox.doctor.act.limits import probe_limits
-from rlbox.doctor.act.network import ray_ports
-from rlbox.doctor.act.packages import probe_packages
-from rlbox.doctor.act.paths import probe_environment, probe_paths
-from rlbox.doctor.act.processes import probe_running
-from rlbox.doctor.act.programs import Program
+from rlbox.doctor.act.probe.disks import places_of, probe_places
+from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.act.probe.limits import probe_limits
+from rlbox.doctor.act.probe.network import ray_ports
+from rlbox.doctor.act.probe.packages import probe_packages
+from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
+from rlbox.doctor.act.probe.processes import probe_running
+from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.act.repair import repair
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands

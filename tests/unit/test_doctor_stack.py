@@ -9,8 +9,8 @@ import pytest
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.fix_checks import TIMED_OUT, checks_of, judge_checks, with_dependents
-from rlbox.doctor.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.host import (
+from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.judge.host import (
     Container,
     DriverFacts,
     EngineFacts,
@@ -20,7 +20,7 @@ from rlbox.doctor.host import (
     judge_image,
     required_cuda,
 )
-from rlbox.doctor.stack import (
+from rlbox.doctor.judge.stack import (
     LinkFacts,
     ProgramFacts,
     judge_link,

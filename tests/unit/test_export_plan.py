@@ -15,8 +15,8 @@ from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.image.act.export import export_text
-from rlbox.image.apptainer import plan_apptainer, plan_exported
-from rlbox.image.compose import plan_compose
+from rlbox.image.forms.apptainer import plan_apptainer, plan_exported
+from rlbox.image.forms.compose import plan_compose
 from rlbox.image.templates import quote_definition
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.gate.gate import EXIT_RULE, Gate
+from rlbox.gate.gate import GateJudge
 from rlbox.job.plan import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
 
 
@@ -45,19 +46,19 @@ def stage(*, require: tuple[LinePlan, ...] = (), forbid: tuple[LinePlan, ...] = 
     )
 
 
-def states(gate: Gate, kind: str) -> list[tuple[str, str, int]]:
+def states(gate: GateJudge, kind: str) -> list[tuple[str, str, int]]:
     return [(rule.state, rule.seen, rule.count) for rule in gate.states() if rule.kind == kind]
 
 
 def test_a_gate_lists_every_rule_before_anything_happened() -> None:
-    gate = Gate(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(line_rule("c"),)))
+    gate = GateJudge(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(line_rule("c"),)))
     assert [(rule.kind, rule.rule, rule.state) for rule in gate.states()] == [
         ("port", "vllm 8000", "waiting"),
         ("service", "vllm", "waiting"),
         ("require", "a", "waiting"),
         ("require", "vllm: b (at least 2)", "waiting"),
         ("forbid", "c", "waiting"),
-        ("exit", EXIT_RULE, "waiting"),
+        ("exit", "exit code 0", "waiting"),
         ("file", "/data/out", "waiting"),
         ("silence", "at most 60 s", "waiting"),
         ("total", "at most 60 s", "waiting"),
@@ -65,7 +66,7 @@ def test_a_gate_lists_every_rule_before_anything_happened() -> None:
 
 
 def test_required_lines_are_counted_in_their_own_log() -> None:
-    gate = Gate(stage(require=(line_rule("200 OK", log="vllm", count=2),)))
+    gate = GateJudge(stage(require=(line_rule("200 OK", log="vllm", count=2),)))
     gate.feed("stage", b"200 OK\n200 OK\n")
     gate.feed("vllm", b"POST 200 OK\n")
     assert states(gate, "require") == [("waiting", "POST 200 OK", 1)]
@@ -74,13 +75,13 @@ def test_required_lines_are_counted_in_their_own_log() -> None:
 
 
 def test_rays_prefix_and_repeats() -> None:
-    gate = Gate(stage(require=(line_rule("^rank ready$", count=13),)))
+    gate = GateJudge(stage(require=(line_rule("^rank ready$", count=13),)))
     gate.feed("stage", b"(W pid=1) rank ready\n\x1b[36m(W pid=2)\x1b[0m rank ready [repeated 12x across cluster]\n")
     assert states(gate, "require")[0][::2] == ("held", 13)
 
 
 def test_the_last_line_counts_without_a_line_feed() -> None:
-    gate = Gate(stage(require=(line_rule("Final"),)))
+    gate = GateJudge(stage(require=(line_rule("Final"),)))
     gate.feed("stage", b"start\nFinal")
     assert states(gate, "require")[0][0] == "waiting"
     gate.close_logs()
@@ -88,13 +89,13 @@ def test_the_last_line_counts_without_a_line_feed() -> None:
 
 
 def test_a_line_hidden_behind_a_progress_bar_counts_and_an_overwritten_one_does_not() -> None:
-    gate = Gate(stage(require=(line_rule("Final"), line_rule("50%"))))
+    gate = GateJudge(stage(require=(line_rule("Final"), line_rule("50%"))))
     gate.feed("stage", b" 50%\r100%\n 10%\rFinal\n")
     assert [state for state, _, _ in states(gate, "require")] == ["held", "waiting"]
 
 
 def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
-    gate = Gate(stage(forbid=(line_rule("nan"),)))
+    gate = GateJudge(stage(forbid=(line_rule("nan"),)))
     gate.feed("stage", b"ok\nloss nan\nloss nan again\n")
     assert [(b.line.number, b.line.text) for b in gate.forbidden] == [(2, "loss nan")]
     gate.end()
@@ -102,7 +103,7 @@ def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
 
 
 def test_forbidden_lines_after_the_stop_break_nothing() -> None:
-    gate = Gate(stage(forbid=(line_rule("BrokenPipe"),)))
+    gate = GateJudge(stage(forbid=(line_rule("BrokenPipe"),)))
     gate.begin_stop()
     gate.feed("stage", b"BrokenPipe\n")
     gate.end()
@@ -110,7 +111,7 @@ def test_forbidden_lines_after_the_stop_break_nothing() -> None:
 
 
 def test_the_end_decides_what_still_waits() -> None:
-    gate = Gate(stage(require=(line_rule("Final"), line_rule("start")), forbid=(line_rule("nan"),)))
+    gate = GateJudge(stage(require=(line_rule("Final"), line_rule("start")), forbid=(line_rule("nan"),)))
     gate.feed("stage", b"start\nbye\n")
     assert [rule.pattern for rule, _ in gate.missing_lines()] == ["Final"]
     gate.end()
@@ -119,15 +120,16 @@ def test_the_end_decides_what_still_waits() -> None:
 
 
 def test_a_broken_rule_does_not_heal() -> None:
-    gate = Gate(stage())
-    gate.hold("service", "vllm", "ready")
-    gate.refuse("service", "vllm", "signal 9")
-    gate.hold("service", "vllm", "ready")
+    gate = GateJudge(stage())
+    rule = gate.facts.services["vllm"]
+    gate.hold(rule, "ready")
+    gate.refuse(rule, "signal 9")
+    gate.hold(rule, "ready")
     assert states(gate, "service") == [("broken", "signal 9", 0)]
 
 
 def test_revision_changes_with_every_state() -> None:
-    gate = Gate(stage(require=(line_rule("a", count=2),)))
+    gate = GateJudge(stage(require=(line_rule("a", count=2),)))
     seen = [gate.revision]
     for data in (b"b\n", b"a\n", b"a\n", b"a\n"):
         gate.feed("stage", data)
@@ -140,7 +142,7 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
     data = "\n".join(lines).encode()
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=6).map(sorted))
     bounds = [0, *cuts, len(data)]
-    whole, parts = (Gate(stage(require=(line_rule("^Final", count=3),), forbid=(line_rule("nan"),))) for _ in "12")
+    whole, parts = (GateJudge(stage(require=(line_rule("^Final", count=3),), forbid=(line_rule("nan"),))) for _ in "12")
     whole.feed("stage", data)
     for a, b in pairwise(bounds):
         parts.feed("stage", data[a:b])
@@ -149,3 +151,12 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
         gate.end()
     assert whole.states() == parts.states()
     assert whole.forbidden == parts.forbidden
+
+
+def test_rules_that_read_alike_are_decided_one_by_one() -> None:
+    alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
+    gate = GateJudge(dataclasses.replace(stage(), files=alike))
+    whole, small = gate.facts.files
+    gate.hold(whole, "complete")
+    gate.refuse(small, "has 1 bytes, at least 2 are due")
+    assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]

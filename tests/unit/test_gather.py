@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.evidence.act.folder import write_manifest, write_texts
-from rlbox.evidence.act.gather import PART_BYTES, NotHere, Part, gather
+from rlbox.evidence.act.gather import PART_BYTES, EvidencePart, NotHere, gather
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -20,10 +20,10 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
         raise NotHere("no nvidia-smi here")
 
     parts = (
-        Part(name="hangs", collect=lambda: str(never.wait())),
-        Part(name="fails", collect=lambda: str(1 / 0)),
-        Part(name="absent", collect=absent),
-        Part(name="good", collect=lambda: "text"),
+        EvidencePart(name="hangs", collect=lambda: str(never.wait())),
+        EvidencePart(name="fails", collect=lambda: str(1 / 0)),
+        EvidencePart(name="absent", collect=absent),
+        EvidencePart(name="good", collect=lambda: "text"),
     )
     found = gather(parts, 0.2)
     never.set()
@@ -36,7 +36,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
 
 
 def test_a_part_that_is_too_long_is_cut_and_says_so() -> None:
-    text = gather((Part(name="long", collect=lambda: "x" * 99 + "\n" + "y" * PART_BYTES),), 5.0).texts["long"]
+    text = gather((EvidencePart(name="long", collect=lambda: "x" * 99 + "\n" + "y" * PART_BYTES),), 5.0).texts["long"]
     assert text == "x" * 99 + f"\n... cut here: {PART_BYTES} more characters\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from fakes import LIMITS
 
 from rlbox.doctor.facts import Demands, with_gpus
-from rlbox.doctor.host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.doctor.judge.host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.gpu_access import devices, host_paths, probe_offer
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import ALL, GpuAccess, GpuOffer, GpuWish, assumed_access, choose_access, parse_gpus

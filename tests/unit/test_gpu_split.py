@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.training.gpu_split import GpuFacts, GpuState, GpuUser, RayNode, SplitWish, plan_split
+from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, plan_split
 from rlbox.training.gpus_view import gpus_text
 
 GIB = 1 << 30
 FREE = tuple(GpuState(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))
-EIGHT = GpuFacts(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
+EIGHT = GpusHere(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
 
 
 def test_the_split_of_the_note() -> None:
@@ -61,7 +61,7 @@ def test_a_role_that_fits_no_equal_parts() -> None:
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
     held = replace(FREE[1], used=70 * GIB, holders=(GpuUser(pid=42, who="ann: python serve.py"),))
-    facts = GpuFacts(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
+    facts = GpusHere(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
     split = plan_split(facts, SplitWish(actor=1, rollout=1))
     assert split.problems == (
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container",
@@ -91,7 +91,7 @@ def test_a_ray_that_counts_fewer() -> None:
 
 
 def test_a_machine_without_gpus() -> None:
-    none = GpuFacts(gpus=(), why_no_ray="no head answers at U")
+    none = GpusHere(gpus=(), why_no_ray="no head answers at U")
     assert plan_split(none, SplitWish()).problems == ()
     assert gpus_text(none, plan_split(none, SplitWish())).startswith("no GPU here: ")
     assert plan_split(none, SplitWish(actor=2, rollout=2, total=8)).problems == (

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.hanging import LOGS, replay
 from rlbox.hang.judge import HangJudge, Stall
-from rlbox.hang.phases import phases_of
-from rlbox.job.load import load_phases
+from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phases import PhasePlan, plan_phases
 from rlbox.machine.counters import Rates
 
@@ -240,6 +239,16 @@ def test_a_log_that_ends_too_early_is_not() -> None:
     stall = replay(path.read_bytes() + b"\n2027-01-01 00:00:00 much later\n")
     assert stall
     assert stall.rule == "silence"
+
+
+def test_processes_are_looked_at_more_often_the_longer_the_log_is_still() -> None:
+    stage = Stage()
+    assert stage.judge.pause_s(stage.now_s) == 10.0
+    assert stage.judge.pause_s(stage.now_s + 3.0) == 5.0
+    stage.steps(30)
+    assert stage.judge.pause_s(stage.now_s) == 10.0
+    assert stage.judge.pause_s(stage.now_s + 2.0) == 1.0
+    assert Stage(silence_s=4.0).judge.pause_s(0.0) == 1.0
 
 
 def test_the_network_of_others_is_no_life() -> None:

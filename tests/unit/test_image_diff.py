@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from rlbox.image.act.diff import Difference, compare_images, differences
+from rlbox.image.act.diff import PathDifference, compare_images, differences
 
 COPY = "COPY /out/ / # buildkit"
 TITLE = "layer 2 (COPY /out/ /)"
@@ -139,7 +139,7 @@ def test_a_layer_that_differs(
 ) -> None:
     first = layouts[0].write(BASE, FILES, how=how)
     second = layouts[1].write(BASE, entries, how=how)
-    assert list(compare_images(first, second)) == [Difference(layer=TITLE, path=path, what=what)]
+    assert list(compare_images(first, second)) == [PathDifference(layer=TITLE, path=path, what=what)]
 
 
 def test_every_differing_file_is_named(layouts: tuple[Layout, Layout]) -> None:
@@ -172,7 +172,7 @@ def test_the_same_files_by_another_compressor(layouts: tuple[Layout, Layout]) ->
 
 def test_another_number_of_layers(layouts: tuple[Layout, Layout]) -> None:
     first, second = layouts[0].write(BASE, FILES), layouts[1].write(BASE)
-    assert Difference(layer="image", path="", what="2 and 1 layers") in list(compare_images(first, second))
+    assert PathDifference(layer="image", path="", what="2 and 1 layers") in list(compare_images(first, second))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_configuration_that_differs(
     layouts: tuple[Layout, Layout], changes: dict[str, Any], path: str, what: str
 ) -> None:
     first, second = layouts[0].write(BASE, FILES), layouts[1].write(BASE, FILES, **changes)
-    assert list(compare_images(first, second)) == [Difference(layer="config", path=path, what=what)]
+    assert list(compare_images(first, second)) == [PathDifference(layer="config", path=path, what=what)]
 
 
 def test_the_archives_of_an_engine(layouts: tuple[Layout, Layout]) -> None:
@@ -204,5 +204,5 @@ def test_the_archives_of_an_engine(layouts: tuple[Layout, Layout]) -> None:
     first = layouts[0].write(BASE, FILES, nested=True)
     second = layouts[1].write(BASE, changed(entry("opt/a", b"alpHa")), nested=True)
     assert list(differences(archive(first), archive(second))) == [
-        Difference(layer=TITLE, path="opt/a", what="contents differ from byte 3")
+        PathDifference(layer=TITLE, path="opt/a", what="contents differ from byte 3")
     ]

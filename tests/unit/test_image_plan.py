@@ -18,10 +18,10 @@ from rlbox.image.plan import (
     rootfs_checksum,
     spec_checksum,
 )
-from rlbox.sources.settings import TorchGroup
 from rlbox.target.load import load_target
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
 from rlbox.target.target import Target
+from rlbox.target.torch import TorchGroup
 
 TEMPLATES = [CHECKOUT / "templates"]
 CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'
@@ -79,6 +79,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             ),
         },
         lock_checksum=lock.checksum(),
+        spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, 1735689600),
         sources="cn",
         epoch=1735689600,

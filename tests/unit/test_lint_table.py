@@ -10,11 +10,11 @@ import pytest
 from rlbox.errors import SpecError
 from rlbox.lint.checks import CHECKS
 from rlbox.lint.documents import lint_text
-from rlbox.lint.drift import Drift, Rule, load_drift
+from rlbox.lint.drift import Drift, DriftRule, load_drift
 from rlbox.spec.check import check_spec
 
 
-def rule(**changes: object) -> Rule:
+def rule(**changes: object) -> DriftRule:
     """Return a small rule with `changes`."""
     data = {
         "id": "a",

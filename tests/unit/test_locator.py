@@ -157,15 +157,6 @@ def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
     assert hosts[1].asked == []
 
 
-def test_whoever_downloads_may_give_a_mirror_up(hosts: list[MirrorServer], client: httpx.Client) -> None:
-    for host in hosts[:2]:
-        host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
-    found = Found(client, index(hosts[0], "a"), index(hosts[1], "b"))
-    found.locator.give_up(next(found.locator.links(SIX)), "silent")
-    assert found() == [f"{hosts[1].url}/{SIX.file}"]
-    assert found.said == [("a", "silent")]
-
-
 def test_files_and_repositories_by_address(client: httpx.Client) -> None:
     rules = [
         Rule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),

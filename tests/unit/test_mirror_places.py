@@ -9,8 +9,8 @@ from mirrorbox import artifact
 
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.mirrors import (
+    FileAddress,
     Machine,
-    Place,
     archives,
     git_places,
     http_places,
@@ -49,16 +49,16 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         extra_index_urls=("file:///opt/index",),
     )
     assert list(places(SIX, NONE, Machine(site=site, default_index="https://default.example/simple"))) == [
-        Place(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
-        Place(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
-        Place(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
+        FileAddress(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
+        FileAddress(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
+        FileAddress(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
     ]
 
 
 def test_python_without_any_setting_is_what_uv_reads() -> None:
     machine = Machine(default_index="https://default.example/simple")
     (place,) = places(artifact(b"", name="Flash_Attn.x"), NONE, machine)
-    assert place == Place(
+    assert place == FileAddress(
         mirror="uv's default index", url="https://default.example/simple/flash-attn-x/", page="index", by="default"
     )
     assert list(places(SIX, NONE, Machine())) == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.job.gate_check import group_text
+from rlbox.job.gate_rule import group_text
 from rlbox.logs.patterns import compile_pattern, loose, pattern_set
 from rlbox.spec.pattern import check_pattern
 

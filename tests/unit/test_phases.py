@@ -9,9 +9,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import SpecError
-from rlbox.hang.phases import PhaseFinder
+from rlbox.hang.phases import PhaseFinder, load_phases
 from rlbox.job.job import Stage
-from rlbox.job.load import load_phases
 from rlbox.job.phase import FLOORS, Phase
 from rlbox.job.phases import plan_phases
 from rlbox.spec.check import check_spec

@@ -14,9 +14,10 @@ from rlbox.engine.oci import CONFIG, LAYER, describe, image_manifest, parse_mani
 from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError, WorkFailed
 from rlbox.registry.act.client import Registry
+from rlbox.registry.act.destination import Destination
 from rlbox.registry.act.push import push_image
 from rlbox.registry.act.push_blobs import push_blobs
-from rlbox.registry.push import Layer, layer_key
+from rlbox.registry.push import PushedLayer, layer_key
 
 pytestmark = pytest.mark.allow("sockets")
 LAYERS = [bytes([number]) * (number * 100_000) for number in range(1, 8)]
@@ -59,8 +60,8 @@ def test_only_what_is_missing_is_sent(
     server: RegistryServer, registry: Registry, reference: Reference, image: StoredImage
 ) -> None:
     server.add_blob(LAYERS[2])
-    seen: list[Layer] = []
-    layers = push_blobs(registry, reference, image, "", seen.append)
+    seen: list[PushedLayer] = []
+    layers = push_blobs(Destination(reference=reference, registry=lambda: registry), image, "", seen.append)
     states = {layer_key(describe(data, "").digest): "pushed" for data in LAYERS}
     states[layer_key(describe(LAYERS[2], "").digest)] = "present"
     assert {key: layer.state for key, layer in layers.items()} == states
@@ -76,7 +77,7 @@ def test_what_passes_is_repeated(
     server: RegistryServer, registry: Registry, reference: Reference, image: StoredImage, talk: list[str]
 ) -> None:
     server.faults = [Fault("PUT", "/uploads/", 503, b"busy"), Fault("PUT", "/uploads/", 0)]
-    push_blobs(registry, reference, image, "", lambda layer: None)
+    push_blobs(Destination(reference=reference, registry=lambda: registry), image, "", lambda layer: None)
     assert server.manifests["1"][1] == image.manifest.body
     assert f"attempt 1 of 4 failed: {server.host} answered 503: busy; again in 0.5 s" in talk
 
@@ -95,7 +96,7 @@ def test_the_first_failure_ends_it(
 ) -> None:
     server.faults = [fault]
     with pytest.raises(RegistryError) as caught:
-        push_blobs(registry, reference, image, "", lambda layer: None)
+        push_blobs(Destination(reference=reference, registry=lambda: registry), image, "", lambda layer: None)
     assert caught.value.what.startswith(what.format(host=server.host))
     assert "1" not in server.manifests
 
@@ -105,7 +106,7 @@ def test_a_blob_that_left_the_store(
 ) -> None:
     image.path(image.manifest.layers[3]).unlink()
     with pytest.raises(WorkFailed, match=f"the engine's store has lost {image.manifest.layers[3].digest}: No such"):
-        push_blobs(registry, reference, image, "", lambda layer: None)
+        push_blobs(Destination(reference=reference, registry=lambda: registry), image, "", lambda layer: None)
     assert "1" not in server.manifests
 
 
@@ -139,9 +140,7 @@ def test_files_that_can_be_read_are_sent_from_there(
     pushed = push_image(
         described,
         "rlbox/x:latest",
-        reference,
-        lambda: registry,
-        plain_http=False,
+        Destination(reference=reference, registry=lambda: registry),
         on_layer=lambda layer: None,
         on_retry=lambda text: None,
     )

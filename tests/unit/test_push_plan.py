@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.reference import Reference
-from rlbox.registry.push import Layer, PushCount, count_push
+from rlbox.registry.push import PushCount, PushedLayer, count_push
 from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")
@@ -55,10 +55,10 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
 
 def test_every_change_of_a_layer_is_told() -> None:
     log = PushLog()
-    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == Layer(
+    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == PushedLayer(
         key="x", state="pushing", done=1, total=9
     )
-    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == Layer(
+    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == PushedLayer(
         key="x", state="pushed", done=1, total=9
     )
     assert log.feed({"status": "The push refers to repository [x]"}) is None

@@ -8,20 +8,23 @@ import json
 import logging
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from registry_server import PASSWORD, USER, Fault, RegistryServer, running
+from mirrorbox import artifact
+from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, running
 
 from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
 from rlbox.engine.reference import Reference
-from rlbox.errors import NodeError, RegistryError
+from rlbox.errors import RegistryError
 from rlbox.registry.act.attach import attach, find_attachments
 from rlbox.registry.act.auth import engine_header, find_login
 from rlbox.registry.act.client import Registry
-from rlbox.registry.act.fetch import fetch_blob
+from rlbox.registry.act.destination import Destination
 from rlbox.registry.act.peek import peek_manifest
+from rlbox.store.act.base_image import fill_from_registry
+from rlbox.store.act.objects import Store
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 BLOB = bytes(range(256)) * 5000
@@ -279,13 +282,28 @@ def test_a_look_in_one_request(server: RegistryServer) -> None:
 # ---- blobs down ---------------------------------------------------------------------------------------------------
 
 
+def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = lambda done: None) -> bytes:
+    """Return the blob as the store has it; what an earlier call left is not asked for again."""
+    digest = blob_of().digest.removeprefix("sha256:")
+    file = artifact(BLOB, "blob", "oci")
+    with Store(folder / "store").draft(digest) as draft:
+        fill_from_registry(registry, "team/x", file, draft, lambda _, done: counted(done))
+        draft.keep()
+    return Store(folder / "store").path(digest).read_bytes()
+
+
+def left_over(folder: Path, data: bytes) -> None:
+    """Leave the beginning of the blob in the store."""
+    with Store(folder / "store").draft(blob_of().digest.removeprefix("sha256:")) as draft:
+        draft.write(data)
+
+
 def test_a_blob_is_fetched_whole(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.add_blob(BLOB)
     counted: list[int] = []
-    fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob", counted.append)
-    assert (tmp_path / "blob").read_bytes() == BLOB
-    assert sum(counted) == len(BLOB)
-    assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+    assert filled(registry, tmp_path, counted.append) == BLOB
+    assert counted[-1] == len(BLOB)
+    assert list(Store(tmp_path / "store").partials()) == []
 
 
 def test_a_blob_that_is_cut_is_resumed(
@@ -293,8 +311,7 @@ def test_a_blob_that_is_cut_is_resumed(
 ) -> None:
     server.add_blob(BLOB)
     server.faults = [Fault("GET", "/blobs/", cut=True)]
-    fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == BLOB
+    assert filled(registry, tmp_path) == BLOB
     (first, second) = [seen for seen in server.seen if seen.method == "GET"]
     assert "Range" not in first.headers
     assert second.headers["Range"] == f"bytes={len(BLOB) // 2}-"
@@ -303,25 +320,23 @@ def test_a_blob_that_is_cut_is_resumed(
 
 def test_an_earlier_call_is_continued(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.add_blob(BLOB)
-    (tmp_path / "blob.part").write_bytes(BLOB[:1000])
-    fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == BLOB
+    left_over(tmp_path, BLOB[:1000])
+    assert filled(registry, tmp_path) == BLOB
     assert server.seen[-1].headers["Range"] == "bytes=1000-"
 
 
 def test_a_damaged_beginning_is_fetched_again(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.add_blob(BLOB)
-    (tmp_path / "blob.part").write_bytes(b"\xff" * 1000)
-    fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == BLOB
+    left_over(tmp_path, b"\xff" * 1000)
+    assert filled(registry, tmp_path) == BLOB
 
 
 def test_wrong_bytes_leave_nothing(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.blobs[blob_of().digest] = BLOB[:-1] + b"!"
     with pytest.raises(RegistryError) as error:
-        fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob")
+        filled(registry, tmp_path)
     assert f"instead of {blob_of().digest}" in refused(error)[0]
-    assert list(tmp_path.iterdir()) == []
+    assert list(Store(tmp_path / "store").partials()) == []
 
 
 def test_a_redirect_gets_no_login(
@@ -332,16 +347,9 @@ def test_a_redirect_gets_no_login(
     server.add_blob(BLOB)
     logged_in(server.host, tmp_path / "docker", monkeypatch)
     server.faults = [Fault("GET", "/elsewhere/", 200, BLOB)]
-    fetch_blob(registry, "team/x", blob_of(), tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == BLOB
+    assert filled(registry, tmp_path) == BLOB
     assert server.seen[-1].path.startswith("/elsewhere/")
     assert "Authorization" not in server.seen[-1].headers
-
-
-def test_a_full_disk(server: RegistryServer, registry: Registry) -> None:
-    server.add_blob(BLOB)
-    with pytest.raises(NodeError, match="cannot be kept"):
-        fetch_blob(registry, "team/x", blob_of(), Path("/proc/blob"))
 
 
 # ---- blobs up -----------------------------------------------------------------------------------------------------
@@ -398,16 +406,16 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
-    attached = attach(lambda: registry, reference, image.descriptor, found)
-    listed = registry.referrers("team/x", digest)
+    attached = attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, found)
+    listed = listed_by(server.host, "team/x", digest)
     assert tuple(item.digest for item in listed) == attached
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
     sbom = registry.get_manifest("team/x", attached[0])
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
     assert (fallback_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
-    assert attach(lambda: registry, reference, image.descriptor, found) == attached
-    assert registry.referrers("team/x", digest) == listed
+    assert attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, found) == attached
+    assert listed_by(server.host, "team/x", digest) == listed
     assert server.count("PUT", "/uploads/") == puts
 
 
@@ -415,10 +423,12 @@ def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, reg
     image = parse_manifest(image_manifest(blob_of(), [], {}))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    attach(Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files))
     (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
-    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
-    assert {item.digest for item in registry.referrers("team/x", digest)} == set(attached)
+    attached = attach(
+        Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files)
+    )
+    assert {item.digest for item in listed_by(server.host, "team/x", digest)} == set(attached)
     assert server.manifests[fallback_tag(digest)][0] == INDEX
 
 
@@ -426,19 +436,25 @@ def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, re
     image = parse_manifest(image_manifest(blob_of(), [], {}))
     server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attached = attach(lambda: registry, reference, image.descriptor, find_attachments(files))
+    attached = attach(
+        Destination(reference=reference, registry=lambda: registry), image.descriptor, find_attachments(files)
+    )
     asked = len(server.seen)
 
     def never() -> Registry:
         raise AssertionError("the registry was opened")
 
-    assert attach(never, reference, image.descriptor, find_attachments(files)) == attached
+    assert (
+        attach(Destination(reference=reference, registry=never), image.descriptor, find_attachments(files)) == attached
+    )
     assert len(server.seen) == asked + 1
 
 
 def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    assert attach(lambda: registry, reference, blob_of(), find_attachments(tmp_path)) == ()
+    assert (
+        attach(Destination(reference=reference, registry=lambda: registry), blob_of(), find_attachments(tmp_path)) == ()
+    )
     assert server.seen == []
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rlbox.amounts import duration_text
-from rlbox.gate.gate import RuleState
+from rlbox.gate.rules import RuleState
 from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.report.act.painter import Painter

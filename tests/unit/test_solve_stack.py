@@ -16,7 +16,7 @@ from rlbox.spec.project import Project
 from rlbox.stack.compat import Condition, load_compat
 from rlbox.stack.explain import Verdict, judge
 from rlbox.stack.facts import plan_problem
-from rlbox.stack.search import Rule, broken_rules, solve
+from rlbox.stack.search import Constraint, solve
 from rlbox.stack.view import clash_lines, next_step
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import load_lock
@@ -191,13 +191,20 @@ def test_the_search_agrees_with_trying_everything() -> None:
         domains = {name: tuple(chance.sample(["", "1", "2", "3"], chance.randint(1, 4))) for name in names}
         rules = [_random_rule(chance, names, number) for number in range(chance.randint(1, 7))]
         every = [dict(zip(names, row, strict=True)) for row in product(*domains.values())]
-        fitting = [values for values in every if not broken_rules(values, rules)]
+        fitting = [values for values in every if all(_kept(rule, values) for rule in rules)]
         found = solve(domains, rules)
         assert (found is None) == (not fitting)
         assert found is None or found in fitting
 
 
-def _random_rule(chance: random.Random, names: list[str], number: int) -> Rule:
+def _kept(rule: Constraint, values: dict[str, str]) -> bool:
+    def holds(row: tuple[Condition, ...]) -> bool:
+        return all(condition.holds(values[condition.name]) for condition in row)
+
+    return not holds(rule.when) or any(map(holds, rule.rows))
+
+
+def _random_rule(chance: random.Random, names: list[str], number: int) -> Constraint:
     def condition() -> Condition:
         absent = chance.random() < 0.3
         span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
@@ -205,4 +212,4 @@ def _random_rule(chance: random.Random, names: list[str], number: int) -> Rule:
 
     when = tuple(condition() for _ in range(chance.randint(1, 2)))
     rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
-    return Rule(id=str(number), when=when, rows=rows)
+    return Constraint(id=str(number), when=when, rows=rows)

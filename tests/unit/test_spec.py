@@ -9,6 +9,7 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlbox.cli.schema import schema_of
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
@@ -16,7 +17,6 @@ from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.load import load_toml
 from rlbox.spec.merge import merge
 from rlbox.spec.project import Project
-from rlbox.spec.schema import schema_of
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.target import Target
 

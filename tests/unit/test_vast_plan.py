@@ -16,7 +16,7 @@ from vastbox import recorded
 from rlbox.errors import SpecError
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixes
-from rlbox.image.onstart import LIMIT, SANDBOX_PORT, plan_onstart
+from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
 from rlbox.secrets.leaks import is_secret, secret_lines
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.training.warm import PIECE, Piece, Warmed, WarmFile, check_room, plan_pieces, with_residence
+from rlbox.training.warm import PIECE, FileRange, Warmed, WarmFile, check_room, plan_pieces, with_residence
 from rlbox.training.warm_view import warmed_text
 
 GIB = 1 << 30
@@ -17,9 +17,9 @@ def test_files_are_read_in_pieces() -> None:
     files = (WarmFile(path="/m/a", size=PIECE + 5), WarmFile(path="/m/b", size=0), WarmFile(path="/m/c", size=7))
     pieces = plan_pieces(files)
     assert pieces == (
-        Piece(path="/m/a", offset=0, length=PIECE),
-        Piece(path="/m/a", offset=PIECE, length=5),
-        Piece(path="/m/c", offset=0, length=7),
+        FileRange(path="/m/a", offset=0, length=PIECE),
+        FileRange(path="/m/a", offset=PIECE, length=5),
+        FileRange(path="/m/c", offset=0, length=7),
     )
     known = [replace(piece, resident=4) for piece in pieces[:2]]
     assert [file.resident for file in with_residence(files, [*known, pieces[2]])] == [8, 0, None]

@@ -19,7 +19,7 @@ _BLOCK = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedImage:
     """An image that the engine has now; `digest` is its manifest's, `identity` the engine's own id for it."""
 
     tag: str
@@ -28,7 +28,7 @@ class Loaded:
     layers: int
 
 
-def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Loaded:
+def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> LoadedImage:
     """Load the archive's image and prove that the engine has it under its name.
 
     Raises
@@ -53,7 +53,7 @@ def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Lo
     if image is None or image["Id"] != wanted:
         found = image["Id"] if image else "nothing"
         raise WorkFailed(f"the engine has {found} as {tag} after loading; the archive holds {wanted}")
-    return Loaded(tag=tag, digest=manifest.digest, identity=wanted, layers=len(manifest.layers))
+    return LoadedImage(tag=tag, digest=manifest.digest, identity=wanted, layers=len(manifest.layers))
 
 
 def _keeps_manifests() -> bool:

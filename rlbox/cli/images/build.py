@@ -28,7 +28,8 @@ def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, ver
       rlbox build local --hermetic
       rlbox build local --verify
     """
-    from rlbox.image.act.build import BuildWish, build_target
+    from rlbox.image.act.build import build_target
+    from rlbox.image.build import BuildWish
 
     wish = BuildWish(no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources)
     build_target(app, name, wish)

@@ -8,7 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.image.compose import WAYS
+from rlbox.image.forms.compose import WAYS
 
 
 @click.command()

@@ -74,12 +74,12 @@ def _write(app: App, files: dict[str, str]) -> None:
 
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
-    from rlbox.image.act.build import BuildWish
     from rlbox.image.act.context import check_context_folder
-    from rlbox.image.act.inputs import prepare
+    from rlbox.image.act.inputs import BuildInputs
+    from rlbox.image.build import BuildWish
 
     check_context_folder(folder)
-    prepare(app, plan, BuildWish(hermetic=hermetic), folder)
+    BuildInputs(app, plan, BuildWish(hermetic=hermetic)).write(folder)
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

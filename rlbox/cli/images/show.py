@@ -34,7 +34,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
       rlbox show --schema target > target.schema.json
     """
     if schema:
-        from rlbox.spec.schema import schema_of
+        from rlbox.cli.schema import schema_of
 
         click.echo(json.dumps(schema_of(schema), indent=2))
         return

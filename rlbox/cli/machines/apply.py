@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -12,11 +11,8 @@ from rlbox.cli.options import complete_target, dry_run, shared, sources_option
 from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rlbox.place.act.apply import Applied
-    from rlbox.place.act.bring import ApplyWish, Prepared
-    from rlbox.place.changes import ApplyPlan
+    from rlbox.image.plan import ImagePlan
+    from rlbox.place.act.prepare import ApplyWish
     from rlbox.place.layout import Layout
 
 
@@ -49,133 +45,42 @@ def verb(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.place.act.bring import ApplyWish
+    from rlbox.place.act.prepare import ApplyWish
+    from rlbox.place.act.whereabouts import chosen_layout
 
     if check and remove:
         raise click.UsageError("--check and --remove exclude each other.")
-    layout = _layout(app, name, prefix, data)
+    image = image_plan(app.project, name)
+    layout = chosen_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
-    wish = ApplyWish(sources=sources, offline=offline, packages=packages)
-    return _apply(app, name, layout, wish, check=check)
+    return _apply(app, image, layout, ApplyWish(sources=sources, offline=offline, packages=packages), check=check)
 
 
-def _layout(app: App, name: str, prefix: str | None, data: str | None) -> Layout:
-    from rlbox.engine.act.data_disk import data_folder
-    from rlbox.place.act.bring import own_prefix
-    from rlbox.place.act.facts import read_record
-    from rlbox.place.layout import Layout, check_prefix
+def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool) -> int:
+    """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
+    from rlbox.place.act.bring import bring_target, check_place
+    from rlbox.place.view import brought, compared
 
-    folder = check_prefix(str(data_folder(image_plan(app.project, name).container, data)), "--data")
-    if prefix is None:
-        prefix = "" if os.geteuid() == 0 else own_prefix(name)
-    layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)
-    record = read_record(layout)
-    return Layout(prefix=layout.prefix, data=folder, venv=record.venv if record else "")
-
-
-def _apply(app: App, name: str, layout: Layout, wish: ApplyWish, *, check: bool) -> int:
-    import dataclasses
-
-    from rlbox.engine.act.data_disk import check_disk
-    from rlbox.place.act.apply import NOTHING
-    from rlbox.place.act.bring import busy, carry_out, look, prepare, with_room
-
-    image = image_plan(app.project, name)
-    prepared = prepare(app, image, layout)
-    roomy = with_room(prepared, layout)
-    if roomy != layout:
-        app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
-        prepared = prepare(app, image, roomy)
-    if check or app.dry_run:
-        return _compare(app, prepared, look(prepared, wish.why_no_packages), check=check)
-    check_disk(_path(layout.data), 0.0, create=image.container.create)
-    with busy(layout):
-        plan, done = look(prepared, wish.why_no_packages), NOTHING
-        if "packages" in plan.kinds:  # they decide which fixes are there whole
-            only = tuple(step for step in plan.steps if step.kind == "packages")
-            done = carry_out(app, prepared, dataclasses.replace(plan, steps=only), wish)
-            prepared = prepare(app, image, roomy)
-            plan = look(prepared, done.left[0].reason if done.left else "")
-        if plan.steps:
-            done = done.then(carry_out(app, prepared, plan, wish))
-    return _tell(app, prepared, plan, done)
-
-
-def _path(text: str) -> Path:
-    from pathlib import Path
-
-    return Path(text)
-
-
-def _compare(app: App, prepared: Prepared, plan: ApplyPlan, *, check: bool) -> int:
-    """Say what differs; a machine that is at the lock is at it only if its checks pass."""
-    from rlbox.place.act.apply import NOTHING
-    from rlbox.place.view import left_lines, left_rows, plan_lines, step_rows
-
-    if check and not plan.steps:
-        return _tell(app, prepared, plan, NOTHING)
+    only_look = check or app.dry_run
+    prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look)
+    if only_look and (plan.steps or not check):
+        app.result(*compared(prepared.wanted, plan, differences=app.dry_run))
+        return 1 if check and plan.steps else 0
     layout = prepared.wanted.layout
-    state = "differs" if plan.steps else "unchanged"
-    lines = [f"{prepared.wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
-    lines += [*plan_lines(plan, differences=app.dry_run), *left_lines(plan.left)]
-    data = {"target": prepared.wanted.target, "prefix": layout.prefix, "state": state}
-    app.result({**data, "steps": step_rows(plan.steps), "left": left_rows(plan.left)}, "\n".join(lines))
-    return 1 if check and plan.steps else 0
-
-
-def _tell(app: App, prepared: Prepared, plan: ApplyPlan, done: Applied) -> int:
-    from rlbox.place.act.bring import check_place
-    from rlbox.place.view import finding_lines, left_lines, left_rows, step_rows
-
-    steps, left = done.steps, plan.left
-    layout, state = prepared.wanted.layout, "applied" if steps else "unchanged"
-    count, findings = check_place(layout)
-    partial = {row.origin for row in left}
-    wrong = [row for row in findings if row.level == "error" and row.id not in partial]
-    changes = f", {len(steps)} changes" if steps else ""
-    lines = [f"{prepared.wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
-    lines += [f"kept        {path}" for path in done.kept]
-    lines += [*left_lines(left), *finding_lines(findings, left)]
-    app.result(
-        {
-            "target": prepared.wanted.target,
-            "prefix": layout.prefix,
-            "python": layout.python,
-            "state": state,
-            "steps": step_rows(steps),
-            "kept": list(done.kept),
-            "left": left_rows(left),
-            "checks": {"count": count, "failed": [row.as_json() for row in findings]},
-        },
-        "\n".join(lines),
-    )
+    checks = check_place(layout)
+    app.result(*brought(prepared.wanted, plan.left, done.steps, done.kept, checks))
     app.say(f"next: . {layout.own}/libexec/init.sh, or rlbox run JOB --place here")
-    return 1 if wrong else 0
+    partial = {row.origin for row in plan.left}
+    return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    from rlbox.errors import NodeError
-    from rlbox.place.act.apply import lay_back
-    from rlbox.place.act.bring import busy, forget_place
-    from rlbox.place.act.facts import read_record
+    from rlbox.place.act.bring import take_away
 
-    record = read_record(layout)
-    if record and record.target != name:
-        raise NodeError(
-            f"what was laid here is target {record.target}",
-            where=layout.record,
-            next_step=f"rlbox apply {record.target} --remove",
-        )
-    paths = [*record.laid, *record.parts, *([layout.at("/opt/venv")] if record.environment else [])] if record else []
-    state, notes = "laid" if record else "unchanged", tuple[str, ...]()
-    if record and not app.dry_run:
-        with busy(layout):
-            notes = lay_back(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
-        forget_place(name, layout)
-        state = "removed"
+    state, paths, notes = take_away(app, name, layout)
     shown = [f"remove      {path}" for path in paths] if app.dry_run else []
     lines = [f"{name}  {state}: {len(paths)} things laid back", *shown, *notes]
-    data = {"target": name, "prefix": layout.prefix, "state": state, "paths": paths, "notes": list(notes)}
+    data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     app.result(data, "\n".join(lines))
     return 0

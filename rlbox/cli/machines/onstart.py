@@ -12,7 +12,7 @@ from rlbox.cli.options import complete_target, shared
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
-    from rlbox.image.onstart import OnStart
+    from rlbox.image.forms.onstart import OnStart
     from rlbox.target.target import Target
 
 
@@ -32,7 +32,7 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
       rlbox onstart vast-5090 > onstart.sh
       rlbox onstart vast-5090 --json
     """
-    from rlbox.image.onstart import LIMIT
+    from rlbox.image.forms.onstart import LIMIT
     from rlbox.vast.options import parse_options
 
     target, made = make_onstart(app, name, added)
@@ -50,7 +50,7 @@ def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStar
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.image.onstart import plan_onstart
+    from rlbox.image.forms.onstart import plan_onstart
 
     loaded = load_fixed_target(app.project, name)
     bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse

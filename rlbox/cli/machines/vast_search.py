@@ -29,7 +29,7 @@ def search(app: App, name: str, price: float, disk: float) -> None:
       rlbox vast search vast-5090 --dry-run
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
-    from rlbox.image.onstart import check_platform
+    from rlbox.image.forms.onstart import check_platform
     from rlbox.target.load import load_target
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options

@@ -12,7 +12,7 @@ from rlbox.cli.options import complete_target, shared
 
 if TYPE_CHECKING:
     from rlbox.lint.hits import Where
-    from rlbox.lint.read.text import Finding
+    from rlbox.lint.read.text import Defect
 
 
 @click.command()
@@ -48,7 +48,7 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
 
     versions, where = facts_of(app, target)
     problems: list[str] = []
-    found: list[Finding] = []
+    found: list[Defect] = []
     read = 0
     for name, text in read_files(files or own_files(app, target), problems):
         read += 1

@@ -12,7 +12,7 @@ from typing import Any, cast
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from rlbox.engine.act.api import engine_address, engine_unreachable
+from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.container import ContainerPlan, engine_options
 from rlbox.errors import EngineError
 from rlbox.secrets.act.hand_over import send_secrets

@@ -23,7 +23,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import Mount
 
-from rlbox.engine.act.api import engine_unreachable
+from rlbox.engine.act.address import engine_unreachable
 from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.spec.project import PACKAGE, Project

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from typing import Any, BinaryIO, Protocol
 
-from rlbox.engine.act.api import engine_address, engine_unreachable
+from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.errors import EngineError
 
 CHUNK = 1 << 20

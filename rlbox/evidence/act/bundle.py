@@ -32,7 +32,7 @@ OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BundleRow:
     """One file of a bundle: `bytes` and `sha256` as it is in there, `left_out` bytes of it that are not."""
 
     name: str
@@ -45,7 +45,7 @@ class Row:
 class Bundle:
     """What an archive holds, `manifest.json` last, and what it does not."""
 
-    files: tuple[Row, ...]
+    files: tuple[BundleRow, ...]
     left: tuple[Left, ...]
 
 
@@ -96,7 +96,7 @@ def write_bundle(
     NodeError
         The disk is full or cannot be written; nothing is left of the file.
     """
-    rows: list[Row] = []
+    rows: list[BundleRow] = []
     with (
         whole_file(out, 0) as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
@@ -126,12 +126,12 @@ class _Writer:
         self.unread: list[Left] = []
         """What could not be read, or not to its end."""
 
-    def add_text(self, name: str, text: str) -> Row:
+    def add_text(self, name: str, text: str) -> BundleRow:
         data = self._masks.text(text).encode("utf-8", "replace")
         self._add(name, io.BytesIO(data), len(data))
-        return Row(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return BundleRow(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
-    def add_file(self, path: Path, taken: Taken, on_bytes: OnBytes) -> Row | None:
+    def add_file(self, path: Path, taken: Taken, on_bytes: OnBytes) -> BundleRow | None:
         """Add the end of a file as long as it was when it was listed; None when it cannot be read."""
         try:
             source = path.open("rb")
@@ -153,7 +153,7 @@ class _Writer:
             size = draft.tell()
             draft.seek(0)
             self._add(taken.name, draft, size)
-        return Row(name=taken.name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
+        return BundleRow(name=taken.name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
 
     def _blocks(self, source: IO[bytes], taken: Taken, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
         while size > 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlbox.causes.act.excerpt import read_fatal_line, read_last_lines, scan_log
 from rlbox.causes.act.fatals import LogFatal, excerpt_text
-from rlbox.evidence.act.gather import Part, gather
+from rlbox.evidence.act.gather import EvidencePart, gather
 from rlbox.evidence.act.parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.evidence.bundle import Selection
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
@@ -39,12 +39,12 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     }
 
 
-def _parts(run_dir: Path) -> tuple[Part, ...]:
+def _parts(run_dir: Path) -> tuple[EvidencePart, ...]:
     return (
-        Part(name="now/gpu.txt", collect=gpu_text),
-        Part(name="now/system.json", collect=system_text),
-        Part(name="now/disks.txt", collect=lambda: disk_text((run_dir, Path("/")))),
-        Part(name="now/limits.json", collect=limit_text),
+        EvidencePart(name="now/gpu.txt", collect=gpu_text),
+        EvidencePart(name="now/system.json", collect=system_text),
+        EvidencePart(name="now/disks.txt", collect=lambda: disk_text((run_dir, Path("/")))),
+        EvidencePart(name="now/limits.json", collect=limit_text),
     )
 
 

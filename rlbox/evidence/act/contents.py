@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause
-from rlbox.evidence.act.gather import Gathered, NotHere, Part
+from rlbox.evidence.act.failure import StageFailure
+from rlbox.evidence.act.gather import EvidencePart, Gathered, NotHere
 from rlbox.evidence.act.parts import (
     disk_text,
     gpu_text,
     kernel_text,
     limit_text,
+    package_text,
     process_text,
     ray_log_text,
     resource_text,
     system_text,
 )
-from rlbox.supervise.snapshot import probe_packages
-from rlbox.supervise.supervisor import StageFailure
 
 WHAT = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",
@@ -49,32 +49,32 @@ WHAT = {
 """File, or folder of files, to what it is."""
 
 
-def parts_of(failure: StageFailure) -> tuple[Part, ...]:
+def parts_of(failure: StageFailure) -> tuple[EvidencePart, ...]:
     """Return the parts that are gathered once the stage is stopped, what matters most first."""
-    plan, stage, run_dir = failure.plan, failure.end.stage, failure.run_dir
+    plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
     folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
     parts = [
-        Part(name="environment.txt", collect=lambda: _environment(failure)),
-        Part(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
-        Part(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
-        Part(name="packages.txt", collect=lambda: _packages(plan.paths.python)),
-        Part(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
-        Part(name="gpu.txt", collect=gpu_text),
-        Part(name="kernel.txt", collect=lambda: kernel_text(failure.end.started_at)),
-        Part(name="disks.txt", collect=lambda: disk_text(folders)),
-        Part(name="limits.json", collect=limit_text),
-        Part(name="system.json", collect=system_text),
-        Part(name="processes.txt", collect=process_text),
+        EvidencePart(name="environment.txt", collect=lambda: _environment(failure)),
+        EvidencePart(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
+        EvidencePart(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
+        EvidencePart(name="packages.txt", collect=lambda: package_text(plan.paths.python)),
+        EvidencePart(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
+        EvidencePart(name="gpu.txt", collect=gpu_text),
+        EvidencePart(name="kernel.txt", collect=lambda: kernel_text(failure.started_at)),
+        EvidencePart(name="disks.txt", collect=lambda: disk_text(folders)),
+        EvidencePart(name="limits.json", collect=limit_text),
+        EvidencePart(name="system.json", collect=system_text),
+        EvidencePart(name="processes.txt", collect=process_text),
     ]
     if ray := stage.ray:
-        parts.append(Part(name="ray/status.json", collect=lambda: _ray(failure)))
-        parts.append(Part(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
+        parts.append(EvidencePart(name="ray/status.json", collect=lambda: _ray(failure)))
+        parts.append(EvidencePart(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
     return tuple(parts)
 
 
 def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[str, Any]:
     """Return `facts.json`."""
-    end, state, plan = failure.end, failure.state, failure.plan
+    stage, state, plan = failure.stage, failure.state, failure.plan
     return {
         "schema": 1,
         "run_id": plan.run_id,
@@ -83,36 +83,29 @@ def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[st
         "profile": plan.profile,
         "params": dict(plan.params),
         "attempt": plan.attempt,
-        "stage": end.stage.name,
-        "job_id": end.stage.ray.submission_id if end.stage.ray else "",
-        "started_at": end.started_at,
-        "ended_at": end.ended_at,
+        "stage": stage.name,
+        "job_id": stage.ray.submission_id if stage.ray else "",
+        "started_at": failure.started_at,
+        "ended_at": failure.ended_at,
         "exit_code": state.exit_code,
         "ray_status": state.ray_status,
         "cause": dataclasses.asdict(cause),
         "services": [dataclasses.asdict(service) for service in state.services],
         "gate": [dataclasses.asdict(rule) for rule in state.gate],
-        "command": list(end.stage.argv),
-        "machine": dataclasses.asdict(end.snapshot) if end.snapshot else {},
+        "command": list(stage.argv),
+        "machine": dataclasses.asdict(failure.snapshot) if failure.snapshot else {},
         "packages": gathered.texts.get("packages.txt", "").split(),
         "environment": dict(failure.masks.environment(_variables(failure))),
     }
 
 
 def _variables(failure: StageFailure) -> dict[str, str]:
-    return {**os.environ, **failure.plan.env, **failure.end.stage.env}
+    return {**os.environ, **failure.plan.env, **failure.stage.env}
 
 
 def _environment(failure: StageFailure) -> str:
     rows = failure.masks.environment(_variables(failure))
     return "".join(f"{name}={json.dumps(value, ensure_ascii=False)}\n" for name, value in rows.items())
-
-
-def _packages(python: str) -> str:
-    rows = probe_packages(python)
-    if not rows:
-        raise NotHere(f"{python} lists no packages")
-    return "\n".join(rows) + "\n"
 
 
 def _read(path: Path) -> str:
@@ -123,7 +116,7 @@ def _read(path: Path) -> str:
 
 
 def _ray(failure: StageFailure) -> str:
-    snapshot = failure.end.snapshot
+    snapshot = failure.snapshot
     if not snapshot or not snapshot.ray:
         raise NotHere("the head was not asked")
     return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"

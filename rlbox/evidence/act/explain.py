@@ -13,13 +13,13 @@ from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, read_fatals
 from rlbox.causes.act.known import find_known_cause
 from rlbox.causes.cause import Cause, CauseKind, full_disk
 from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
+from rlbox.evidence.act.failure import StageFailure
 from rlbox.evidence.act.failure_page import report_page
 from rlbox.evidence.act.failure_report import make_report
 from rlbox.evidence.act.folder import write_manifest, write_texts
 from rlbox.evidence.act.gather import gather
 from rlbox.hang.act.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
-from rlbox.supervise.supervisor import StageFailure
 
 GATHER_S = 10.0
 """How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""
@@ -50,14 +50,14 @@ def explain_failure(failure: StageFailure) -> Explained:
     One that the fix catalogue knows gets its remedy as the next step.
     """
     cause = failure.cause
-    fatals = read_fatals(failure.run_dir, failure.end.fatals)
+    fatals = read_fatals(failure.run_dir, failure.fatals)
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
         quoted = culprit(cause, fatals, failure.run_dir)
     if quoted is None:
         return Explained(cause=_with_known(cause, failure.run_dir), fatals=fatals)
     if any(text in quoted.line.text for text in _NO_SPACE):
-        free = failure.end.snapshot.free_bytes if failure.end.snapshot else {}
+        free = failure.snapshot.free_bytes if failure.snapshot else {}
         folder = failure.plan.paths.data
         cause = full_disk(folder, free.get(folder, 0))
     line = failure.masks.text(quoted.line.text)[:_LINE_LIMIT]
@@ -86,7 +86,7 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
     OSError
         Not even the report could be written.
     """
-    folder = failure.run_dir / failure.end.stage.directory / EVIDENCE_FOLDER
+    folder = failure.run_dir / failure.stage.directory / EVIDENCE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     gathered = gather(parts_of(failure), GATHER_S)
     report = make_report(failure, explained.cause, explained.fatals, gathered)

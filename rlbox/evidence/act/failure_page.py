@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlbox.causes.cause import CauseKind, ended
-from rlbox.evidence.act.failure_report import FatalRow, Report
+from rlbox.evidence.act.failure_report import FailureReport, FatalRow
 
 _ROWS = 12
 _FATALS = 4
@@ -13,12 +13,12 @@ _BY_SIGNATURE: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "read
 """Causes that say what ended, not why."""
 
 
-def report_page(report: Report) -> str:
+def report_page(report: FailureReport) -> str:
     """Return the report as a page of Markdown: the answer first, then what it rests on."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: FailureReport) -> Iterator[str]:
     yield f"# {report.stage} failed: {report.cause.what}"
     yield ""
     yield from _answer(report)
@@ -41,7 +41,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"Beside this page: {', '.join(f'[{name}]({name})' for name in names)}."
 
 
-def _answer(report: Report) -> Iterator[str]:
+def _answer(report: FailureReport) -> Iterator[str]:
     cause = report.cause
     yield f"- **Run**: {report.run_id}, job {report.job}, target {report.target}"
     yield f"- **Time**: {report.started_at} to {report.ended_at}"
@@ -62,7 +62,7 @@ def _answer(report: Report) -> Iterator[str]:
     yield f"- **Next step**: {report.next_step or _honest(report)}"
 
 
-def _honest(report: Report) -> str:
+def _honest(report: FailureReport) -> str:
     where = report.cause.where or report.directory
     return f"none is known; read the lines around {where} in first_fatal.txt, and send `rlbox bundle {report.run_id}`"
 

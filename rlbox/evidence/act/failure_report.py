@@ -16,12 +16,12 @@ from rlbox.causes.act.fatals import LogFatal, utc_text
 from rlbox.causes.act.known import read_signatures
 from rlbox.causes.cause import Cause
 from rlbox.evidence.act.contents import WHAT
+from rlbox.evidence.act.failure import StageFailure
 from rlbox.evidence.act.gather import Gathered
+from rlbox.evidence.act.snapshot import Snapshot
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.record.act.rebuild import read_events
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.snapshot import Snapshot
-from rlbox.supervise.supervisor import StageFailure
 
 REPORT_JSON = "REPORT.json"
 _LINE = 300
@@ -54,7 +54,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class FailureReport:
     """What a failed stage's `REPORT.json` holds; `next_step` is empty when nobody knows one.
 
     `fatals` and `story` are ordered by time, the earliest first. `looked_at` says what the answer rests on, `machine`
@@ -89,22 +89,22 @@ class Report:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> Report:
+def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
-    end, plan, state = failure.end, failure.plan, failure.state
+    stage, plan, state = failure.stage, failure.plan, failure.state
     title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.id == cause.known), "")
-    return Report(
+    return FailureReport(
         run_id=plan.run_id,
         job=plan.job,
         target=plan.target,
         place=plan.place,
         profile=plan.profile,
         attempt=plan.attempt,
-        stage=end.stage.name,
-        directory=end.stage.directory,
-        job_id=end.stage.ray.submission_id if end.stage.ray else "",
-        started_at=end.started_at,
-        ended_at=end.ended_at,
+        stage=stage.name,
+        directory=stage.directory,
+        job_id=stage.ray.submission_id if stage.ray else "",
+        started_at=failure.started_at,
+        ended_at=failure.ended_at,
         exit_code=state.exit_code,
         ray_status=state.ray_status,
         cause=cause,
@@ -117,12 +117,12 @@ def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal],
             for rule in state.gate
             if rule.state == "broken"
         ),
-        machine=_machine(end.snapshot),
+        machine=_machine(failure.snapshot),
         looked_at=_looked_at(failure, fatals, gathered),
     )
 
 
-def load_report(stage_folder: Path) -> Report | None:
+def load_report(stage_folder: Path) -> FailureReport | None:
     """Return the report in the `evidence/` of a stage's directory; None when there is none, or it is torn."""
     try:
         return _adapter().validate_json((stage_folder / EVIDENCE_FOLDER / REPORT_JSON).read_bytes())
@@ -131,8 +131,8 @@ def load_report(stage_folder: Path) -> Report | None:
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[Report]:
-    return TypeAdapter(Report)
+def _adapter() -> TypeAdapter[FailureReport]:
+    return TypeAdapter(FailureReport)
 
 
 def _row(fatal: LogFatal, masks: Masks) -> FatalRow:
@@ -155,7 +155,7 @@ def _shown(text: str, masks: Masks) -> str:
 
 def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> tuple[Moment, ...]:
     """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
-    stage, begun = failure.end.stage.name, failure.end.started_at
+    stage, begun = failure.stage.name, failure.started_at
     moments = [
         Moment(at=event["t"], what=what)
         for event in read_events(failure.run_dir)
@@ -165,7 +165,7 @@ def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> t
         if fatal.at is not None:
             where = f"{fatal.log}:{fatal.line.number}"
             moments.append(Moment(at=utc_text(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where))
-    moments.append(Moment(at=failure.end.ended_at, what=f"stopped: {failure.cause.what}"))
+    moments.append(Moment(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
     return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
 
 
@@ -207,7 +207,7 @@ def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
 
 
 def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: Gathered) -> tuple[str, ...]:
-    names = [f"{service.name}.log" for service in failure.end.stage.services]
+    names = [f"{service.name}.log" for service in failure.stage.services]
     known = len(read_signatures(failure.run_dir))
     rows = [
         f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",

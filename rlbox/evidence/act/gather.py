@@ -16,7 +16,7 @@ class NotHere(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class EvidencePart:
     """One file of the evidence: `name` below the folder, and how its text is come by."""
 
     name: str
@@ -31,14 +31,14 @@ class Gathered:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather(parts: Iterable[Part], limit_s: float) -> Gathered:
+def gather(parts: Iterable[EvidencePart], limit_s: float) -> Gathered:
     """Return what all `parts` gave within `limit_s` seconds.
 
     They run in daemon threads: one that hangs in the kernel is left behind and named.
     """
     parts, found, why = tuple(parts), dict[str, str](), dict[str, str]()
 
-    def run(part: Part) -> None:
+    def run(part: EvidencePart) -> None:
         try:
             found[part.name] = _bounded(part.collect())
         except Exception as error:  # whatever a collector runs into, the others and the cause go on

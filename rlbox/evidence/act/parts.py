@@ -1,4 +1,4 @@
-"""What the machine tells of a failed stage: GPUs, kernel, processes, disks, limits, system, Ray's logs."""
+"""What the machine tells of a failed stage: GPUs, kernel, processes, disks, limits, system, packages, Ray's logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.act.excerpt import scan_log
-from rlbox.doctor.act.limits import probe_limits
+from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
 from rlbox.machine.act.command import run_command
@@ -36,6 +36,11 @@ _RAY_SPEAKERS = ("raylet", "gcs_server", "monitor", "dashboard")
 _RAY_FILES = 24
 _RAY_TAIL = 32 * 1024
 _WORDS = 1000
+_PACKAGES_S = 10.0
+_LIST_PACKAGES = (
+    "import importlib.metadata as m\n"
+    "print('\\n'.join(sorted({f\"{d.metadata['Name']}=={d.version}\" for d in m.distributions()})))"
+)
 
 
 def gpu_text() -> str:
@@ -130,6 +135,41 @@ def system_text() -> str:
             "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
         }
     )
+
+
+def package_text(python: str) -> str:
+    """Return `name==version` of everything installed for the interpreter `python`, sorted, one a line.
+
+    Of a virtual environment the names of its folders tell, a hundred times faster than the interpreter would.
+
+    Raises
+    ------
+    NotHere
+        There is no package, or the interpreter does not tell.
+    """
+    names = [path.name.removesuffix(".dist-info") for path in _own_packages(Path(python).parent.parent)]
+    rows = sorted({"==".join(name.rpartition("-")[::2]) for name in names}) or _told_packages(python)
+    if not rows:
+        raise NotHere(f"{python} lists no packages")
+    return "\n".join(rows) + "\n"
+
+
+def _own_packages(prefix: Path) -> list[Path]:
+    """Return the folders that describe the packages of a virtual environment which sees no others."""
+    try:
+        config = (prefix / "pyvenv.cfg").read_text("utf-8", "replace").replace(" ", "").lower()
+    except OSError:
+        return []
+    shared = "include-system-site-packages=true" in config
+    return [] if shared else list(prefix.glob("lib/python3*/site-packages/*.dist-info"))
+
+
+def _told_packages(python: str) -> list[str]:
+    try:
+        outcome = run_command(Command(argv=(python, "-c", _LIST_PACKAGES), timeout_s=_PACKAGES_S))
+    except (RlboxError, OSError):
+        return []
+    return outcome.stdout.split() if outcome.ok else []
 
 
 def resource_text(run_dir: Path, stage: str) -> str:

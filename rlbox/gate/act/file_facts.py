@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from rlbox.gate.act.file_content import OnBlock, content_problem, manifest_problem
-from rlbox.gate.gate import FileFact
-from rlbox.job.gate_check import WILD
+from rlbox.job.gate_rule import WILD
+from rlbox.job.names import FileFact
 from rlbox.job.plan import FilePlan
 
 _LOOK_S = 0.05

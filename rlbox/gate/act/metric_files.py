@@ -6,13 +6,13 @@ import contextlib
 from pathlib import Path
 
 from rlbox.files.act.tail import Tail
-from rlbox.gate.gate import Gate
+from rlbox.gate.gate import GateJudge
 
 
 class MetricFiles:
     """The metric files of one gate; rows of earlier stages do not count."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: GateJudge) -> None:
         self._gate = gate
         self._tails = {path: Tail(Path(path)) for path in gate.metric_files}
         for tail in self._tails.values():

@@ -15,19 +15,17 @@ from rlbox.hang.act.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.act.waits import probe_waits
 from rlbox.hang.judge import Stall
 from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
-from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE
-from rlbox.job.plan import StagePlan
+from rlbox.hang.watched import Watched
+from rlbox.job.names import HANG_FILE
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.counters import Rates
-from rlbox.supervise.bench import Bench
 
 _STACKS_S = 25.0
 
 
 def collect_hang(
-    bench: Bench,
-    stage: StagePlan,
+    watched: Watched,
     stall: Stall,
     recent: Sequence[tuple[float, Rates]],
     *,
@@ -50,22 +48,16 @@ def collect_hang(
     OSError
         The disk is full.
     """
-    folder = bench.run_dir / stage.directory / EVIDENCE_FOLDER
+    folder, going = watched.folder, watched.going_on
     folder.mkdir(parents=True, exist_ok=True)
-    members = [process for process in bench.processes.members() if not process.name.startswith(background)]
-    pids = [process.pid for process in members]
+    pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
     waits = order_waits(probe_waits(pids))
     until_s = time.monotonic() + _STACKS_S
-    hide = bench.journal.masks.text
-
-    def going() -> bool:
-        return not bench.interrupt.name
-
-    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, hide, until_s=until_s, going=going))
+    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going))
     nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else NcclFacts()
     facts = {
         "schema": 1,
-        "stage": stage.name,
+        "stage": watched.stage.name,
         "detected_at": utc_now(),
         "rule": stall.rule,
         "phase": stall.phase.name,
@@ -78,7 +70,7 @@ def collect_hang(
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
         "nccl": {"files": list(nccl.files), "trouble": nccl.trouble},
     }
-    _write(folder / HANG_FILE, bench.journal.masks.tree(facts))
+    _write(folder / HANG_FILE, watched.hide(facts))
     return tuple(waits)
 
 

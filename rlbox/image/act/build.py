@@ -1,156 +1,158 @@
-"""What `rlbox build` does; without click, for `cli/quick.py`."""
+"""What `rlbox build` does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rlbox.engine.act.address import engine_address
+from rlbox.engine.act.api import engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
+from rlbox.image.act.check import check_image
+from rlbox.image.act.describe import describe_image
+from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
+from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
+from rlbox.image.parts import BUILD_LABEL
 from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
-    from rlbox.image.act.layer_times import LayerTime
+    from rlbox.image.act.builder import BuildRun
     from rlbox.image.build import Step
+    from rlbox.image.layer_times import LayerTime
     from rlbox.image.plan import ImagePlan
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildWish:
-    """What was asked of a build."""
-
-    no_cache: bool = False
-    rebuild: bool = False
-    hermetic: bool = False
-    verify: bool = False
-    sources: str = ""
 
 
 def build_target(app: App, name: str, wish: BuildWish) -> None:
     """Build the image of a target, unless its label proves that it is what the specs say now."""
-    from rlbox.engine.act.api import find_image
-
-    plan = image_plan(app.project, name)
-    require_lock(plan)
-    app.project.source_file(wish.sources or plan.sources)  # a name that is none is met before anything is prepared
-    if app.dry_run:
-        _dry_run(app, plan, wish)
-        return
-    image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-    if image and not (wish.rebuild or wish.no_cache or wish.verify) and is_current(plan, image):
-        _report(app, plan, image["Id"], "unchanged", None)
-        return
-    _build(app, plan, wish)
+    ImageBuild(app, image_plan(app.project, name), wish).carry_out()
 
 
-def is_current(plan: ImagePlan, image: dict[str, Any]) -> bool:
-    """Return whether the engine's image was built from exactly what the plan and this machine hold now."""
-    from rlbox.image.act.context import build_digest, context_entries
-    from rlbox.image.build import BUILD_LABEL
+class ImageBuild:
+    """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
-    config = image.get("Config")
-    labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return bool(labels.get(BUILD_LABEL) == build_digest(context_entries(plan), plan))
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+        self._app, self._plan, self._wish = app, plan, wish
+        self._steps: dict[int, Step] = {}
 
+    def carry_out(self) -> None:
+        """Build, check, describe and report the image; an image that is current is only reported."""
+        plan, wish = self._plan, self._wish
+        require_lock(plan.target, plan.lock)
+        self._app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
+        if self._app.dry_run:
+            self._dry_run()
+            return
+        image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
+        asked = wish.rebuild or wish.no_cache or wish.verify
+        why = outdated(plan, image) if image and not asked else ""
+        if image and not asked and not why:
+            self._report(image["Id"], "unchanged", None)
+            return
+        log = self._build(f"{plan.tag} is built anew: {why}" if why else "")
+        image = find_image(plan.tag)
+        if image is None:
+            what = f"the build ended well, but the engine has no image {plan.tag}"
+            raise WorkFailed(what, next_step=f"whole log: {log}")
+        self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
 
-def _report(
-    app: App, plan: ImagePlan, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()
-) -> None:
-    said = str(log) if log else None
-    data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "id": image, "state": state, "log": said}
-    data |= {"layers": [asdict(row) for row in layers]} if layers else {}
-    app.result(data, f"{plan.tag}  {image[:19]}  {state}")
-    app.say("next: rlbox run smoke" if plan.target == "local" else f"next: rlbox shell {plan.target}")
+    def _build(self, why: str) -> Path:
+        """Build the image until it is checked and described, and verified where that is asked; return the log.
 
+        `why` is a line that says why an image that is there is not good enough, or empty.
+        """
+        from rlbox.files.act.folders import cache_folder
+        from rlbox.files.act.lock import hold
+        from rlbox.image.act.builder import find_builder
+        from rlbox.sources.act.live import unreached_explained
 
-def _build(app: App, plan: ImagePlan, wish: BuildWish) -> None:
-    import time
+        app, plan, wish = self._app, self._plan, self._wish
+        began = time.monotonic()
+        self._check_engine()
+        if why:
+            app.say(why)
+        find_builder()  # a missing tool is met before anything is fetched
+        with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
+            with unreached_explained(wish.sources or plan.sources):
+                run, log, digest = self._run_builder()
+            check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
+            app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
+            describe_image(app, plan, hermetic=wish.hermetic)
+            if wish.verify:
+                from rlbox.image.act.verify import verify_image
 
-    from rlbox.engine.act.api import find_image
-    from rlbox.files.act.folders import cache_folder
-    from rlbox.files.act.lock import hold
-    from rlbox.image.act.builder import build_image, find_builder
-    from rlbox.image.act.check import check_image
-    from rlbox.image.act.describe import describe_image
-    from rlbox.image.act.inputs import prepare
-    from rlbox.image.act.progress import build_view
-    from rlbox.sources.act.live import unreached_explained
+                verify_image(app, plan, run, digest)
+        return log
 
-    began = time.monotonic()
-    _check_engine(app, wish)
-    find_builder()  # a missing tool is met before anything is fetched
-    with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
-        with unreached_explained(wish.sources or plan.sources):
-            run = prepare(app, plan, wish)
-            steps: dict[int, Step] = {}
-            with build_view(live=app.interactive, quiet=app.verbosity < 0) as show:
+    def _run_builder(self) -> tuple[BuildRun, Path, str]:
+        """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
+        from rlbox.image.act.builder import build_image
+        from rlbox.image.act.inputs import BuildInputs
+        from rlbox.image.act.progress import build_view
 
-                def on_step(step: Step) -> None:
-                    steps[step.number] = step
-                    show(step)
+        app = self._app
+        run = BuildInputs(app, self._plan, self._wish).write()
+        with build_view(live=app.interactive, quiet=app.verbosity < 0) as show:
 
-                log, digest = build_image(plan, run, on_step)
-        check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
-        app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
-        describe_image(app, plan, hermetic=wish.hermetic)
-        if wish.verify:
-            from rlbox.image.act.verify import verify_image
+            def on_step(step: Step) -> None:
+                self._steps[step.number] = step
+                show(step)
 
-            verify_image(app, plan, run, digest)
-    image = find_image(plan.tag)
-    if image is None:
-        raise WorkFailed(f"the build ended well, but the engine has no image {plan.tag}", next_step=f"whole log: {log}")
-    layers = _layers(app, plan, image, steps.values())
-    _report(app, plan, image["Id"], "verified" if wish.verify else "built", log, layers)
+            return (run, *build_image(self._plan, run, on_step))
 
+    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> None:
+        target, tag = self._plan.target, self._plan.tag
+        said = str(log) if log else None
+        data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
+        data |= {"layers": [asdict(row) for row in layers]} if layers else {}
+        self._app.result(data, f"{tag}  {image[:19]}  {state}")
+        self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
 
-def _layers(app: App, plan: ImagePlan, image: dict[str, Any], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
-    """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-    from rlbox.engine.act.stream import engine_lists
-    from rlbox.image.act.layer_times import layer_times, layers_text
-    from rlbox.image.facts import image_layers
-    from rlbox.target.lock import load_lock
+    def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
+        """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
+        from rlbox.engine.act.stream import engine_lists
+        from rlbox.image.facts import image_layers
+        from rlbox.image.layer_times import layer_times, layers_text
+        from rlbox.target.lock import load_lock
 
-    labels = (image.get("Config") or {}).get("Labels") or {}
-    try:
-        history = engine_lists(f"/images/{image['Id']}/history")
-    except EngineError:
-        return ()
-    lock = load_lock(app.project.lock_file(plan.target))
-    rows = layer_times(image_layers(history, lock, patched=bool(labels.get("rlbox.patches"))), steps)
-    if app.verbosity > 0:
-        app.say(layers_text(rows))
-    return rows
+        labels = (image.get("Config") or {}).get("Labels") or {}
+        try:
+            history = engine_lists(f"/images/{image['Id']}/history")
+        except EngineError:
+            return ()
+        lock = load_lock(self._app.project.lock_file(self._plan.target))
+        layers = image_layers(history, lock, patched=bool(labels.get("rlbox.patches")))
+        rows = layer_times(layers, self._steps.values())
+        if self._app.verbosity > 0:
+            self._app.say(layers_text(rows))
+        return rows
 
+    def _check_engine(self) -> None:
+        """Say what an old engine cannot promise; refuse to verify on it."""
+        version = engine_version()
+        if not version or version >= LINKED_COPIES:
+            return
+        told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock; 23 and newer can"
+        if self._wish.verify:
+            raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
+        self._app.say(told)
 
-def _check_engine(app: App, wish: BuildWish) -> None:
-    """Say what an old engine cannot promise; refuse to verify on it."""
-    from rlbox.engine.act.api import engine_address, engine_version
-    from rlbox.image.build import LINKED_COPIES
+    def _dry_run(self) -> None:
+        import shlex
 
-    version = engine_version()
-    if not version or version >= LINKED_COPIES:
-        return
-    told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock; 23 and newer can"
-    if wish.verify:
-        raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
-    app.say(told)
+        from rlbox.machine.act.site import probe_site
 
-
-def _dry_run(app: App, plan: ImagePlan, wish: BuildWish) -> None:
-    import shlex
-
-    from rlbox.image.build import Builder, BuildFiles, plan_build
-    from rlbox.machine.act.site import probe_site
-
-    site = probe_site()
-    builder = Builder(words=("docker", "buildx"), integrated=False)
-    files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)
-    network = "none" if wish.hermetic else ""
-    cache = not (wish.no_cache or wish.verify)
-    command = plan_build(plan, builder, files, "DIGEST", cache=cache, network=network, proxies=site.proxies)
-    app.result({"target": plan.target, "image": plan.tag, "command": command.argv}, shlex.join(command.argv))
+        plan, wish, site = self._plan, self._wish, probe_site()
+        builder = Builder(words=("docker", "buildx"), integrated=False)
+        files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)
+        network = "none" if wish.hermetic else ""
+        cache = not (wish.no_cache or wish.verify)
+        command = plan_build(
+            plan, builder, files, {BUILD_LABEL: "DIGEST"}, cache=cache, network=network, proxies=site.proxies
+        )
+        self._app.result({"target": plan.target, "image": plan.tag, "command": command.argv}, shlex.join(command.argv))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.engine.act.api import engine_address
+from rlbox.engine.act.address import engine_address
 from rlbox.errors import EngineError, Interrupted, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, plan_build
@@ -70,7 +70,7 @@ class BuildRun:
     """
 
     context: Path
-    digest: str
+    labels: Mapping[str, str]
     env: Mapping[str, str]
     site: SiteFacts
     cache: bool = True
@@ -106,7 +106,7 @@ def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None])
             plan,
             builder,
             files,
-            run.digest,
+            run.labels,
             tag=run.tag,
             cache=run.cache,
             network=run.network,

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from rlbox.engine.act.api import engine_address
+from rlbox.engine.act.address import engine_address
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, write_atomic

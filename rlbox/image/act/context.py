@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.copies import link_or_copy
-from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.image.act.plan_cache import file_key
+from rlbox.files.act.folders import write_atomic
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import site_ca
 from rlbox.spec.project import PACKAGE
@@ -23,6 +20,26 @@ _LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped")
 # Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
 _PROFILES, _PROFILE = "sources/profiles/", "direct.toml"
+_LIB, _OTHER_LIB = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
+_NAMES = ("__main__.py", "version.py")  # how rlbox is started by hand, and what it calls itself
+INSIDE = (
+    "spec",
+    "machine",
+    "files",
+    "secrets",
+    "engine",
+    "job",
+    "logs",
+    "causes",
+    "gate",
+    "hang",
+    "record",
+    "doctor",
+    "evidence",
+    "supervise",
+    "training",
+)
+"""Rooms that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
 BAKED_CA = "files/opt/rlbox/share/ca.crt"
 COMPLETE = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
@@ -31,11 +48,22 @@ COMPLETE = "complete"
 def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
-    The bytes that the lock names are not among them, since their checksums are.
+    The bytes that the lock names are not among them, since their checksums are; nor are the `other_entries`.
     """
     entries: dict[str, str | Path] = dict(plan.context)
-    entries |= {f"files/opt/rlbox/lib/rlbox/{name}": path for name, path in _own_files().items()}
+    entries |= {f"{_LIB}{name}": path for name, path in _own_files().items() if _decides(name)}
     return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
+
+
+def other_entries() -> dict[str, str | Path]:
+    """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none."""
+    return {f"{_OTHER_LIB}{name}": path for name, path in _own_files().items() if not _decides(name)}
+
+
+def _decides(name: str) -> bool:
+    """Return whether a file of the package is of a room that decides an image, or stands below such rooms."""
+    room, below, _ = name.partition("/")
+    return room in INSIDE if below else room.endswith(".py") and room not in _NAMES
 
 
 def _ca_bundle() -> str:
@@ -84,62 +112,6 @@ def _own_files() -> dict[str, Path]:
     return {
         name: path for name, path in found.items() if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
     }
-
-
-def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
-    """Return the digest of everything that decides the image: the context's paths, bytes and modes, and the epoch."""
-    digests = FileDigests.load()
-    total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
-    for name in sorted(entries):
-        source = entries[name]
-        digest = digests.of(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
-        mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
-        total.update(f"{name}\0{digest}{mark}\n".encode())
-    digests.save()
-    return total.hexdigest()
-
-
-class FileDigests:
-    """sha256 of files, remembered by size, time stamp and inode, so that an unchanged file is not read again."""
-
-    def __init__(self, known: dict[str, list[str]]) -> None:
-        self._known = known
-        self._changed = False
-
-    @classmethod
-    def load(cls) -> FileDigests:
-        """Return the memory of this machine; a torn or missing one is empty."""
-        try:
-            known = json.loads(_memory().read_bytes())
-            return cls(known if isinstance(known, dict) else {})
-        except (OSError, ValueError):
-            return cls({})
-
-    def of(self, path: Path) -> str:
-        """Return the digest of a file."""
-        key = file_key(str(path))
-        match self._known.get(str(path)):
-            case [str(known_key), str(known_digest)] if known_key == key:
-                return known_digest
-        with open(path, "rb") as file:
-            total = hashlib.sha256()
-            while block := file.read(1 << 20):
-                total.update(block)
-        self._known[str(path)] = [key, total.hexdigest()]
-        self._changed = True
-        return total.hexdigest()
-
-    def save(self) -> None:
-        """Write the memory when it learnt something; a full cache folder is no error."""
-        if self._changed:
-            try:
-                write_atomic(_memory(), json.dumps(self._known))
-            except OSError:
-                return
-
-
-def _memory() -> Path:
-    return cache_folder("digests.json")
 
 
 def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:

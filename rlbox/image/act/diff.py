@@ -26,7 +26,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class PathDifference:
     """One differing path; `layer` is the command of the Dockerfile that made it, `path` empty for the image itself."""
 
     layer: str
@@ -37,7 +37,7 @@ class Difference:
         return f"{self.layer}: {self.path or '(image)'}: {self.what}"
 
 
-def differences(first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[Difference]:
+def differences(first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[PathDifference]:
     """Yield how two images differ that were written by `docker save` of an engine with OCI layouts."""
     with tempfile.TemporaryDirectory(prefix="rlbox-verify-") as folder:
         images = [_unpack(chunks, Path(folder, name)) for chunks, name in ((first, "first"), (second, "second"))]
@@ -60,7 +60,7 @@ def _unpack(chunks: Iterable[bytes], folder: Path) -> Path:
     return folder
 
 
-def compare_images(first: Path, second: Path) -> Iterator[Difference]:
+def compare_images(first: Path, second: Path) -> Iterator[PathDifference]:
     """Yield how two images differ that lie unpacked, as OCI layouts, in two folders."""
     manifests = [_manifest(folder) for folder in (first, second)]
     configs = [_blob(folder, manifest["config"]) for folder, manifest in zip((first, second), manifests, strict=True)]
@@ -68,7 +68,7 @@ def compare_images(first: Path, second: Path) -> Iterator[Difference]:
     commands = [row.get("created_by", "") for row in configs[0]["history"] if not row.get("empty_layer")]
     layers = [manifest["layers"] for manifest in manifests]
     if len(layers[0]) != len(layers[1]):
-        yield Difference(layer="image", path="", what=f"{len(layers[0])} and {len(layers[1])} layers")
+        yield PathDifference(layer="image", path="", what=f"{len(layers[0])} and {len(layers[1])} layers")
     for number, (one, other) in enumerate(zip(*layers, strict=False), 1):
         if one["digest"] != other["digest"]:
             command = commands[number - 1] if number <= len(commands) else ""
@@ -90,10 +90,10 @@ def _blob(folder: Path, descriptor: Mapping[str, Any]) -> Any:
     return json.loads(_path(folder, descriptor["digest"]).read_bytes())
 
 
-def _compare_configs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Difference]:
+def _compare_configs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[PathDifference]:
     for key in sorted({*one, *other} - {"rootfs"}):
         if one.get(key) != other.get(key):
-            yield Difference(layer="config", path=key, what=_first_difference(one.get(key), other.get(key)))
+            yield PathDifference(layer="config", path=key, what=_first_difference(one.get(key), other.get(key)))
 
 
 def _first_difference(one: Any, other: Any) -> str:
@@ -106,21 +106,21 @@ def _first_difference(one: Any, other: Any) -> str:
     return f"{str(one)[:80]!r} and {str(other)[:80]!r}"
 
 
-def _compare_layers(title: str, first: Path, second: Path) -> Iterator[Difference]:
+def _compare_layers(title: str, first: Path, second: Path) -> Iterator[PathDifference]:
     one, other = _table(first), _table(second)
     told = False
     for path in sorted({*one, *other}):
         if path not in one or path not in other:
             told = True
-            yield Difference(layer=title, path=path, what=f"only in the {'first' if path in one else 'second'}")
+            yield PathDifference(layer=title, path=path, what=f"only in the {'first' if path in one else 'second'}")
         elif one[path] != other[path]:
             told = True
-            yield Difference(layer=title, path=path, what=_how(path, one[path], other[path], first, second))
+            yield PathDifference(layer=title, path=path, what=_how(path, one[path], other[path], first, second))
     if not told and list(one) != list(other):
         place = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-        yield Difference(layer=title, path=list(one)[place], what="the same files stand in another order")
+        yield PathDifference(layer=title, path=list(one)[place], what="the same files stand in another order")
     elif not told:
-        yield Difference(layer=title, path="", what="the same files, packed by another compressor")
+        yield PathDifference(layer=title, path="", what="the same files, packed by another compressor")
 
 
 @dataclass(frozen=True, kw_only=True)

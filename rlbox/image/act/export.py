@@ -10,7 +10,7 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
-    from rlbox.image.apptainer import Exported
+    from rlbox.image.forms.apptainer import Exported
 
 
 def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
@@ -23,8 +23,8 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         build from is not current.
     """
     from rlbox.files.act.folders import cache_folder, make_folder
-    from rlbox.image.apptainer import plan_apptainer
-    from rlbox.image.compose import plan_compose
+    from rlbox.image.forms.apptainer import plan_apptainer
+    from rlbox.image.forms.compose import plan_compose
 
     _check_image(form, image)
     templates, bytecode = app.project.template_folders(), make_folder(cache_folder("templates"))
@@ -37,13 +37,13 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     if not image:
         from rlbox.lock.state import require_lock
 
-        require_lock(image_plan(app.project, name))
+        require_lock(name, image_plan(app.project, name).lock)
     return plan_apptainer(exported, templates, bytecode, image=image)
 
 
 def _exported(app: App, name: str) -> Exported:
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.image.apptainer import plan_exported
+    from rlbox.image.forms.apptainer import plan_exported
     from rlbox.target.lock import load_lock
 
     loaded = load_fixed_target(app.project, name)

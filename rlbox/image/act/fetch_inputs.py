@@ -41,7 +41,7 @@ class FetchWish:
 def fetch_target(app: App, name: str, wish: FetchWish) -> None:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = image_plan(app.project, name)
-    require_lock(plan)
+    require_lock(plan.target, plan.lock)
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")

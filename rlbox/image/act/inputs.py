@@ -11,11 +11,11 @@ from rlbox.engine.act.api import engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
-from rlbox.image.act.build import BuildWish
 from rlbox.image.act.builder import BuildRun, find_builder
-from rlbox.image.act.context import build_digest, carried_entries, context_entries, write_context
+from rlbox.image.act.context import carried_entries, context_entries, other_entries, write_context
+from rlbox.image.act.digest import build_labels
 from rlbox.image.bootstrap import deb_file
-from rlbox.image.build import LINKED_COPIES, dockerfile_for
+from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import plan_layers
 from rlbox.image.plan import ImagePlan, part_files
 from rlbox.lock.state import require_lock
@@ -34,67 +34,130 @@ if TYPE_CHECKING:
     from rlbox.app import App
 
 
-def prepare(app: App, plan: ImagePlan, wish: BuildWish, folder: Path | None = None) -> BuildRun:
-    """Write the build context of `plan`, fetching and bootstrapping what it carries; return how the build is run.
+class BuildInputs:
+    """What one build starts from: lock, store, machine and sources profile, and what they give to its context.
 
     A hermetic build carries every locked file, any other only those that a step cannot verify by itself or that this
     machine holds anyway.
     """
-    from rlbox.machine.act.site import probe_site
 
-    require_lock(plan)
-    site = probe_site()
-    lock = _lock(app, plan)
-    store = Store(store_folder(None))
-    profile = wish.sources or plan.sources
-    _fetch(app, plan, lock, store, profile, everything=wish.hermetic)
-    if plan.rootfs and not rootfs_path(plan.rootfs).exists():
-        app.say(f"making the base from its {len(lock.debs)} apt packages")
-    rootfs = make_rootfs(lock, plan.rootfs, plan.epoch, store) if plan.rootfs else None
-    wheels = _wheels(app, plan, lock, store, site, everything=wish.hermetic)
-    places = part_files(lock)
-    parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
-    parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
-    if "@" in lock.base:
-        parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
-    entries = context_entries(plan)
-    folder = folder or cache_folder("contexts", plan.target)
-    base = _base(app, lock, store, profile, stored=wish.hermetic)
-    dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), lock.base if base else "")}
-    carried = carried_entries(plan, rootfs, wheels, parts, complete=wish.hermetic)
-    write_context({**entries, **carried, **dockerfile}, folder)
-    return BuildRun(
-        context=folder,
-        digest=build_digest(entries, plan),
-        env={} if wish.hermetic else build_env(app, plan, profile, site, artifacts(lock)),
-        site=site,
-        cache=not (wish.no_cache or wish.verify),
-        network="none" if wish.hermetic else "",
-        base=base,
-    )
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+        from rlbox.machine.act.site import probe_site
 
+        require_lock(plan.target, plan.lock)
+        self._app, self._plan, self._wish = app, plan, wish
+        self._site = probe_site()
+        self._lock = self._read_lock()
+        self._store = Store(store_folder(None))
+        self._sources = wish.sources or plan.sources
 
-def _base(app: App, lock: Lock, store: Store, sources: str, *, stored: bool) -> str:
-    """Return where BuildKit gets the base image, in the words of a named context; nothing for a bootstrapped base.
+    def write(self, folder: Path | None = None) -> BuildRun:
+        """Write the build context, fetching and bootstrapping what it carries; return how the build is run."""
+        plan, wish, lock = self._plan, self._wish, self._lock
+        self._fetch()
+        carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
+        entries = context_entries(plan)
+        folder = folder or cache_folder("contexts", plan.target)
+        base = self._base()
+        dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), lock.base if base else "")}
+        write_context({**entries, **other_entries(), **carried, **dockerfile}, folder)
+        return BuildRun(
+            context=folder,
+            labels=build_labels(entries, plan),
+            env={} if wish.hermetic else self._settings(),
+            site=self._site,
+            cache=not (wish.no_cache or wish.verify),
+            network="none" if wish.hermetic else "",
+            base=base,
+        )
 
-    A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and the
-    bytes are verified. A named context even for what the engine pulls itself: only then the times in the image's
-    history are the same both ways. Old builders know no named contexts; the Dockerfile names the image for them.
-    """
-    if "@" not in lock.base:
-        return ""
-    from_store = stored or load_profile(app.project, sources).has("oci")
-    if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
-        if from_store:
-            raise EngineError(
-                "this engine cannot build on a base image from the store",
-                next_step="use Docker 23 or newer with the buildx plugin, or build without --hermetic",
+    def _read_lock(self) -> Lock:
+        plan = self._plan
+        lock = load_lock(self._app.project.lock_file(plan.target))
+        if lock is None or lock.checksum() != plan.lock_checksum:
+            raise SpecError(
+                f"the lock of target {plan.target} changed while it was read", next_step=f"rlbox build {plan.target}"
             )
-        return ""
-    if not from_store:
-        return f"docker-image://{lock.base}"
-    fetch_base_image(app, lock, store, sources)
-    return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+        return lock
+
+    def _settings(self) -> Mapping[str, str]:
+        """Return the settings of pip and uv in build steps."""
+        return build_env(self._app, self._plan.torch_groups, self._sources, self._site, artifacts(self._lock))
+
+    def _rootfs(self) -> Path | None:
+        """Return the bootstrapped operating system; None for a base that is an image."""
+        checksum = self._plan.rootfs
+        if checksum and not rootfs_path(checksum).exists():
+            self._app.say(f"making the base from its {len(self._lock.debs)} apt packages")
+        return make_rootfs(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
+
+    def _parts(self) -> Mapping[str, Path]:
+        """Return git trees, single files and apt packages for a base image: path in the context to the file."""
+        lock, store = self._lock, self._store
+        places = part_files(lock)
+        parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
+        parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
+        if "@" in lock.base:
+            parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
+        return parts
+
+    def _base(self) -> str:
+        """Return where BuildKit gets the base image, as a named context; nothing for a bootstrapped base.
+
+        A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and
+        the bytes are verified. A named context even for what the engine pulls itself: only then the times in the
+        image's history are the same both ways. Old builders know no named contexts; the Dockerfile names the image
+        for them.
+        """
+        app, lock, store = self._app, self._lock, self._store
+        if "@" not in lock.base:
+            return ""
+        from_store = self._wish.hermetic or load_profile(app.project, self._sources).has("oci")
+        if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
+            if from_store:
+                raise EngineError(
+                    "this engine cannot build on a base image from the store",
+                    next_step="use Docker 23 or newer with the buildx plugin, or build without --hermetic",
+                )
+            return ""
+        if not from_store:
+            return f"docker-image://{lock.base}"
+        fetch_base_image(app, lock, store, self._sources)
+        return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+
+    def _fetch(self) -> None:
+        """Bring into the store what the build carries: all, or uv and what no step of a Dockerfile verifies itself."""
+        from rlbox.store.act.fetch import ensure
+
+        app, plan, store = self._app, self._plan, self._store
+        wanted = artifacts(self._lock)
+        everything = self._wish.hermetic
+        carried = [file for file in wanted if everything or file.kind in ("apt", "git", "http") or _is_uv(file)]
+        if plan.rootfs and rootfs_path(plan.rootfs).exists():
+            carried = [artifact for artifact in carried if artifact.kind != "apt"]
+        missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
+        if missing:
+            size = sum(artifact.size for artifact in missing)
+            app.say(f"fetching {len(missing)} files, {size_text(size)}")
+            with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+                ensure(carried, locator(app, self._sources, wanted), store, on_progress, target=plan.target)
+
+    def _wheels(self) -> Mapping[str, Path]:
+        """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
+        lock, store, everything = self._lock, self._store, self._wish.hermetic
+        layers = plan_layers(load_target(self._app.project, self._plan.target).target, lock)
+        rows = [("runtime", package) for package in lock.runtime.packages]
+        rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
+        rows += [(layer.name, package) for layer in layers for package in layer.packages]
+        found: dict[str, Path] = {}
+        for layer, package in rows:
+            stored = everything or _carried(layer, package)
+            path = store.path(package.sha256) if stored else _local_wheel(package, self._site)
+            if path:
+                found[f"{layer}/{package.file}"] = path
+                if everything and not package.is_wheel:
+                    found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
+        return found
 
 
 def _engine() -> tuple[int, ...]:
@@ -104,51 +167,8 @@ def _engine() -> tuple[int, ...]:
         return ()
 
 
-def _lock(app: App, plan: ImagePlan) -> Lock:
-    lock = load_lock(app.project.lock_file(plan.target))
-    if lock is None or lock.checksum() != plan.lock_checksum:
-        raise SpecError(
-            f"the lock of target {plan.target} changed while it was read", next_step=f"rlbox build {plan.target}"
-        )
-    return lock
-
-
-def _fetch(app: App, plan: ImagePlan, lock: Lock, store: Store, profile: str, *, everything: bool) -> None:
-    """Bring into the store what the build carries: all, or uv and what no step of a Dockerfile verifies by itself."""
-    from rlbox.store.act.fetch import ensure
-
-    wanted = artifacts(lock)
-    carried = [file for file in wanted if everything or file.kind in ("apt", "git", "http") or _is_uv(file)]
-    if plan.rootfs and rootfs_path(plan.rootfs).exists():
-        carried = [artifact for artifact in carried if artifact.kind != "apt"]
-    missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
-    if missing:
-        size = sum(artifact.size for artifact in missing)
-        app.say(f"fetching {len(missing)} files, {size_text(size)}")
-        with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
-            ensure(carried, locator(app, profile, wanted), store, on_progress, target=plan.target)
-
-
 def _is_uv(file: Artifact) -> bool:
     return (file.name, file.group) == ("uv", "runtime")
-
-
-def _wheels(
-    app: App, plan: ImagePlan, lock: Lock, store: Store, site: SiteFacts, *, everything: bool
-) -> Mapping[str, Path]:
-    """Return the Python packages that the context carries, `LAYER/FILE` to the file."""
-    layers = plan_layers(load_target(app.project, plan.target).target, lock)
-    rows = [("runtime", package) for package in lock.runtime.packages]
-    rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-    rows += [(layer.name, package) for layer in layers for package in layer.packages]
-    found: dict[str, Path] = {}
-    for layer, package in rows:
-        path = store.path(package.sha256) if everything or _carried(layer, package) else _local_wheel(package, site)
-        if path:
-            found[f"{layer}/{package.file}"] = path
-            if everything and not package.is_wheel:
-                found |= {f"{layer}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
-    return found
 
 
 def _carried(layer: str, package: Package) -> bool:

@@ -1,9 +1,12 @@
-"""The plan of a target's image, from memory while nothing that it was made from has changed."""
+"""What the plan of a target's image is made of, and the plan, from memory while nothing of that has changed."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder, make_folder
@@ -11,35 +14,67 @@ from rlbox.image.act.plan_cache import load_cached_plan, remember_plan
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.spec.project import PACKAGE, Project
 
+if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not need it
+    from rlbox.fixes.fix import Fix
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
 
 def image_plan(project: Project, name: str) -> ImagePlan:
     """Return the plan of the image of target `name`; errors are those of `load_target`."""
-    return load_cached_plan(project, name) or _fresh_plan(project, name)
-
-
-def _fresh_plan(project: Project, name: str) -> ImagePlan:
-    from rlbox.fixes.load import load_fixed_target
-    from rlbox.job.load import load_ports
-    from rlbox.target.lock import load_lock
-
-    loaded = load_fixed_target(project, name)
-    lock_file = project.lock_file(name)
-    folders = project.template_folders()
-    bytecode = make_folder(cache_folder("templates"))
-    patches = project.patches(name, loaded.target.own_patches)
-    texts = {path.name: path.read_text("utf-8") for path in patches}
-    # The user's own jobs would tie the image to them.
-    lock, ports = load_lock(lock_file), load_ports(Project(folder=project.roots[-1]), name)
-    plan = plan_image(loaded.target, lock, own_requirements(), folders, bytecode, texts, loaded.fixes, ports)
-    inputs = [*_shipped_jobs(project), *patches, lock_file, project.own_lock_file(name), *loaded.files]
-    inputs += [*_overriding(project, loaded.files), *_sources_of_plans(folders), *_distribution_files()]
-    plan = dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
+    if plan := load_cached_plan(project, name):
+        return plan
+    plan = Recipe.load(project, name).plan()
     remember_plan(project, plan)
     return plan
 
 
-def _shipped_jobs(project: Project) -> list[Path]:
-    return sorted(project.roots[-1].glob("jobs/*.toml"))
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the plan of an image is made of, and the files that it was read from (`read`).
+
+    `patches` are the target's own, file name to text; `ports` those of rlbox's own jobs on the target, `JOB.PORT` to
+    number: the user's own jobs would tie the image to them.
+    """
+
+    target: Target
+    lock: Lock | None
+    fixes: tuple[Fix, ...]
+    patches: Mapping[str, str]
+    ports: Mapping[str, int]
+    templates: tuple[Path, ...]
+    read: tuple[Path, ...]
+
+    @classmethod
+    def load(cls, project: Project, name: str) -> Recipe:
+        """Return the recipe of target `name`; errors are those of `load_target`."""
+        from rlbox.fixes.load import load_fixed_target
+        from rlbox.job.load import load_ports
+        from rlbox.target.lock import load_lock
+
+        loaded = load_fixed_target(project, name)
+        lock_file = project.lock_file(name)
+        patches = project.patches(name, loaded.target.own_patches)
+        read = (*patches, lock_file, project.own_lock_file(name), *loaded.files, *_overriding(project, loaded.files))
+        return cls(
+            target=loaded.target,
+            lock=load_lock(lock_file),
+            fixes=loaded.fixes,
+            patches={path.name: path.read_text("utf-8") for path in patches},
+            ports=load_ports(Project(folder=project.roots[-1]), name),
+            templates=tuple(project.template_folders()),
+            read=(*sorted(project.roots[-1].glob("jobs/*.toml")), *read),
+        )
+
+    def plan(self) -> ImagePlan:
+        """Return the plan, which names all that it was made from."""
+        bytecode = make_folder(cache_folder("templates"))
+        runtime = own_requirements()
+        plan = plan_image(
+            self.target, self.lock, runtime, self.templates, bytecode, self.patches, self.fixes, self.ports
+        )
+        inputs = [*self.read, *_sources_of_plans(self.templates), *_distribution_files()]
+        return dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))
 
 
 def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:
@@ -48,7 +83,7 @@ def _overriding(project: Project, files: tuple[Path, ...]) -> list[Path]:
     return [project.folder / "images" / name / "target.toml" for name in sorted(names)] + [project.folder / "templates"]
 
 
-def _sources_of_plans(folders: list[Path]) -> list[Path]:
+def _sources_of_plans(folders: tuple[Path, ...]) -> list[Path]:
     """Return what plans are made with, the template folders among it: a new file in one changes its time stamp.
 
     All pure code of rlbox counts, its tables too: what acts makes no plan.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call, split_run
 from rlbox.lint.read.document import Document
@@ -52,7 +52,7 @@ def _installs(document: Document) -> Iterator[Call]:
             yield call
 
 
-def unpinned(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def unpinned(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find installs that may replace what the image matched."""
     if any(setting.name in ("PIP_CONSTRAINT", "UV_CONSTRAINT") for setting in document.settings):
         return
@@ -74,7 +74,7 @@ def unpinned(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call, loose[0][1], name=", ".join(name for name, _ in loose))
 
 
-def redirected_bound(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def redirected_bound(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find version bounds without quotes, which a shell takes for a redirection."""
     for call in document.called("pip", "uv add", "uv tool", "conda install", "conda create"):
         for operator, word in call.redirects:
@@ -82,7 +82,7 @@ def redirected_bound(document: Document, rule: Rule, where: Where) -> Iterator[H
                 yield hit_call(call, word.start, value=f"{operator}{word.value}")
 
 
-def isolated_build(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def isolated_build(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find builds of extensions that cannot see the torch that they are built for."""
     if any(setting.name in ("PIP_NO_BUILD_ISOLATION", "UV_NO_BUILD_ISOLATION") for setting in document.settings):
         return
@@ -94,7 +94,7 @@ def isolated_build(document: Document, rule: Rule, where: Where) -> Iterator[Hit
                 yield hit_call(call, start, name=name)
 
 
-def default_channel(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def default_channel(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find unattended installs from conda's own channels, whose licence nobody accepted."""
     if not document.says(r"(mini|ana)conda3?[-_]\S*\.sh|from (continuumio|anaconda)/"):
         return
@@ -105,7 +105,7 @@ def default_channel(document: Document, rule: Rule, where: Where) -> Iterator[Hi
             yield hit_call(call, name=call.program)
 
 
-def conda_first(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def conda_first(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find conda put in front of the image's own Python for every program."""
     blocks = {call.block for call in document.called("conda init", "mamba init")}
     for call in document.called("conda init", "mamba init"):
@@ -116,7 +116,7 @@ def conda_first(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_setting(setting)
 
 
-def moving_tag(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def moving_tag(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find images whose tag is another image tomorrow."""
     built = {option.value for call in document.called("docker build", "docker buildx") for option in call.options()}
     for image in document.images:
@@ -132,7 +132,7 @@ def moving_tag(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield Hit(start=image.start, within=image.within, fields={"value": image.name})
 
 
-def old_cuda(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def old_cuda(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find wheels and images whose CUDA is older than the GPU's architecture."""
     new = where.arch in ("sm_100", "sm_103", "sm_120", "sm_121")
     if not (new or (not where.target and document.says(r"\b(RTX[ _-]?)?50[789]0\b|sm_120|RTX PRO 6000|Blackwell"))):
@@ -146,7 +146,7 @@ def old_cuda(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield Hit(start=image.start, within=image.within, fields={"value": image.name})
 
 
-def small_shm(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def small_shm(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find GPU containers with the default 64 MB of shared memory."""
     for call in document.called("docker run", "docker create"):
         options, image, rest = split_run(call)
@@ -157,7 +157,7 @@ def small_shm(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call)
 
 
-def privileged(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def privileged(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find privileged containers in what is written for a rented container, which has no Docker daemon."""
     if where.platform not in ("vast", "autodl") and (where.target or not document.says(r"vast\.ai|\bvastai\b|autodl")):
         return
@@ -170,7 +170,7 @@ def privileged(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield Hit(start=start, fields={"name": name})
 
 
-def docker_option(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def docker_option(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find options of `docker run` that a rule names, with the value that it names."""
     for call in document.called("docker run", "docker create"):
         for option in split_run(call)[0]:
@@ -178,7 +178,7 @@ def docker_option(document: Document, rule: Rule, where: Where) -> Iterator[Hit]
                 yield hit_call(call, option.start, name=option.name, value=option.value)
 
 
-def ignored_on_vast(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def ignored_on_vast(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find docker options that vast.ai drops without a word."""
     for call in document.called("vastai"):
         given = [i for i, value in enumerate(call.values[:-1]) if value == "--env"]
@@ -188,7 +188,7 @@ def ignored_on_vast(document: Document, rule: Rule, where: Where) -> Iterator[Hi
                 yield hit_call(call, word.start, value=text)
 
 
-def unattended_apt(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def unattended_apt(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find build steps that wait for an answer."""
     for call in document.called("apt-get", "apt") if document.kind == "dockerfile" else ():
         short = "".join(value for value in call.values if re.fullmatch(r"-[a-zA-Z]+", value))
@@ -197,24 +197,24 @@ def unattended_apt(document: Document, rule: Rule, where: Where) -> Iterator[Hit
             yield hit_call(call, name=call.program)
 
 
-def baked_variable(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def baked_variable(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find variables that an image must not set."""
     return (hit_setting(one) for one in document.settings if one.how == "dockerfile" and one.name in rule.names)
 
 
-def syntax_line(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def syntax_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a Dockerfile's syntax line."""
     return (Hit(start=start) for name, start in document.flags if name == "syntax")
 
 
-def docker_there(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def docker_there(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find containers that are to be started on a machine that is one."""
     if where.platform in ("vast", "autodl"):
         for call in document.called("docker run", "docker build", "docker compose up", "docker compose"):
             yield hit_call(call)
 
 
-def served_port(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def served_port(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find ports that a service is told to listen on."""
     for call in document.calls:
         for option in call.options() if call.program not in ("ssh", "scp", "curl", "docker run") else ():
@@ -222,7 +222,7 @@ def served_port(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
                 yield hit_call(call, option.start, value=document.value(option))
 
 
-def scraped(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def scraped(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find versions that are cut out of the text that nvidia-smi shows."""
     for call in document.called("grep", "awk", "sed"):
         before = document.before(call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call
 from rlbox.lint.read.document import Document, Snippet
 
@@ -30,7 +30,7 @@ def _called(snippet: Snippet) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def option_in_python(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def option_in_python(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find command lines that are written as Python: `torch.distributed.launch --help` is a subtraction."""
     for snippet in _alone(document):
         for node in ast.walk(snippet.tree):
@@ -42,7 +42,7 @@ def option_in_python(document: Document, rule: Rule, where: Where) -> Iterator[H
                 yield _hit(snippet, node, name=ast.unparse(value.left))
 
 
-def lone_process_group(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def lone_process_group(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find process groups that one process without a launcher is to open."""
     known = {setting.name for setting in document.settings}
     for snippet in _alone(document):
@@ -56,7 +56,7 @@ def lone_process_group(document: Document, rule: Rule, where: Where) -> Iterator
                 yield _hit(snippet, node, name=name)
 
 
-def unattached_probe(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def unattached_probe(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find questions about a cluster that a process asks without having joined it."""
     for snippet in _alone(document):
         calls = list(_called(snippet))
@@ -67,7 +67,7 @@ def unattached_probe(document: Document, rule: Rule, where: Where) -> Iterator[H
                 yield _hit(snippet, node, name=name)
 
 
-def late_hub_setting(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def late_hub_setting(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find variables of the Hugging Face hub that are set after the library has read them."""
     for snippet in document.snippets:
         first = _first_hub_import(snippet)
@@ -90,7 +90,7 @@ def _first_hub_import(snippet: Snippet) -> int:
     return 0
 
 
-def renamed_in_python(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def renamed_in_python(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find keyword arguments and attributes that have another name now."""
     for snippet in document.snippets:
         for node in ast.walk(snippet.tree):
@@ -103,7 +103,7 @@ def renamed_in_python(document: Document, rule: Rule, where: Where) -> Iterator[
                 yield _hit(snippet, place, name=found, new=rule.renamed.get(found, ""))
 
 
-def keyword_of(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def keyword_of(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find calls of the function `rule.command` with one of the keywords that the rule names."""
     for snippet in document.snippets:
         for name, node in _called(snippet):

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call, Option
 from rlbox.lint.read.document import Document
@@ -26,7 +26,7 @@ _NODES = re.compile(r"(?:^|[._-])n?num[-_.]?nodes$|(?:^|[._-])nnodes$", re.IGNOR
 _BOUND = {"--host", "host", "--address"}  # where a server listens, and Ray's own
 
 
-def ray_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def ray_ports(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find ports of Ray's services inside the range that it gives to its workers."""
     for call in document.called("ray start"):
         low = _port(document, call.option("--min-worker-port")) or WORKER_PORTS.start
@@ -39,7 +39,7 @@ def ray_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
                 yield hit_call(call, option.start, name=option.name, value=str(port))
 
 
-def service_ports(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def service_ports(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find ports of other services inside that range, where Ray is started with it."""
     starts = list(document.called("ray start"))
     if not starts or any(call.has("--min-worker-port", "--worker-port-list") for call in starts):
@@ -63,7 +63,7 @@ def _port(document: Document, option: Option | None) -> int:
     return int(value) if value.isdigit() and len(value) < 6 else 0
 
 
-def long_temp(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def long_temp(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find folders that are too long for Ray's sockets below them."""
     for call in document.called("ray start"):
         if option := call.option("--temp-dir"):
@@ -82,7 +82,7 @@ def _too_long(path: str, hit: Hit) -> Iterator[Hit]:
         yield Hit(start=hit.start, begin=hit.begin, within=hit.within, fields=fields)
 
 
-def spill_object(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def spill_object(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a spilling configuration that is an object where Ray wants a text."""
     for call, option in _system_configs(document):
         data = _json(option.value)
@@ -93,7 +93,7 @@ def spill_object(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call, option.start, new=folder.group(1) if folder else "/data/spill")
 
 
-def config_key(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def config_key(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find keys in Ray's configuration that it does not know."""
     for call, option in _system_configs(document):
         for name in rule.names:
@@ -115,7 +115,7 @@ def _json(text: str) -> object:
         return None
 
 
-def job_address(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def job_address(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find jobs that are sent to the port of the cluster instead of that of the dashboard."""
     gcs = {6379} | {
         port
@@ -136,7 +136,7 @@ def job_address(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call, value=given)
 
 
-def relative_output(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def relative_output(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find outputs of a submitted job that end up in Ray's copy of the working directory."""
     for call in document.calls:
         if "ray-job" not in call.within or not _packs_folder(call):
@@ -165,7 +165,7 @@ def _is_relative(value: str) -> bool:
     return bool(_RELATIVE.match(value)) and "://" not in value
 
 
-def loopback(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def loopback(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find addresses of one machine in commands that run on several."""
     for call in document.calls:
         if call.program in ("curl", "wget", "ray start", "ray job submit", "ssh", "docker run") or not call.words:
@@ -188,7 +188,7 @@ def _named_values(document: Document, call: Call) -> Iterator[tuple[str, str, in
             yield hit["name"], document.names.resolve(hit["value"], word.start), word.start
 
 
-def entry_ends(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def entry_ends(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a Ray node that is to be a container's process, and ends at once."""
     for call in document.called("ray start"):
         if call.has("--block"):
@@ -199,14 +199,14 @@ def entry_ends(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call)
 
 
-def ray_stop(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def ray_stop(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find `ray stop` where it is not said to run in a container."""
     for call in document.called("ray stop"):
         if "container" not in call.within and document.kind != "dockerfile":
             yield hit_call(call)
 
 
-def uv_in_ray(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def uv_in_ray(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find drivers of Ray jobs that uv starts."""
     if not any(setting.name == "RAY_ENABLE_UV_RUN_RUNTIME_ENV" for setting in document.settings):
         for call in document.called("uv run"):
@@ -214,7 +214,7 @@ def uv_in_ray(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
                 yield hit_call(call)
 
 
-def openrlhf_flags(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def openrlhf_flags(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find options with underscores in OpenRLHF's command lines, those that the table does not know included."""
     for call in document.calls:
         if not re.search(rule.needs[0], call.text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call
 from rlbox.lint.read.calls import Call
 from rlbox.lint.read.document import Document
@@ -29,7 +29,7 @@ _SCOPED = re.compile(r"-[PgsFGuU]\b|--(parent|pgroup|session|pidfile|uid|euid|cg
 _OWN = re.compile(r"whoami|\$USER|\$\{USER|id -u|pgrep\s.*-[uPgs]\b")
 
 
-def powershell_line(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find lines of PowerShell in shell text."""
     for stray in document.strays:
         if stray.kind == "powershell":
@@ -41,12 +41,12 @@ def powershell_line(document: Document, rule: Rule, where: Where) -> Iterator[Hi
                 yield hit_call(call, word.at[hit.start()], name=hit.group())
 
 
-def powershell_backtick(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def powershell_backtick(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find lines that a backtick is to continue."""
     return (Hit(start=stray.start) for stray in document.strays if stray.kind == "backtick")
 
 
-def quoted_glob(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find patterns of file names in quotes, where a program gets them as they are."""
     for call in document.calls:
         if call.program in _FILE_PROGRAMS and "ssh" not in call.within:
@@ -69,7 +69,7 @@ def _unquoted(word: Word) -> str:
     return f'"{folder}{slash}"{rest}' if folder else rest
 
 
-def bracket_grep(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def bracket_grep(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find words in square brackets that a pattern takes for a set of letters."""
     for call in document.calls:
         if call.program in _GREPS and not any(
@@ -110,7 +110,7 @@ def _escaped(pattern: str) -> str:
     return _BRACKETS.sub(lambda hit: rf"\[{hit['set']}\]", pattern)
 
 
-def tee_status(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def tee_status(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find programs whose exit status is lost behind `| tee`."""
     if "PIPESTATUS" in document.reads or any(flag == "pipefail" for flag, _ in document.flags):
         return
@@ -129,7 +129,7 @@ def _throwaway(call: Call) -> bool:
     return bool(re.search(r"\s(-V|--version|--help|list|freeze|show|ps|images|status|info)(\s|$)", f" {call.text} "))
 
 
-def curl_status(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def curl_status(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find curls that are taken for healthy by an exit status that an answer of 404 or 500 leaves at 0."""
     for call in document.called("curl"):
         address = next((value for value in call.values if _PROBED.search(value)), "")
@@ -140,7 +140,7 @@ def curl_status(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
             yield hit_call(call, value=address)
 
 
-def json_lines(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def json_lines(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find files of many JSON documents that are read as one."""
     for call in document.called("python -m json.tool"):
         if call.has("--json-lines"):
@@ -162,7 +162,7 @@ def _source(document: Document, call: Call) -> str:
     return " ".join(texts)
 
 
-def kill_by_name(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def kill_by_name(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find commands that end processes by a name, whoever they belong to."""
     for call in document.calls:
         if "container" in call.within:
@@ -184,7 +184,7 @@ def _searched(call: Call) -> str:
     return text if re.search(r"\b(ps|pgrep|pidof)\b", text) else ""
 
 
-def dead_pattern(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def dead_pattern(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find patterns in a search or a kill that no title of a process fits."""
     for call in document.calls:
         if call.program in (*_GREPS, "pgrep", "pkill", "awk", "killall"):
@@ -193,7 +193,7 @@ def dead_pattern(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
                     yield hit_call(call, word.start, value=hit.group())
 
 
-def split_path(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def split_path(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find paths with a space that are left without quotes, and so are two words."""
     spaced = _spaced_names(document)
     for call in document.calls:
@@ -224,7 +224,7 @@ def _spaced_names(document: Document) -> set[str]:
     return found
 
 
-def option_line(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def option_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find options on a line of their own, which the line above does not reach."""
     for call in document.calls:
         if call.program.startswith("--") and not call.index and not call.outer:
@@ -240,13 +240,13 @@ def _continued_above(document: Document, call: Call) -> bool:
     return document.lines.line(number).rstrip().endswith("\\")
 
 
-def crlf(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def crlf(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find shell scripts with the line ends of another system."""
     if document.crlf and document.kind == "shell":
         yield Hit(start=0)
 
 
-def background_log(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def background_log(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find services in the background whose output and end nobody gets to see."""
     for call in document.calls:
         kept = any(operator in (">", ">>", "&>", "&>>") for operator, _ in call.redirects)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlbox.lint.drift import Rule
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.document import Document, Setting
 from rlbox.lint.read.words import PLACEHOLDER
@@ -24,7 +24,7 @@ _TOKEN_SHAPE = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-
 _SLEEPING = r"enable[-_.]sleep|vllm_enable_sleep|free_cache_engine|enable_sleep_mode|torch_memory_saver"
 
 
-def empty_element(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def empty_element(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find search paths that get an empty element, the working directory, when the variable was not set before."""
     known: set[tuple[str, int]] = set()
     for setting in document.settings:
@@ -40,7 +40,7 @@ def empty_element(document: Document, rule: Rule, where: Where) -> Iterator[Hit]
             known.add((setting.name, setting.block))
 
 
-def placeholder(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def placeholder(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find what the reader was to replace: `/path/to/…`, `<PORT>`, `YOUR_TOKEN`, `a/.../b`; the first on each line."""
     lines: set[int] = set()
     for hit in _placeholders(document):
@@ -73,7 +73,7 @@ def _named(found: re.Match[str]) -> str:
     return next((group for group in found.groups() if group), found.group())
 
 
-def secret(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def secret(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find passwords and tokens that are written out; their values are not repeated."""
     if document.kind == "env":
         return
@@ -92,14 +92,14 @@ def _is_literal(setting: Setting) -> bool:
     return len(value) >= 6 and not unsaid and value.lower() not in {"true", "false", "none", "null", "dummy", "empty"}
 
 
-def wandb_name(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def wandb_name(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a key under a name that the library does not read, where the document does nothing with it."""
     settings = [setting for setting in document.settings if setting.name in rule.names]
     if not document.says(r"WANDB_API_KEY") and not set(rule.names) & document.reads:
         yield from map(hit_setting, settings)
 
 
-def segments_with_sleep(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def segments_with_sleep(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find expandable segments where the rollout engine sleeps."""
     sleeping = any(re.search(_SLEEPING, call.text) for call in document.calls)
     for setting in document.settings:
@@ -108,7 +108,7 @@ def segments_with_sleep(document: Document, rule: Rule, where: Where) -> Iterato
             yield hit_setting(setting)
 
 
-def no_mirror_for_xet(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def no_mirror_for_xet(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a Hugging Face mirror without the switch that sends large files there, too."""
     if not document.says(r"HF_HUB_DISABLE_XET"):
         for setting in document.settings:
@@ -116,7 +116,7 @@ def no_mirror_for_xet(document: Document, rule: Rule, where: Where) -> Iterator[
                 yield hit_setting(setting)
 
 
-def index_for_uv(document: Document, rule: Rule, where: Where) -> Iterator[Hit]:
+def index_for_uv(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a mirror that is set for pip alone where uv installs."""
     uses = [call for call in document.calls if re.match(r"uv (pip |sync|add|lock|tool)", _typed(document, call))]
     told = document.says(r"UV_(DEFAULT_INDEX|INDEX_URL|INDEX)\b|--default-index|--index-url|uv\.toml")

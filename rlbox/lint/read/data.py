@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlbox.lint.read.python import read_python
-from rlbox.lint.read.reading import PIN, Reading
+from rlbox.lint.read.reader import PIN, Reader
 from rlbox.lint.read.text import Piece
 from rlbox.lint.read.words import Word
 
@@ -66,23 +65,23 @@ def _is_command(key: str) -> bool:
 class Facts:
     """Takes keys and values of any format and tells the document what they mean."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
         self._name: tuple[tuple[str, ...], str] = ((), "")
 
     def scalar(self, path: Sequence[str], word: Word) -> None:
         """Take one value; `path` are the keys that lead to it."""
-        document, key, value = self.reading.document, path[-1] if path else "", word.value
+        document, key, value = self.reader.document, path[-1] if path else "", word.value
         above = path[-2] if len(path) > 1 else ""
         if _VARIABLE.fullmatch(key):
-            self.reading.set(key, value, word.start, "data")
+            self.reader.set(key, value, word.start, "data")
         elif _is_command(key) or key.endswith((".sh", ".bash")):
-            self.reading.shell(word.piece, _within(path))
+            self.reader.shell(word.piece, _within(path))
             return
         elif key.endswith(".py"):
-            read_python(self.reading, word.piece, "file")
+            self.reader.python(word.piece, "file")
         elif key == "image" and re.search(r"[/:]", value):
-            self.reading.image(value, word.start)
+            self.reader.image(value, word.start)
         elif key == "pattern":
             document.patterns.append(word)
             return
@@ -90,7 +89,7 @@ class Facts:
             document.flags.append((key, word.start))
         if above == "ports":
             document.names.note(f"port.{key}", value, word.start)
-            self.reading.set(f"ports.{key}", value, word.start, "data")
+            self.reader.set(f"ports.{key}", value, word.start, "data")
         elif key == "default":
             document.names.note(f"param.{above}", value, word.start)
         self._pair(tuple(path[:-1]), key, word)
@@ -101,21 +100,21 @@ class Facts:
         if key == "name":
             self._name = (above, word.value)
         elif key == "value" and self._name[0] == above and _VARIABLE.fullmatch(self._name[1]):
-            self.reading.set(self._name[1], word.value, word.start, "data")
+            self.reader.set(self._name[1], word.value, word.start, "data")
 
     def array(self, path: Sequence[str], words: list[Word]) -> None:
         """Take a list of texts."""
         key = path[-1] if path else ""
-        document = self.reading.document
+        document = self.reader.document
         if _is_command(key) and words:
             if any(re.search(r"\s", word.value) for word in words[:1]):
                 for word in words:
-                    self.reading.shell(word.piece)
+                    self.reader.shell(word.piece)
             else:
-                self.reading.argv(words, _within(path))
+                self.reader.argv(words, _within(path))
         for word in words:
             if key in ("env", "environment", "envs") and (hit := _PAIR.fullmatch(word.value)):
-                self.reading.set(hit.group(1), hit.group(2), word.start, "data")
+                self.reader.set(hit.group(1), hit.group(2), word.start, "data")
             if hit := PIN.match(word.value):
                 document.pins[hit.group(1)] = hit.group(2)
         document.strings.extend(words)
@@ -126,9 +125,9 @@ def _within(path: Sequence[str]) -> frozenset[str]:
     return frozenset({"entry"}) if "services" in path else frozenset()
 
 
-def read_tables(reading: Reading, piece: Piece, toml: bool) -> None:
+def read_tables(reader: Reader, piece: Piece, toml: bool) -> None:
     """Read TOML, or JSON, as far as it goes."""
-    _Tables(Facts(reading), piece, toml).read()
+    _Tables(Facts(reader), piece, toml).read()
 
 
 def read_flow(facts: Facts, path: tuple[str, ...], piece: Piece) -> None:

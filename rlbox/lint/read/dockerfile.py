@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from rlbox.lint.read.data import Facts, read_flow
-from rlbox.lint.read.reading import Reading
+from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.shell import read_shell
 from rlbox.lint.read.text import Piece, join
 from rlbox.lint.read.words import Word
@@ -18,21 +18,21 @@ _HEREDOC = re.compile(r"<<-?[\"']?(\w+)[\"']?")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?", re.IGNORECASE)
 
 
-def read_dockerfile(reading: Reading, piece: Piece) -> None:
+def read_dockerfile(reader: Reader, piece: Piece) -> None:
     """Read a Dockerfile, as far as it goes."""
-    _Dockerfile(reading, piece).read()
+    _Dockerfile(reader, piece).read()
 
 
 class _Dockerfile:
-    def __init__(self, reading: Reading, piece: Piece) -> None:
-        self.reading, self.lines = reading, piece.lines()
+    def __init__(self, reader: Reader, piece: Piece) -> None:
+        self.reader, self.lines = reader, piece.lines()
         self.i = 0
         self.stages = {"scratch"}
 
     def read(self) -> None:
         first = self.lines[0] if self.lines else Piece("", [0])
         if re.match(r"#\s*syntax\s*=", first.text):
-            self.reading.document.flags.append(("syntax", first.at[0]))
+            self.reader.document.flags.append(("syntax", first.at[0]))
         while self.i < len(self.lines):
             line = self._logical()
             if hit := _INSTRUCTION.match(line.text):
@@ -59,7 +59,7 @@ class _Dockerfile:
         elif name == "ARG":
             hit = re.match(r"(\w+)=[\"']?([^\"'\s]*)", rest.text)
             if hit:
-                self.reading.document.names.note(hit.group(1), hit.group(2), rest.at[0])
+                self.reader.document.names.note(hit.group(1), hit.group(2), rest.at[0])
         elif name == "ENV":
             self._env(rest)
         elif name in ("RUN", "CMD", "ENTRYPOINT"):
@@ -67,37 +67,37 @@ class _Dockerfile:
         elif name == "HEALTHCHECK" and (hit := re.search(r"\bCMD\s+", rest.text)):
             self._run(rest.cut(hit.end(), len(rest.text)), frozenset({"healthcheck"}))
         elif name == "SHELL" and "pipefail" in rest.text:
-            self.reading.document.flags.append(("pipefail", rest.at[0]))
+            self.reader.document.flags.append(("pipefail", rest.at[0]))
         elif name == "EXPOSE":
-            self.reading.document.flags.append(("expose", rest.at[0]))
+            self.reader.document.flags.append(("expose", rest.at[0]))
 
     def _from(self, rest: Piece) -> None:
         hit = _FROM.match(rest.text)
         if hit is None:
             return
         start = rest.at[hit.start("image")]
-        image = self.reading.document.names.resolve(hit["image"], start)
+        image = self.reader.document.names.resolve(hit["image"], start)
         if hit["stage"]:
             self.stages.add(hit["stage"].lower())
         if image.lower() not in self.stages:
-            self.reading.image(image, start)
+            self.reader.image(image, start)
 
     def _env(self, rest: Piece) -> None:
-        self.reading.block += 1
+        self.reader.block += 1
         hit = re.match(r"(\w+)[ \t]+(?!\\\n)", rest.text)
         if hit:
-            self.reading.set(hit.group(1), rest.text[hit.end() :].strip(), rest.at[0], "dockerfile")
+            self.reader.set(hit.group(1), rest.text[hit.end() :].strip(), rest.at[0], "dockerfile")
             return
         for pipeline in read_shell(rest, powershell=False).pipelines:
             for word in pipeline.commands[0].assigns:
                 name, _, value = word.value.partition("=")
-                self.reading.set(name, value, word.start, "dockerfile")
+                self.reader.set(name, value, word.start, "dockerfile")
 
     def _run(self, rest: Piece, within: frozenset[str]) -> None:
         hit = _STEP_OPTIONS.match(rest.text)
         rest = rest.cut(hit.end(), len(rest.text)) if hit else rest
         if rest.text.lstrip().startswith("[") and _is_json(rest.text):
-            read_flow(_Entry(self.reading, within), ("command",), rest)
+            read_flow(_Entry(self.reader, within), ("command",), rest)
             return
         marks = _HEREDOC.findall(rest.text)
         body = [rest]
@@ -110,19 +110,19 @@ class _Dockerfile:
                     break
         if marks and rest.text.lstrip().startswith("<<"):  # the here-document is the step itself
             body = body[1:-1] or [Piece("", [rest.at[0]])]
-        self.reading.shell(join(body), within, powershell=False)
+        self.reader.shell(join(body), within, powershell=False)
 
 
 class _Entry(Facts):
     """Takes the words of `CMD ["a", "b"]`."""
 
-    def __init__(self, reading: Reading, within: frozenset[str]) -> None:
-        super().__init__(reading)
+    def __init__(self, reader: Reader, within: frozenset[str]) -> None:
+        super().__init__(reader)
         self._within = within
 
     def array(self, path: Sequence[str], words: list[Word]) -> None:
         """Take the words as one command."""
-        self.reading.argv(words, self._within)
+        self.reader.argv(words, self._within)
 
 
 def _is_json(text: str) -> bool:

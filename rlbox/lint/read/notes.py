@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from rlbox.lint.read.data import read_tables
 from rlbox.lint.read.dockerfile import read_dockerfile
-from rlbox.lint.read.python import read_python
-from rlbox.lint.read.reading import Reading
+from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import Piece, join
 from rlbox.lint.read.yaml import read_yaml
 
@@ -46,27 +45,27 @@ _IMAGED = re.compile(r"镜像|\bimage\b", re.IGNORECASE)
 _IMAGE = re.compile(r"[a-z0-9][\w.-]*(?:[/:][\w.-]+)*/[\w.-]+:[\w.-]+")
 _NAME = re.compile(r"[A-Z][A-Z0-9]*_\w+")
 PROSE = frozenset({"prose"})
-_READERS: dict[str, Callable[[Reading, Piece], None]] = {
+_READERS: dict[str, Callable[[Reader, Piece], None]] = {
     "dockerfile": read_dockerfile,
     "docker": read_dockerfile,
     "yaml": read_yaml,
     "yml": read_yaml,
-    "toml": lambda reading, piece: read_tables(reading, piece, toml=True),
-    "json": lambda reading, piece: read_tables(reading, piece, toml=False),
-    "python": lambda reading, piece: read_python(reading, piece, "file"),
-    "python3": lambda reading, piece: read_python(reading, piece, "file"),
-    "py": lambda reading, piece: read_python(reading, piece, "file"),
+    "toml": lambda reader, piece: read_tables(reader, piece, toml=True),
+    "json": lambda reader, piece: read_tables(reader, piece, toml=False),
+    "python": lambda reader, piece: reader.python(piece, "file"),
+    "python3": lambda reader, piece: reader.python(piece, "file"),
+    "py": lambda reader, piece: reader.python(piece, "file"),
 }
 
 
-def read_notes(reading: Reading, piece: Piece) -> None:
+def read_notes(reader: Reader, piece: Piece) -> None:
     """Read notes: what stands in fences by its language, and what the prose around them sets or runs."""
     lines = piece.lines()
     i = 0
     while i < len(lines):
         hit = _FENCE.match(lines[i].text)
         if hit is None:
-            i = _prose(reading, lines, i)
+            i = _prose(reader, lines, i)
             continue
         body: list[Piece] = []
         i += 1
@@ -76,7 +75,7 @@ def read_notes(reading: Reading, piece: Piece) -> None:
             i += 1
         i += 1
         if body:
-            _fenced(reading, body, hit["language"].lower())
+            _fenced(reader, body, hit["language"].lower())
 
 
 def _without(line: Piece, margin: str) -> Piece:
@@ -87,16 +86,16 @@ def _without(line: Piece, margin: str) -> Piece:
     return line.cut(quoted.end(), len(line.text)) if quoted else line
 
 
-def _fenced(reading: Reading, body: list[Piece], language: str) -> None:
+def _fenced(reader: Reader, body: list[Piece], language: str) -> None:
     if language in _READERS:
-        _READERS[language](reading, join(body))
+        _READERS[language](reader, join(body))
     elif language in _POWERSHELL:
-        reading.shell(join(body), frozenset({"powershell"}))
+        reader.shell(join(body), frozenset({"powershell"}))
     elif language in _SHELL or language in _CONSOLE:
         prompted = [line for line in body if _prompt(line.text)]
-        reading.shell(join(_typed(body)) if prompted else join(body))
+        reader.shell(join(_typed(body)) if prompted else join(body))
     elif not language or language in ("text", "txt", "plaintext"):
-        _loose(reading, body)
+        _loose(reader, body)
 
 
 def _prompt(text: str) -> re.Match[str] | None:
@@ -115,7 +114,7 @@ def _typed(body: list[Piece]) -> list[Piece]:
     return taken
 
 
-def _loose(reading: Reading, body: list[Piece]) -> None:
+def _loose(reader: Reader, body: list[Piece]) -> None:
     """Read a fence that names no language: the lines of it that are commands, and images that stand alone."""
     taken: list[Piece] = []
     continued = False
@@ -126,9 +125,9 @@ def _loose(reading: Reading, body: list[Piece]) -> None:
             taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
             continued = text.endswith("\\")
         elif _IMAGE.fullmatch(text):
-            reading.image(text, line.at[line.text.index(text)])
+            reader.image(text, line.at[line.text.index(text)])
     if taken:
-        reading.shell(join(taken))
+        reader.shell(join(taken))
 
 
 def looks_typed(text: str) -> bool:
@@ -140,7 +139,7 @@ def looks_typed(text: str) -> bool:
     return bool(_PROGRAM.match(text)) and not _SENTENCE.search(text.partition(" #")[0])
 
 
-def _prose(reading: Reading, lines: list[Piece], i: int) -> int:
+def _prose(reader: Reader, lines: list[Piece], i: int) -> int:
     """Read what stands outside fences from line `i` on; return the number of the line to go on with."""
     line = lines[i]
     if (
@@ -148,7 +147,7 @@ def _prose(reading: Reading, lines: list[Piece], i: int) -> int:
         and i + 1 < len(lines)
         and re.match(r"[ >]*\|?[ :|-]*-[ :|-]*$", lines[i + 1].text[:_LONGEST])
     ):
-        return _table(reading, lines, i)
+        return _table(reader, lines, i)
     text = line.text.strip()
     margin = len(line.text) - len(line.text.lstrip())
     typed = _prompt(line.text) or text.startswith("export ") or margin >= 4 or _EXPORT.match(text)
@@ -158,16 +157,16 @@ def _prose(reading: Reading, lines: list[Piece], i: int) -> int:
             end += 1
         prompt = _prompt(line.text)
         first = line.cut(prompt.end(), len(line.text)) if prompt else line
-        reading.shell(join([first, *lines[i + 1 : end]]), PROSE)
+        reader.shell(join([first, *lines[i + 1 : end]]), PROSE)
         return end
     if not text.startswith("#") and not _WARNED.search(_SPAN.sub("", line.text)):
         for hit in _SPAN.finditer(line.text):
             if looks_typed(hit["text"].strip()):
-                reading.shell(line.cut(hit.start("text"), hit.end("text")), PROSE)
+                reader.shell(line.cut(hit.start("text"), hit.end("text")), PROSE)
     return i + 1
 
 
-def _table(reading: Reading, lines: list[Piece], i: int) -> int:
+def _table(reader: Reader, lines: list[Piece], i: int) -> int:
     """Read a table whose head says that its rows give parameters and values, or images."""
     head = [cell.text for cell in _cells(lines[i])]
     named = bool(head) and bool(_NAMED.search(head[0])) and any(_GIVEN.search(cell) for cell in head[1:])
@@ -178,12 +177,12 @@ def _table(reading: Reading, lines: list[Piece], i: int) -> int:
         for number, cell in enumerate(cells):
             span = _SPAN.search(cell.text)
             if span and _IMAGE.fullmatch(span["text"]) and (number in imaged or (named and number == 1)):
-                reading.image(span["text"], cell.at[span.start("text")], PROSE)
+                reader.image(span["text"], cell.at[span.start("text")], PROSE)
         span = _SPAN.fullmatch(cells[0].text.strip("* ")) if cells and named else None
         if span and _NAME.fullmatch(span["text"]) and not _WARNED.search(lines[i].text):
-            reading.block += 1
+            reader.block += 1
             start = cells[0].at[cells[0].text.index(span["text"])]
-            reading.set(span["text"], _value(cells[1:]), start, "table", PROSE)
+            reader.set(span["text"], _value(cells[1:]), start, "table", PROSE)
         i += 1
     return i
 

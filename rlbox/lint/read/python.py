@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import ast
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from rlbox.lint.read.document import Snippet
+from rlbox.lint.read.calls import Call
+from rlbox.lint.read.document import HERE, Document, Snippet
 from rlbox.lint.read.text import Lines, Piece, join
-
-if TYPE_CHECKING:
-    from rlbox.lint.read.calls import Call
-    from rlbox.lint.read.reading import Reading
 
 _LONGEST = 400_000  # characters; a longer program is data
 _RUNNING = {"run", "call", "check_call", "check_output", "Popen", "system", "popen", "getoutput", "getstatusoutput"}
 _VARIABLES = {"env_vars", "env", "environ", "environment"}
 
 
-def read_python(reading: Reading, piece: Piece, how: str, call: Call | None = None) -> None:
-    """Read Python into a document; what is no Python is left alone."""
+Sets = Callable[[str, str, int, str, frozenset[str]], None]
+Runs = Callable[[Piece, frozenset[str]], None]
+
+
+def read_python(document: Document, piece: Piece, how: str, call: Call | None, sets: Sets, runs: Runs) -> None:
+    """Read Python into a document; what is no Python is left alone.
+
+    Parameters
+    ----------
+    sets
+        Told name, value, start, `python` and the marks of the text around, for each variable that gets a value.
+    runs
+        Told each command that is run, as shell text, and the marks of the text around.
+    """
     piece = _dedented(piece)
     if len(piece.text) > _LONGEST:
         return
@@ -28,10 +37,10 @@ def read_python(reading: Reading, piece: Piece, how: str, call: Call | None = No
             warnings.simplefilter("ignore")
             tree = ast.parse(piece.text)
             snippet = Snippet(tree, piece, Lines.of(piece.text), how, call)
-            _Visitor(reading, snippet).visit(tree)
+            _Visitor(document, snippet, sets, runs).visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    reading.document.snippets.append(snippet)
+    document.snippets.append(snippet)
 
 
 def _dedented(piece: Piece) -> Piece:
@@ -43,8 +52,9 @@ def _dedented(piece: Piece) -> Piece:
 
 
 class _Visitor(ast.NodeVisitor):
-    def __init__(self, reading: Reading, snippet: Snippet) -> None:
-        self.reading, self.snippet = reading, snippet
+    def __init__(self, document: Document, snippet: Snippet, sets: Sets, runs: Runs) -> None:
+        self.document, self.snippet, self.sets, self.runs = document, snippet, sets, runs
+        self.within = snippet.call.within if snippet.call else HERE
         self.names: dict[str, str] = {}  # variables that hold a text
 
     def set(self, name: ast.expr | None, value: ast.expr, at: ast.expr | ast.stmt) -> None:
@@ -52,8 +62,7 @@ class _Visitor(ast.NodeVisitor):
         text = self.text(name) if name else None
         if text and text.isidentifier():
             given = self.text(value)
-            within = self.snippet.call.within if self.snippet.call else frozenset()
-            self.reading.set(text, "{}" if given is None else given, self.snippet.start(at), "python", within)
+            self.sets(text, "{}" if given is None else given, self.snippet.start(at), "python", self.within)
 
     def text(self, node: ast.expr) -> str | None:
         """Return the text of an expression, `{name}` for what is not known in it; None when it is no text."""
@@ -157,7 +166,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _read(self, node: ast.expr) -> None:
         if text := self.text(node):
-            self.reading.document.reads.add(text)
+            self.document.reads.add(text)
 
     def _run(self, node: ast.expr) -> None:
         """Read the command of `os.system("…")` or `subprocess.run([…])` as shell text."""
@@ -165,11 +174,10 @@ class _Visitor(ast.NodeVisitor):
             [self.text(item) for item in node.elts] if isinstance(node, (ast.List, ast.Tuple)) else [self.text(node)]
         )
         start = self.snippet.start(node)
-        within = self.snippet.call.within if self.snippet.call else frozenset()
         known = [word for word in words if word is not None]
         if known and len(known) == len(words):
             text = known[0] if not isinstance(node, (ast.List, ast.Tuple)) else " ".join(map(_quoted, known))
-            self.reading.shell(Piece(text, [start] * (len(text) + 1)), within, powershell=False, depth=1)
+            self.runs(Piece(text, [start] * (len(text) + 1)), self.within)
 
 
 def _quoted(text: str) -> str:

@@ -28,7 +28,7 @@ _DEEPEST = 8
 
 
 @dataclass
-class Command:
+class SimpleCommand:
     """A simple command as written."""
 
     start: int
@@ -43,7 +43,7 @@ class Command:
 class Pipeline:
     """Commands joined by `|`, what stands before and after them, and whether a keyword asks for their status."""
 
-    commands: list[Command]
+    commands: list[SimpleCommand]
     before: str
     after: str = "\n"
     asked: bool = False
@@ -95,8 +95,8 @@ class _Reader(WordReader):
         super().__init__(piece)
         self.script, self.powershell, self.depth = script, powershell, depth
         self.pipeline = Pipeline([], "\n")
-        self.command: Command | None = None
-        self.waiting: list[tuple[str, Command]] = []  # here-documents that begin on the next line
+        self.command: SimpleCommand | None = None
+        self.waiting: list[tuple[str, SimpleCommand]] = []  # here-documents that begin on the next line
 
     def read(self) -> None:
         while self.i < len(self.text):
@@ -166,9 +166,9 @@ class _Reader(WordReader):
             self.waiting.append((word.value, command))
         command.redirects.append((operator.lstrip("0123456789"), word))
 
-    def _current(self) -> Command:
+    def _current(self) -> SimpleCommand:
         if self.command is None:
-            self.command = Command(self.piece.at[self.i])
+            self.command = SimpleCommand(self.piece.at[self.i])
             self.pipeline.commands.append(self.command)
         return self.command
 
@@ -186,7 +186,7 @@ class _Reader(WordReader):
         elif operator != "\n":
             self.pipeline.before = operator
 
-    def _descend(self, command: Command) -> None:
+    def _descend(self, command: SimpleCommand) -> None:
         if self.depth < _DEEPEST:
             for word in (*command.assigns, *command.words, *(word for _, word in command.redirects)):
                 for inner in word.inner:
@@ -228,8 +228,8 @@ class _Reader(WordReader):
         else:
             command.words.append(word)
 
-    def _begin(self, word: Word) -> Command:
-        self.command = Command(word.start)
+    def _begin(self, word: Word) -> SimpleCommand:
+        self.command = SimpleCommand(word.start)
         self.pipeline.commands.append(self.command)
         return self.command
 
@@ -242,7 +242,7 @@ class _Reader(WordReader):
         command.words += [Word(self.text[self.i : stop], "s" * (stop - self.i), self.piece.at[self.i : stop + 1])]
         self.i = stop
 
-    def _array(self, command: Command, name: str) -> None:
+    def _array(self, command: SimpleCommand, name: str) -> None:
         command.array = name
         self.i += 1
         while self.i < len(self.text) and self.text[self.i] != ")":

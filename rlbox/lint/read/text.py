@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Defect:
     """One defect: `line` and `column` count from 1; `next_step` is the form that works."""
 
     file: str

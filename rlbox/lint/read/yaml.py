@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlbox.lint.read.data import Facts, read_flow, unescape
-from rlbox.lint.read.reading import Reading
+from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import Piece, join
 from rlbox.lint.read.words import Word
 
@@ -18,14 +18,14 @@ _COMMENT = re.compile(r"(?:^|\s)#.*")
 _LONGEST_FLOW = 400  # lines
 
 
-def read_yaml(reading: Reading, piece: Piece) -> None:
+def read_yaml(reader: Reader, piece: Piece) -> None:
     """Read YAML, as far as it goes."""
-    _Yaml(reading, piece).read()
+    _Yaml(reader, piece).read()
 
 
 class _Yaml:
-    def __init__(self, reading: Reading, piece: Piece) -> None:
-        self.facts = Facts(reading)
+    def __init__(self, reader: Reader, piece: Piece) -> None:
+        self.facts = Facts(reader)
         self.lines = piece.lines()
         self.stack: list[tuple[int, str]] = []  # indentation and key of what is open
         self.items: tuple[tuple[str, ...], list[Word]] = ((), [])

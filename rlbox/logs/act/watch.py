@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from rlbox.gate.gate import STAGE_LOG
 from rlbox.logs.act.file import LogFile
 from rlbox.logs.act.pump import LogPump
 from rlbox.logs.lines import LineCutter, Texts
@@ -32,16 +30,6 @@ class LogWatch:
         self._names = names
         self._takers = takers
         self._readers: dict[str, _Reader] = {}
-        self._grown_at = time.monotonic()
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the stage's own log last grew, or since `listen`."""
-        return time.monotonic() - self._grown_at
-
-    def listen(self) -> None:
-        """Count silence from now on."""
-        self._grown_at = time.monotonic()
 
     @property
     def taken(self) -> dict[str, int]:
@@ -93,10 +81,7 @@ class LogWatch:
         reader = self._readers.setdefault(name, _Reader(log))
         size = log.taken
         self._hand_over(name, *reader.read())
-        grown = log.taken != size
-        if grown and name == STAGE_LOG:
-            self._grown_at = time.monotonic()
-        return grown
+        return log.taken != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: Texts) -> None:
         if texts or texts.past:

@@ -16,7 +16,7 @@ _FIRST = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineLife:
     """What tells two lives of a machine apart.
 
     `boot_id` changes when the kernel starts; `init` (clock ticks since boot when process 1 started) also when only the
@@ -28,14 +28,14 @@ class Machine:
     init: int
 
 
-def probe_machine_life() -> Machine:
+def probe_machine_life() -> MachineLife:
     """Return the present life of this machine; what cannot be seen is empty or 0."""
     first = probe_process(_FIRST)
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         boot = ""
-    return Machine(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
+    return MachineLife(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
 
 
 def user_name() -> str:

@@ -36,9 +36,9 @@ from rlbox.place.act.stack import (
     remove_packages,
     sync_environment,
 )
-from rlbox.place.changes import ApplyPlan, PartRecord, Record, Step, patch_sum
+from rlbox.place.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
 from rlbox.place.layout import Layout
-from rlbox.place.wanted import Left, Wanted
+from rlbox.place.wanted import LeftOut, Wanted
 from rlbox.store.act.objects import Store
 from rlbox.values import VENV
 
@@ -57,9 +57,9 @@ class Supplies:
 class Applied:
     """What was done: the steps, copies of the user's files that were kept, what could not be done and why."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PathChange, ...] = ()
     kept: tuple[str, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[LeftOut, ...] = ()
 
     def then(self, other: Applied) -> Applied:
         """Return what was done when `other` came after it."""
@@ -71,7 +71,7 @@ class Applied:
 NOTHING = Applied()
 
 
-def carry_out_apply(plan: ApplyPlan, supplies: Supplies, on_step: Callable[[Step], None]) -> Applied:
+def carry_out_apply(plan: ApplyPlan, supplies: Supplies, on_step: Callable[[PathChange], None]) -> Applied:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
 
     Raises
@@ -99,14 +99,14 @@ def carry_out_apply(plan: ApplyPlan, supplies: Supplies, on_step: Callable[[Step
     return Applied(steps=steps, kept=kept, left=left)
 
 
-def _undone(plan: ApplyPlan) -> Iterator[Left]:
+def _undone(plan: ApplyPlan) -> Iterator[LeftOut]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
         if step.kind == "packages" and (failed := download_packages(step.new.split())):
-            yield Left(what=f"apt packages {step.new}", origin="apt", reason=failed)
+            yield LeftOut(what=f"apt packages {step.new}", origin="apt", reason=failed)
 
 
-def _carry_out(plan: ApplyPlan, record: Record, step: Step, supplies: Supplies, supply: Supply) -> Record:
+def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supplies, supply: Supply) -> Record:
     wanted = plan.wanted
     layout = wanted.layout
     match step.kind:
@@ -190,7 +190,9 @@ def _remove(layout: Layout, record: Record, path: str) -> Record:
     return take_back(layout, record, path)[0]
 
 
-def _files(layout: Layout, record: Record, steps: Iterable[Step], on_step: Callable[[Step], None]) -> tuple[str, ...]:
+def _files(
+    layout: Layout, record: Record, steps: Iterable[PathChange], on_step: Callable[[PathChange], None]
+) -> tuple[str, ...]:
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     steps = list(steps)
     known = {*record.kept, *(row.backup for row in record.laid.values())}

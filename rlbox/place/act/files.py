@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.files.act.folders import write_atomic
 from rlbox.place.act.facts import probe_path, write_record
-from rlbox.place.changes import LaidRecord, PartRecord, PathFact, Record, Step, laid_fact, same
+from rlbox.place.changes import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
 from rlbox.place.layout import Layout
 from rlbox.place.merged_lines import unmerged_text
 from rlbox.place.wanted import Laid
@@ -34,7 +34,7 @@ def keep_copy(layout: Layout, path: Path, fact: PathFact) -> str:
     return str(copy)
 
 
-def note_files(layout: Layout, record: Record, steps: Iterable[Step]) -> Record:
+def note_files(layout: Layout, record: Record, steps: Iterable[PathChange]) -> Record:
     """Return the record with every file that is about to be laid, and keep copies of what is in their places.
 
     It is written before the first of them is laid, so that whoever comes after a kill knows what stood there.

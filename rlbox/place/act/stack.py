@@ -19,7 +19,7 @@ from rlbox.place.act.facts import STAMP, free_bytes, probe_installed
 from rlbox.place.act.files import disk_errors, free_place
 from rlbox.place.changes import PartRecord, stamp_of
 from rlbox.place.layout import Layout
-from rlbox.place.wanted import Part, Wanted
+from rlbox.place.wanted import LaidPart, Wanted
 from rlbox.store.act.objects import Store
 from rlbox.values import VENV, Command
 
@@ -158,7 +158,7 @@ def all_debs() -> frozenset[str]:
     return frozenset(line.partition(" ")[2] for line in lines if line.startswith("installed "))
 
 
-def lay_part(part: Part, store: Store, before: PartRecord) -> None:
+def lay_part(part: LaidPart, store: Store, before: PartRecord) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")

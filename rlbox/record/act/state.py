@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.gate.gate import Gate, RuleState
+from rlbox.gate.gate import GateJudge
+from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.secrets.masks import Masks
@@ -110,7 +111,7 @@ def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
             title=stage.title,
             directory=stage.directory,
             services=tuple(ServiceState(name=service.name, title=service.title) for service in stage.services),
-            gate=Gate(stage).states(),
+            gate=GateJudge(stage).states(),
         )
         for stage in plan.stages
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlbox.files.act.folders import write_atomic
 from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.identity import Machine, probe_machine_life
+from rlbox.machine.act.identity import MachineLife, probe_machine_life
 from rlbox.machine.act.process_table import probe_process
 
 SUPERVISOR_FILE = "supervisor.json"
@@ -74,7 +74,7 @@ def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
         return None
 
 
-def same_life(facts: SupervisorFacts, life: Machine) -> bool:
+def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
     return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
 

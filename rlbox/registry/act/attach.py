@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,7 @@ from rlbox.engine.oci import (
     fallback_tag,
     sha256_of,
 )
-from rlbox.engine.reference import Reference
-from rlbox.registry.act.peek import peek_manifest
+from rlbox.registry.act.destination import Destination
 
 if TYPE_CHECKING:
     from rlbox.registry.act.client import Registry
@@ -55,17 +54,10 @@ def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, 
     return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
 
 
-def attach(
-    registry: Callable[[], Registry], reference: Reference, subject: Descriptor, files: Sequence[Attachment]
-) -> tuple[str, ...]:
+def attach(destination: Destination, subject: Descriptor, files: Sequence[Attachment]) -> tuple[str, ...]:
     """Attach `files` to the image `subject` and return the digests of what now refers to it, in order.
 
     The same files again change nothing; a changed file takes the place of the older one in the list.
-
-    Parameters
-    ----------
-    registry
-        Opens the registry; called only when a look without it does not show that all is there.
 
     Raises
     ------
@@ -75,9 +67,9 @@ def attach(
     if not files:
         return ()
     artifacts = [_artifact(subject, item) for item in files]
-    there = peek_manifest(replace(reference, tag=fallback_tag(subject.digest)))
+    there = destination.peek(fallback_tag(subject.digest))
     if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
-        _send(registry(), reference.repository, subject, artifacts)
+        _send(destination.registry(), destination.reference.repository, subject, artifacts)
     return tuple(artifact.listed.digest for artifact in artifacts)
 
 

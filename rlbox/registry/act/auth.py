@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.registry.act.connections import Connections, Request
+from rlbox.registry.act.connections import Connections, HttpRequest
 from rlbox.values import Secret
 
 PASSING = (429, 500, 502, 503, 504)
@@ -171,15 +171,15 @@ class Authorizer:
             raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
 
 
-def _token_request(realm: str, login: Login | None, asked: Mapping[str, str]) -> Request:
+def _token_request(realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpRequest:
     if login and login.stands_for_both:
         form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
         body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return Request(method="POST", url=realm, headers=headers, content=body)
+        return HttpRequest(method="POST", url=realm, headers=headers, content=body)
     headers = {"Authorization": login.basic()} if login else {}
     url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked)
-    return Request(method="GET", url=url, headers=headers)
+    return HttpRequest(method="GET", url=url, headers=headers)
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:

@@ -121,10 +121,6 @@ class Registry:
             raise wrong_digest(f"{self.host}/{repository}", sha256_of(body), stored)
         return "OCI-Subject" in response.headers
 
-    def has_blob(self, repository: str, digest: str) -> bool:
-        """Return whether the repository has a blob."""
-        return self.retry(lambda: self._has_blob(repository, digest))
-
     def _has_blob(self, repository: str, digest: str) -> bool:
         path = f"/v2/{repository}/blobs/{digest}"
         with self._wire.once("HEAD", path, repository, {}, expect=(200, 404)) as response:
@@ -216,16 +212,6 @@ class Registry:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
             raise wrong_digest(f"{self.host}/{repository}", blob.digest, said)
-
-    def referrers(self, repository: str, digest: str) -> tuple[Descriptor, ...]:
-        """Return what is attached to an image: by the referrers API, or the tag that stands for it in its absence."""
-        response = self._wire.send(
-            "GET", f"/v2/{repository}/referrers/{digest}", repository=repository, expect=(200, 400, 404, 405)
-        )
-        if response.status == 200 and INDEX in response.headers.get("Content-Type", ""):
-            return parse_manifest(response.read(), INDEX).manifests
-        listed = self.find_manifest(repository, fallback_tag(digest))
-        return listed.manifests if listed else ()
 
     def put_referrers(self, repository: str, subject: str, artifacts: Sequence[tuple[bytes, Descriptor]]) -> None:
         """Store manifests with the same subject, and list those that the registry does not list itself.

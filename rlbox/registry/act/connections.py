@@ -30,12 +30,12 @@ _DRAINED = 1 << 16
 Content = bytes | Path
 
 
-class Broken(Exception):
+class NoAnswer(Exception):
     """No answer came, or only a part of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class HttpRequest:
     """What is asked; `on_sent` is told how many bytes of a file are sent by now, each time some were."""
 
     method: str
@@ -46,7 +46,7 @@ class Request:
 
 
 class Answer:
-    """An answer, its body still to be read; reading raises `Broken`."""
+    """An answer, its body still to be read; reading raises `NoAnswer`."""
 
     def __init__(self, url: str, response: HTTPResponse) -> None:
         self.url, self.status, self.reason, self.headers = url, response.status, response.reason, response.headers
@@ -65,9 +65,9 @@ class Answer:
             while chunk := self._response.read(CHUNK):
                 yield chunk
         except (OSError, HTTPException) as error:
-            raise Broken(_words(error)) from error
+            raise NoAnswer(_words(error)) from error
         if self._response.length:
-            raise Broken(f"the connection broke, {self._response.length} bytes are missing")
+            raise NoAnswer(f"the connection broke, {self._response.length} bytes are missing")
 
 
 class Connections:
@@ -95,7 +95,7 @@ class Connections:
                 self._idle.pop()[1].close()
 
     @contextmanager
-    def ask(self, request: Request) -> Iterator[Answer]:
+    def ask(self, request: HttpRequest) -> Iterator[Answer]:
         """Yield the answer; a GET or HEAD follows redirects, without its login where they lead elsewhere.
 
         Raises
@@ -112,10 +112,10 @@ class Connections:
                     yield answer
                     return
             request = _redirected(request, place)
-        raise Broken(f"it redirects more than {_FOLLOWED} times")
+        raise NoAnswer(f"it redirects more than {_FOLLOWED} times")
 
     @contextmanager
-    def _exchange(self, request: Request) -> Iterator[Answer]:
+    def _exchange(self, request: HttpRequest) -> Iterator[Answer]:
         parts = urlsplit(request.url)
         origin = f"{parts.scheme}://{parts.netloc}"
         with ExitStack() as stack:
@@ -126,7 +126,7 @@ class Connections:
                 stack.callback(connection.close)
                 response = _converse(connection, request, file)
             except (OSError, HTTPException, ValueError) as error:
-                raise Broken(_words(error)) from error
+                raise NoAnswer(_words(error)) from error
             answer = Answer(request.url, response)
             yield answer
             if response.length is not None and response.length <= _DRAINED:
@@ -174,7 +174,7 @@ class _PlainProxy(HTTPConnection):
         self.login = _proxy_login(proxy)
 
 
-def _converse(connection: HTTPConnection, request: Request, file: BinaryIO | None) -> HTTPResponse:
+def _converse(connection: HTTPConnection, request: HttpRequest, file: BinaryIO | None) -> HTTPResponse:
     """Send the request and return the answer, which may come while the file is still being sent."""
     content = request.content if isinstance(request.content, bytes) else b""
     size = os.fstat(file.fileno()).st_size if file else len(content)
@@ -189,7 +189,7 @@ def _converse(connection: HTTPConnection, request: Request, file: BinaryIO | Non
         raise failure or error from error
 
 
-def _put_head(connection: HTTPConnection, request: Request, size: int) -> None:
+def _put_head(connection: HTTPConnection, request: HttpRequest, size: int) -> None:
     path = urlsplit(request.url)._replace(scheme="", netloc="", fragment="").geturl()
     headers = dict(request.headers)
     if isinstance(connection, _PlainProxy):
@@ -221,7 +221,7 @@ def _send_file(connection: HTTPConnection, file: BinaryIO, size: int, on_sent: C
     return None
 
 
-def _redirected(request: Request, place: str) -> Request:
+def _redirected(request: HttpRequest, place: str) -> HttpRequest:
     url = urljoin(request.url, place)
     headers = request.headers
     if urlsplit(url)[:2] != urlsplit(request.url)[:2]:

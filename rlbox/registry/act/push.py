@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.act.api import engine_is_here
+from rlbox.engine.act.address import engine_is_here
 from rlbox.engine.oci import Manifest, stored_digest
-from rlbox.engine.reference import Reference, is_loopback, parse_reference
+from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import RegistryError
-from rlbox.registry.act.peek import peek_manifest
-from rlbox.registry.push import Layer, PushCount, count_push
+from rlbox.registry.act.destination import Destination
+from rlbox.registry.push import PushCount, PushedLayer, count_push
 
 if TYPE_CHECKING:
     from rlbox.engine.act.files import StoredImage
-    from rlbox.registry.act.client import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +34,13 @@ class Pushed:
 def push_image(
     image: dict[str, Any],
     tag: str,
-    reference: Reference,
-    registry: Callable[[], Registry],
+    destination: Destination,
     *,
-    plain_http: bool,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Pushed:
-    """Push the engine's image `tag` to `reference` and verify what the registry holds then.
+    """Push the engine's image `tag` to `destination` and verify what the registry holds then.
 
     Where this user can read the engine's files, they are sent as they are; elsewhere the engine pushes.
 
@@ -51,10 +48,6 @@ def push_image(
     ----------
     image
         The engine's description of `tag`.
-    registry
-        Opens the registry; called only when a look without it does not do.
-    plain_http
-        Whether http was allowed to a registry on another machine.
     on_retry
         Told why, and how long from now, the engine's push is repeated.
 
@@ -67,29 +60,23 @@ def push_image(
     """
     contents = (image.get("RootFS") or {}).get("Layers") or []
     stored = stored_digest(image)
-    there = _find_there(reference, registry) if stored else None
+    there = destination.find() if stored else None
     if there and there.digest == stored:
         return Pushed(manifest=there, count=count_push({}, there.layers, contents), exact=True)
     if files := _find_files(stored):
         from rlbox.registry.act.push_blobs import push_blobs
 
-        registry().ping()
-        layers, wanted = push_blobs(registry(), reference, files, _elsewhere(image, reference), on_layer), stored
+        destination.registry().ping()
+        layers = push_blobs(destination, files, _elsewhere(image, destination.reference), on_layer)
+        wanted = stored
     else:
         from rlbox.registry.act.push_engine import check_route, push_by_engine
 
-        check_route(registry, reference.host, plain_http=plain_http)
-        log = push_by_engine(image["Id"], tag, reference, on_layer=on_layer, on_retry=on_retry, pause=pause)
+        check_route(destination)
+        log = push_by_engine(image["Id"], tag, destination.reference, on_layer=on_layer, on_retry=on_retry, pause=pause)
         layers, wanted = log.layers, stored or log.digest
-    manifest = _verify(reference, wanted, registry)
+    manifest = _verified(destination, wanted)
     return Pushed(manifest=manifest, count=count_push(layers, manifest.layers, contents), exact=bool(stored))
-
-
-def _find_there(reference: Reference, registry: Callable[[], Registry]) -> Manifest | None:
-    if is_loopback(reference.host):
-        return peek_manifest(reference)
-    registry().ping()
-    return registry().find_manifest(reference.repository, reference.tag)
 
 
 def _find_files(stored: str) -> StoredImage | None:
@@ -107,8 +94,8 @@ def _elsewhere(image: dict[str, Any], reference: Reference) -> str:
     return next((name for name in others if name != reference.repository), "")
 
 
-def _verify(reference: Reference, wanted: str, registry: Callable[[], Registry]) -> Manifest:
-    manifest = peek_manifest(reference) or registry().get_manifest(reference.repository, reference.tag)
+def _verified(destination: Destination, wanted: str) -> Manifest:
+    manifest, reference = destination.get(), destination.reference
     if manifest.digest != wanted:
         raise RegistryError(
             f"{reference} is {manifest.digest} in the registry; what was pushed is {wanted}",

@@ -14,17 +14,17 @@ from threading import Lock, Thread
 
 from rlbox.engine.act.files import StoredImage
 from rlbox.engine.oci import Descriptor
-from rlbox.engine.reference import Reference
 from rlbox.errors import WorkFailed
 from rlbox.registry.act.client import Registry
-from rlbox.registry.push import Layer, LayerState, layer_key
+from rlbox.registry.act.destination import Destination
+from rlbox.registry.push import LayerState, PushedLayer, layer_key
 
 _CONNECTIONS = 4
 
 
 def push_blobs(
-    registry: Registry, reference: Reference, image: StoredImage, elsewhere: str, on_layer: Callable[[Layer], None]
-) -> dict[str, Layer]:
+    destination: Destination, image: StoredImage, elsewhere: str, on_layer: Callable[[PushedLayer], None]
+) -> dict[str, PushedLayer]:
     """Upload what the registry lacks and return the layers by their keys.
 
     The registry checks every blob against its digest, and takes the manifest only when it has all that it names.
@@ -41,6 +41,7 @@ def push_blobs(
     WorkFailed
         The image was removed from the engine meanwhile.
     """
+    registry, reference = destination.registry(), destination.reference
     upload = _Upload(registry, reference.repository, image, elsewhere, on_layer)
     upload.run()
     manifest = image.manifest
@@ -61,7 +62,7 @@ class _Upload:
         repository: str,
         image: StoredImage,
         elsewhere: str,
-        on_layer: Callable[[Layer], None],
+        on_layer: Callable[[PushedLayer], None],
     ) -> None:
         self._registry, self._repository, self._image = registry, repository, image
         self._elsewhere, self._on_layer = elsewhere, on_layer
@@ -70,7 +71,7 @@ class _Upload:
         self._lock = Lock()
         self._failure: Exception | None = None
         keys = {layer_key(layer.digest): layer.size for layer in image.manifest.layers}
-        self.layers = {key: Layer(key=key, total=size) for key, size in keys.items()}
+        self.layers = {key: PushedLayer(key=key, total=size) for key, size in keys.items()}
 
     def run(self) -> None:
         """Send the blobs over a few connections; the first failure stops all of them."""

@@ -10,25 +10,23 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from rlbox.engine.act.api import engine_is_here, engine_place, find_image
+from rlbox.engine.act.address import engine_is_here, engine_place
+from rlbox.engine.act.api import find_image
 from rlbox.engine.act.stream import engine_call, engine_says
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.registry.act.auth import engine_header
-from rlbox.registry.push import Layer
+from rlbox.registry.act.destination import Destination
+from rlbox.registry.push import PushedLayer
 from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
-
-if TYPE_CHECKING:
-    from rlbox.registry.act.client import Registry
 
 ATTEMPTS = 4
 
 
-def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool) -> None:
+def check_route(destination: Destination) -> None:
     """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
 
     A registry on this machine is not asked: the push itself fails at once when it does not answer.
@@ -40,6 +38,7 @@ def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool
     EngineError
         Plain http was allowed here, but the engine insists on TLS.
     """
+    host = destination.reference.host
     if is_loopback(host):
         if not engine_is_here():
             raise RegistryError(
@@ -48,8 +47,8 @@ def check_route(registry: Callable[[], Registry], host: str, *, plain_http: bool
                 next_step="name the registry by an address that means the same on both",
             )
         return
-    registry().ping()
-    if plain_http and not engine_takes_plain(host, engine_says("/info").get("RegistryConfig") or {}):
+    destination.registry().ping()
+    if destination.plain_http and not engine_takes_plain(host, engine_says("/info").get("RegistryConfig") or {}):
         raise EngineError(
             f"the engine insists on TLS for {host}",
             next_step=f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json",
@@ -61,7 +60,7 @@ def push_by_engine(
     tag: str,
     reference: Reference,
     *,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> PushLog:
@@ -111,7 +110,7 @@ def _call(method: str, path: str) -> None:
 
 def _push(
     reference: Reference,
-    on_layer: Callable[[Layer], None],
+    on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> PushLog:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlbox.amounts import transfer_size
-from rlbox.registry.push import Layer
+from rlbox.registry.push import PushedLayer
 
 _MARKS = {"pushed": "✓", "present": "="}
 _WORDS = {"waiting": "waiting", "pushing": "pushing", "pushed": "pushed", "present": "already there"}
 
 
 @contextmanager
-def push_view(*, live: bool, quiet: bool) -> Iterator[Callable[[Layer], None]]:
+def push_view(*, live: bool, quiet: bool) -> Iterator[Callable[[PushedLayer], None]]:
     """Yield a function to be told of every change of a layer."""
     if quiet:
         yield lambda layer: None
@@ -25,10 +25,10 @@ def push_view(*, live: bool, quiet: bool) -> Iterator[Callable[[Layer], None]]:
         yield _printer()
 
 
-def _printer() -> Callable[[Layer], None]:
+def _printer() -> Callable[[PushedLayer], None]:
     told: set[str] = set()
 
-    def on_layer(layer: Layer) -> None:
+    def on_layer(layer: PushedLayer) -> None:
         if layer.state in _MARKS and layer.key not in told:
             told.add(layer.key)
             size = f"  {transfer_size(layer.total)}" if layer.total else ""
@@ -39,7 +39,7 @@ def _printer() -> Callable[[Layer], None]:
 
 
 @contextmanager
-def _live_layers() -> Iterator[Callable[[Layer], None]]:
+def _live_layers() -> Iterator[Callable[[PushedLayer], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -47,7 +47,7 @@ def _live_layers() -> Iterator[Callable[[Layer], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sizes]}"))
     with Progress(*columns, console=Console(stderr=True)) as progress:
 
-        def on_layer(layer: Layer) -> None:
+        def on_layer(layer: PushedLayer) -> None:
             if layer.key not in tasks:
                 tasks[layer.key] = progress.add_task(layer.key, sizes="")
             ended = layer.state in _MARKS

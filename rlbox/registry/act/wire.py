@@ -17,7 +17,7 @@ from rlbox import __version__
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
 from rlbox.registry.act.auth import PASSING, Authorizer, MayPass, find_login, refused_login
-from rlbox.registry.act.connections import Answer, Broken, Connections, Content, Request
+from rlbox.registry.act.connections import Answer, Connections, Content, HttpRequest, NoAnswer
 
 ATTEMPTS = 4
 _LONGEST_PAUSE_S = 30.0
@@ -146,18 +146,18 @@ class Wire:
     ) -> Iterator[Answer]:
         """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
         try:
-            request = Request(
+            request = HttpRequest(
                 method=method, url=urljoin(self._base, path), headers=headers, content=content, on_sent=on_sent
             )
             with self._authorized(request, repository) as answer:
                 if answer.status not in expect:
                     raise self._refusal(answer, repository)
                 yield answer
-        except Broken as error:
+        except NoAnswer as error:
             raise self._unreachable(error) from error
 
     @contextmanager
-    def _authorized(self, request: Request, repository: str) -> Iterator[Answer]:
+    def _authorized(self, request: HttpRequest, repository: str) -> Iterator[Answer]:
         asked = self._with_login(request)
         with ExitStack() as stack:
             answer = stack.enter_context(self._connections.ask(asked))
@@ -170,7 +170,7 @@ class Wire:
                     answer = stack.enter_context(self._connections.ask(self._with_login(request)))
             yield answer
 
-    def _with_login(self, request: Request) -> Request:
+    def _with_login(self, request: HttpRequest) -> HttpRequest:
         own = urlsplit(request.url).netloc == urlsplit(self._base).netloc
         agent = {"User-Agent": f"rlbox/{__version__}"}
         return replace(request, headers={**request.headers, **agent, **(self._auth.headers() if own else {})})
@@ -205,7 +205,7 @@ class Wire:
             error.retry_after = response.headers.get("Retry-After", "")
         return error
 
-    def _unreachable(self, error: Broken) -> RegistryError:
+    def _unreachable(self, error: NoAnswer) -> RegistryError:
         words = str(error)
         kind: type[RegistryError] = RegistryError
         if isinstance(error.__cause__, TimeoutError):

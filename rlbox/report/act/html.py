@@ -13,7 +13,7 @@ from rlbox.amounts import duration_text, moment
 from rlbox.record.act.state import RunState, StageState, run_cause
 from rlbox.report.act.html_plots import metric_plots, resource_plots
 from rlbox.report.act.read import Evidence, RunRecord, listed, table, tables
-from rlbox.report.act.timeline import Bar, Row, make_timeline, time_range
+from rlbox.report.act.timeline import Bar, TimelineRow, make_timeline, time_range
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 LANGUAGES = ("en", "zh")
@@ -132,7 +132,7 @@ def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
+def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
     return {
         "name": row.name,
         "service": row.service,

@@ -25,7 +25,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TimelineRow:
     """One stage or one of its services; `phases` lie within the bars of a stage."""
 
     name: str
@@ -46,7 +46,7 @@ class Row:
         return sum(bar.end - bar.begin for bar in self.bars)
 
 
-def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now: float) -> list[Row]:
+def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now: float) -> list[TimelineRow]:
     """Return a row for each stage, and below it one for each of its services; what goes on ends at `now`."""
     by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
@@ -59,7 +59,7 @@ def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now: flo
     return rows
 
 
-def time_range(rows: Sequence[Row], began: float | None, ended: float | None) -> tuple[float, float]:
+def time_range(rows: Sequence[TimelineRow], began: float | None, ended: float | None) -> tuple[float, float]:
     """Return the beginning and the end of all bars, and of the run itself where it is known; at least a second."""
     bars = [bar for row in rows for bar in row.bars]
     low = min([*(bar.begin for bar in bars), *([began] if began is not None else [])], default=0.0)
@@ -67,12 +67,12 @@ def time_range(rows: Sequence[Row], began: float | None, ended: float | None) ->
     return low, max(high, low + 1.0)
 
 
-def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: float) -> Row:
+def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: float) -> TimelineRow:
     spans = _spans([e for e in events if e.get("event") == "stage"], ("starting",), _ENDS, now)
     if not spans and (began := moment(stage.started_at)) is not None:
         spans = [(began, moment(stage.ended_at) or now, stage.state)]
     bars = _bars(spans, stage.name, stage.state)
-    return Row(
+    return TimelineRow(
         name=stage.name,
         stage=stage.name,
         service=False,
@@ -82,7 +82,9 @@ def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: floa
     )
 
 
-def _service_row(stage: StageState, name: str, state: str, events: Sequence[Mapping[str, Any]], now: float) -> Row:
+def _service_row(
+    stage: StageState, name: str, state: str, events: Sequence[Mapping[str, Any]], now: float
+) -> TimelineRow:
     own = [e for e in events if e.get("event") == "service" and e.get("service") == name]
     ends = [at for e in events if e.get("event") == "stage" and e.get("state") in _ENDS and (at := _at(e)) is not None]
     spans = [
@@ -93,7 +95,7 @@ def _service_row(stage: StageState, name: str, state: str, events: Sequence[Mapp
     if not spans and service and (began := moment(service.started_at)) is not None:
         spans = [(began, moment(stage.ended_at) or now, state)]
     ready = [Bar(begin=at, end=at, kind="ready", label="ready") for e in own if (at := _ready(e)) is not None]
-    return Row(
+    return TimelineRow(
         name=name, stage=stage.name, service=True, state=state, bars=_bars(spans, name, state), phases=tuple(ready)
     )
 

@@ -10,12 +10,12 @@ from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
     from rlbox.app import App
-    from rlbox.image.plan import ImagePlan
     from rlbox.machine.site import SiteFacts
     from rlbox.sources.act.mirrors import Locator
     from rlbox.sources.profile import Profile
     from rlbox.sources.settings import Choice
     from rlbox.target.artifact import Artifact
+    from rlbox.target.torch import TorchGroup
 
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
@@ -35,13 +35,13 @@ def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
 
 
 def build_env(
-    app: App, plan: ImagePlan, sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
+    app: App, groups: Sequence[TorchGroup], sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
 ) -> Mapping[str, str]:
     """Return the settings of pip and uv in build steps."""
     from rlbox.sources.settings import plan_sources
 
     _, choice = live_sources(app, sources, site, files)
-    return plan_sources(plan.torch_groups, site, choice).env
+    return plan_sources(groups, site, choice).env
 
 
 def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifact] = ()) -> tuple[Profile, Choice]:

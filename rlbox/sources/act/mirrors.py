@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from rlbox.machine.act.http_client import new_client as new_client
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.pages import Unusable, read_page
-from rlbox.sources.mirrors import Machine, Place, git_places, http_places, places, same_file
+from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, places, same_file
 from rlbox.sources.pages import Listed
 from rlbox.sources.settings import NO_CHOICE, Choice
 
@@ -115,16 +115,11 @@ class Locator:
             self._said.add((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def give_up(self, link: Link, reason: str) -> None:
-        """Tell that a mirror is passed over from now on, for every file: its host did not answer."""
-        self._dead.add(_host(link.url))
-        self.skip(link.mirror, reason)
-
     @property
     def _rules(self) -> tuple[Profile, Choice]:
         return self._profile, self._choice
 
-    def _listed(self, place: Place, artifact: Artifact) -> Iterator[Link]:
+    def _listed(self, place: FileAddress, artifact: Artifact) -> Iterator[Link]:
         listed = [file for file in self.page(place.url) if same_file(file.file, artifact.file)]
         if not listed:
             raise Unusable(f"does not list {artifact.file}")

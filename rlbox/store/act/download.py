@@ -31,7 +31,7 @@ _SHY_AFTER, _DEAD_AFTER = 3, 16
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
-class Link(Protocol):
+class SourceLink(Protocol):
     """One address that may have a file; `file:` is a file of this machine."""
 
     @property
@@ -51,10 +51,10 @@ class Links(Protocol):
 
     on_skip: Callable[[str, str], None]
 
-    def links(self, artifact: Artifact) -> Iterable[Link]:
+    def links(self, artifact: Artifact) -> Iterable[SourceLink]:
         """Return where a file may be, the best place first."""
 
-    def git_urls(self, url: str) -> Iterable[Link]:
+    def git_urls(self, url: str) -> Iterable[SourceLink]:
         """Return where the repository at `url` may be cloned from, the best place first."""
 
 
@@ -124,7 +124,7 @@ class Downloader:
         self._last: dict[str, str] = {}
 
     def download(
-        self, artifact: Artifact, links: Iterable[Link], draft: Draft, tell: Callable[[str, int], None]
+        self, artifact: Artifact, links: Iterable[SourceLink], draft: Draft, tell: Callable[[str, int], None]
     ) -> str:
         """Fill `draft` and keep it; return the mirror that gave the last byte.
 
@@ -136,7 +136,7 @@ class Downloader:
             No link gave the right bytes; what came of them stays in the draft.
         """
         failed: dict[str, Try] = {}
-        again: list[Link] = []
+        again: list[SourceLink] = []
         for number in range(_ROUNDS):
             if number:
                 self._pause(self._pause_s * 2 ** (number - 1))
@@ -153,7 +153,7 @@ class Downloader:
                 break
         raise Unfetched(tuple(failed.values()))
 
-    def _shy_last(self, links: Iterable[Link]) -> Iterator[Link]:
+    def _shy_last(self, links: Iterable[SourceLink]) -> Iterator[SourceLink]:
         """Yield the links; those of a mirror that has been silent lately come after the others."""
         later = []
         for link in links:
@@ -167,7 +167,7 @@ class Downloader:
         if self._stop.wait(seconds):
             raise Interrupted("stopped")
 
-    def _from_link(self, artifact: Artifact, link: Link, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _from_link(self, artifact: Artifact, link: SourceLink, draft: Draft, tell: Callable[[str, int], None]) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
         cuts = restarts = 0
         while True:
@@ -189,7 +189,7 @@ class Downloader:
                 if restarts > 1 or not foreign:
                     raise
 
-    def _stream(self, artifact: Artifact, link: Link, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _stream(self, artifact: Artifact, link: SourceLink, draft: Draft, tell: Callable[[str, int], None]) -> None:
         local = link.url.startswith("file:")
         with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
             for block in blocks:
@@ -202,7 +202,7 @@ class Downloader:
         if draft.size < artifact.size:
             raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
 
-    def _remote_blocks(self, artifact: Artifact, link: Link, draft: Draft) -> Generator[bytes, None, None]:
+    def _remote_blocks(self, artifact: Artifact, link: SourceLink, draft: Draft) -> Generator[bytes, None, None]:
         import httpx
 
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
@@ -234,7 +234,7 @@ class Downloader:
         return explain(error)
 
 
-def _guarded(links: Iterable[Link], failed: dict[str, Try]) -> Iterator[Link]:
+def _guarded(links: Iterable[SourceLink], failed: dict[str, Try]) -> Iterator[SourceLink]:
     """Yield `links`; that no more can be found is one of the failures."""
     try:
         yield from links
@@ -259,7 +259,7 @@ def _check_answer(artifact: Artifact, draft: Draft, answer: httpx.Response) -> N
         draft.restart()
 
 
-def _local_blocks(link: Link, draft: Draft) -> Generator[bytes, None, None]:
+def _local_blocks(link: SourceLink, draft: Draft) -> Generator[bytes, None, None]:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         with open(path, "rb", buffering=0) as file:

@@ -10,15 +10,15 @@ from typing import Any
 
 from rlbox.doctor.act.ray_facts import probe_ray_nodes
 from rlbox.machine.act.gpu import probe_gpus
-from rlbox.machine.counters import GpuFacts as Gpu
-from rlbox.training.gpu_split import GpuFacts, GpuState, GpuUser, RayNode
+from rlbox.machine.counters import GpuFacts
+from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode
 
 _WORDS = 60
 _DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpuFacts:
+def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
     """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
     gpus = tuple(
         GpuState(
@@ -33,11 +33,11 @@ def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpuFacts:
     rows = probe_ray_nodes(dashboard)
     visible = environ.get(VISIBLE)
     if isinstance(rows, str):
-        return GpuFacts(gpus=gpus, visible=visible, why_no_ray=rows)
-    return GpuFacts(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+        return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)
+    return GpusHere(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _gpus() -> tuple[GpuFacts, ...]:
     """Return the GPUs; where there are device files, the driver is given time to answer."""
     end = time.monotonic() + (_DRIVER_S if glob.glob("/dev/nvidia[0-9]*") else 0)
     while not (found := probe_gpus()) and time.monotonic() < end:

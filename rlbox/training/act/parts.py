@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
-from rlbox.doctor.act.host import probe_driver
-from rlbox.doctor.act.stack import StackProbe
+from rlbox.doctor.act.probe.host import probe_driver
+from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
 from rlbox.training.act.data_file import probe_data_file

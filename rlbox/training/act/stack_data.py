@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlbox.doctor.act.stack import StackProbe
+from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError, TimedOut
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.machine.act.page_cache import resident_bytes
-from rlbox.training.warm import Piece, Warmed, WarmFile, plan_pieces, resident_of, with_residence
+from rlbox.training.warm import FileRange, Warmed, WarmFile, plan_pieces, resident_of, with_residence
 
 THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
 _BLOCK = 1 << 20
@@ -53,13 +53,13 @@ def look_at(files: Sequence[WarmFile]) -> Warmed:
     return Warmed(files=with_residence(files, pieces), pieces=pieces, before=resident_of(pieces), seconds=seconds)
 
 
-def _look_at(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+def _look_at(pieces: Sequence[FileRange]) -> tuple[FileRange, ...]:
     """Return the pieces with what of them is resident; in a few threads, since the kernel counts pages."""
     with ThreadPoolExecutor(THREADS) as workers:
         return tuple(workers.map(_look, pieces))
 
 
-def _look(piece: Piece) -> Piece:
+def _look(piece: FileRange) -> FileRange:
     handle = _open(piece.path)
     try:
         return replace(piece, resident=resident_bytes(handle, piece.offset, piece.length))
@@ -105,7 +105,7 @@ def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
     return Warmed(files=files, pieces=pieces, before=found.before, read=read, seconds=time.monotonic() - began)
 
 
-def _read_all(pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> int:
+def _read_all(pieces: Sequence[FileRange], on_bytes: Callable[[int], None]) -> int:
     stop = threading.Event()
     with ThreadPoolExecutor(THREADS) as workers:
         try:
@@ -114,7 +114,7 @@ def _read_all(pieces: Sequence[Piece], on_bytes: Callable[[int], None]) -> int:
             stop.set()  # after an error, or an interrupt, the pieces that wait are not begun
 
 
-def _read(piece: Piece, on_bytes: Callable[[int], None], stop: threading.Event) -> int:
+def _read(piece: FileRange, on_bytes: Callable[[int], None], stop: threading.Event) -> int:
     """Read a piece to its end, or to the file's, which may have become shorter."""
     handle, done = _open(piece.path), 0
     buffer = memoryview(bytearray(_BLOCK))

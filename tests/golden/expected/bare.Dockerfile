@@ -58,10 +58,15 @@ RUN \
     mkdir -p /out/opt/rlbox/shims && ln -sfn pkill /out/opt/rlbox/shims/killall && \
     sh /opt/tools/install.sh settle
 
-# ---- what changes most: rlbox itself ----
+# ---- what changes most: rlbox itself; first what a container runs of it, then the rest, which decides no image ----
 FROM rlbox.tools AS rlbox.files
 ARG SOURCE_DATE_EPOCH
 COPY files/ /out/
+RUN sh /opt/tools/install.sh settle
+
+FROM rlbox.tools AS rlbox.other
+ARG SOURCE_DATE_EPOCH
+COPY other/ /out/
 RUN sh /opt/tools/install.sh settle
 
 # ---- the image ----
@@ -71,6 +76,7 @@ COPY --link --from=rlbox.venv /out/ /
 COPY --link --from=tools /out/ /
 COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
+COPY --link --from=rlbox.other /out/ /
 ENV LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \

@@ -1,0 +1,78 @@
+"""List the processes of this container or machine with what tells whether a living run owns them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from pathlib import Path
+
+from rlbox.doctor.judge.processes import Running
+from rlbox.machine.act.process_table import Process, ancestors, descendants, probe_command_line, probe_processes
+
+_SUPERVISOR = "rlbox.supervise"
+# The id that container engines name their control groups after.
+_CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def probe_running(stack: str = "/opt/venv") -> tuple[Running, ...]:
+    """Return every process that shares this one's control group: those of containers are not a host's business.
+
+    Parameters
+    ----------
+    stack
+        Folder of the stack's environment: its interpreter is known by that path.
+    """
+    table = probe_processes()
+    me = os.getpid()
+    mine = ancestors(table, me) | descendants(table, {me})
+    supervisors = {pid for pid in table if _SUPERVISOR in probe_command_line(pid)}
+    owned = supervisors | descendants(table, supervisors)
+    group, up_s = _group(me), _up_s()
+    main = min((p.pid for p in table.values() if p.parent == 1), default=0)
+    return tuple(
+        Running(
+            pid=process.pid,
+            name=process.name,
+            words=probe_command_line(process.pid),
+            owner=_owner(process.pid),
+            age_s=max(up_s - process.started / _TICKS, 0.0),
+            own=process.pid in mine,
+            busy_run=process.pid in owned,
+            orphan=process.parent == 1 and process.pid != main,
+            zombie=process.gone,
+            stack=_is_of(process, stack),
+        )
+        for process in table.values()
+        if process.pid != 1 and _group(process.pid) in ("", group)
+    )
+
+
+def _group(pid: int) -> str:
+    """Return the id of the container that a process is in, empty for none."""
+    try:
+        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found.group(1) if found else ""
+
+
+def _owner(pid: int) -> str:
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "unknown"
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _is_of(process: Process, stack: str) -> bool:
+    return probe_command_line(process.pid).startswith(f"{stack}/")
+
+
+def _up_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,200 @@
+"""Judge the folders that a run writes to: the data disk, temporary files, caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rlbox.amounts import GIB, MIB, memory_text
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
+from rlbox.findings import Finding
+
+_TMP_ERROR, _TMP_WARNING = 64 * MIB, 512 * MIB
+_INODES = 1000
+_PROGRAMS = ("ray-*", "torch-*", "jit-*", "extension-*", "compile-caches", "unknown-uid", "dataset-lock-held")
+_DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceFacts:
+    """A folder. `role` is data, tmp, or the variable that names it; `error` says why nothing can be written there.
+
+    `kind` is missing, file, read-only, denied, full, slow, or empty for a folder that was written to. Sizes in
+    bytes.
+    """
+
+    role: str
+    path: str
+    kind: str = ""
+    error: str = ""
+    owner: str = ""
+    total: int = 0
+    free: int = 0
+    inodes: int = 0
+    inodes_free: int = 0
+    mine: bool = False
+
+
+def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> list[Finding]:
+    """Return what is wrong with the folders, one finding for what several of them share.
+
+    Parameters
+    ----------
+    who
+        The user that writes: `uid 1000`.
+    """
+    found: list[Finding] = []
+    told: set[tuple[str, int, int]] = set()
+    for place in places:
+        for finding in judge_place(place, demands, who):
+            shared = (finding.id.rpartition("-")[2], place.total, place.free >> 24)
+            if finding.id.endswith(("-full", "-inodes")) and shared in told:
+                continue
+            told.add(shared)
+            found.append(finding)
+    return found
+
+
+def _name(place: PlaceFacts) -> str:
+    return {"data": "data-disk", "tmp": "tmp"}.get(place.role, "folder")
+
+
+def _title(place: PlaceFacts) -> str:
+    titles = {"data": "the data disk", "tmp": "the folder of temporary files"}
+    return titles.get(place.role, f"the folder of {place.role}")
+
+
+def _where(place: PlaceFacts) -> str:
+    return place.path if place.role in ("data", "tmp") else f"{place.role}={place.path}"
+
+
+def _breaks(place: PlaceFacts) -> tuple[str, ...]:
+    return {"data": _DATA, "tmp": _PROGRAMS}.get(place.role, ("compile-caches",))
+
+
+def _writable(place: PlaceFacts, _: Demands, who: str) -> Iterator[Finding]:
+    name = _name(place)
+    if place.kind:
+        yield Finding(
+            id=f"{name}-{_ID[place.kind]}",
+            title=f"{_title(place)} {_SAYS[place.kind]}",
+            level="warning" if place.kind == "slow" else "error",
+            seen=_seen(place, who),
+            where=_where(place),
+            remedy=_remedy(place, who),
+            repair=_repair(place),
+            breaks=_breaks(place),
+            covers=_COVERS.get(f"{name}-{place.kind}", ()),
+        )
+
+
+def _room(place: PlaceFacts, demands: Demands, _: str) -> Iterator[Finding]:
+    name = _name(place)
+    if place.inodes and place.inodes_free < _INODES:
+        yield Finding(
+            id=f"{name}-inodes",
+            title=f"{_title(place)} can take hardly any more files",
+            seen=f"{place.inodes_free} of {place.inodes} inodes are free",
+            where=_where(place),
+            remedy="remove old sessions, caches and checkpoints: many small files fill it, not large ones",
+            breaks=_breaks(place),
+            covers=("disk-full",),
+        )
+    elif place.role in ("data", "tmp") and place.total:
+        yield from _space(place, demands, name)
+
+
+def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
+    need = demands.need_gib * GIB if place.role == "data" else _TMP_WARNING
+    if place.free >= need:
+        return
+    tight = place.role == "data" or place.free < _TMP_ERROR
+    yield Finding(
+        id=f"{name}-full",
+        title=f"{_title(place)} is too full",
+        level="error" if tight else "warning",
+        seen=f"{memory_text(place.free)} free of {memory_text(place.total)}, {memory_text(int(need))} are needed",
+        where=_where(place),
+        remedy="free space there" + (", or name another disk with --data DIR" if place.role == "data" else ""),
+        breaks=_breaks(place) if tight else (),
+        covers=("disk-full", "paths-off-data-disk"),
+    )
+
+
+def _named(places: Sequence[PlaceFacts], _: Demands, who: str) -> Iterator[Finding]:
+    if not places:
+        remedy = "give --data DIR, or set RLBOX_DATA or disk.host"
+        yield Finding(id="data-disk-unnamed", title="no data disk is named", where="disk.host", remedy=remedy)
+
+
+def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterator[Finding]:
+    for row in judge_places(places, demands, who):
+        yield replace(row, remedy=row.remedy.replace(f"docker run --volume DIR:{row.where}; ", ""))
+
+
+judge_place = Judge(first=_writable, checks=(_room,))
+"""What is wrong with one folder, for the user `who` that writes."""
+
+
+_ID = {
+    "missing": "missing",
+    "file": "missing",
+    "read-only": "read-only",
+    "denied": "denied",
+    "full": "full",
+    "slow": "slow",
+}
+_SAYS = {
+    "missing": "is missing",
+    "file": "is no directory",
+    "read-only": "is read-only",
+    "denied": "cannot be written by this user",
+    "full": "is full",
+    "slow": "does not answer",
+}
+_COVERS = {
+    "data-disk-full": ("disk-full", "paths-off-data-disk"),
+    "data-disk-missing": ("disk-full", "paths-off-data-disk"),
+    "tmp-full": ("disk-full",),
+    "tmp-denied": ("permission-denied",),
+    "data-disk-denied": ("permission-denied",),
+    "data-disk-read-only": ("permission-denied",),
+    "folder-denied": ("permission-denied",),
+}
+
+
+def _seen(place: PlaceFacts, who: str) -> str:
+    if place.kind == "denied":
+        return f"{place.error} for {who}; {place.owner}"
+    if place.kind == "full":
+        return f"{place.error}: {memory_text(place.free)} free of {memory_text(place.total)}"
+    return place.error
+
+
+def _remedy(place: PlaceFacts, who: str) -> str:
+    match place.kind:
+        case "missing" | "file" if place.role == "data":
+            return f"mount it: docker run --volume DIR:{place.path}; rlbox does with --data DIR"
+        case "missing" | "file":
+            return f"mkdir -p {place.path}"
+        case "read-only":
+            return "mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`"
+        case "denied":
+            return f"give it to {who}: chown or chmod on the host, or start the container as its owner"
+        case "full":
+            return "free space there" + (", or name another disk with --data DIR" if place.role == "data" else "")
+        case _:
+            return "look at the mount: a network disk whose server is away blocks everything that touches it"
+
+
+def _repair(place: PlaceFacts) -> tuple[str, ...]:
+    if place.kind == "missing" and place.role != "data":
+        return ("folder", place.path)
+    if place.kind == "denied" and place.mine:
+        return ("mode", place.path, "1777" if place.role == "tmp" else "0755")
+    return ()
+
+
+judge_data_disk = Judge(first=_named, checks=(_usable,))
+"""What is wrong with a host's folder that is to be the data disk."""

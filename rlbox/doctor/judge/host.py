@@ -1,0 +1,228 @@
+"""Judge a host: its engine, what rlbox left on it, its driver beside what an image asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlbox.amounts import GIB, memory_text
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
+from rlbox.findings import Finding
+
+OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
+_LEAST_ROOM = 5 * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A container of rlbox's; `state` as the engine says it, `busy` when a living rlbox holds its data disk."""
+
+    name: str
+    run: str
+    state: str
+    owner: str
+    busy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The engine as it answers; `error` and `remedy` say why it does not."""
+
+    error: str = ""
+    where: str = ""
+    remedy: str = ""
+    version: tuple[int, ...] = ()
+    gpu_ways: tuple[str, ...] = ()
+    root: str = ""
+    room: int | None = None
+    containers: tuple[Container, ...] = ()
+    clock_s: float = 0.0
+
+
+def _answers(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    if facts.error:
+        yield Finding(
+            id="engine-missing", title="the container engine cannot be used", seen=facts.error, where=facts.where,
+            remedy=facts.remedy, breaks=("image-*",),
+        )  # fmt: skip
+
+
+def _new_enough(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    if facts.version and facts.version < OLDEST_ENGINE:
+        yield Finding(
+            id="engine-old", title="the container engine is too old", seen=_dotted(facts.version), where=facts.where,
+            remedy=f"install Docker {_dotted(OLDEST_ENGINE)} or newer", breaks=("image-*",),
+        )  # fmt: skip
+
+
+def _gives_gpus(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
+    if demands.wants_gpu and not facts.gpu_ways:
+        yield Finding(
+            id="gpu-runtime-missing", title="the engine cannot give a GPU to a container",
+            seen="neither a runtime nvidia nor a CDI specification", where=facts.where,
+            remedy="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine",
+        )  # fmt: skip
+
+
+def _room(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    if facts.room is not None and facts.room < _LEAST_ROOM:
+        yield Finding(
+            id="engine-disk-full", title="the engine's disk is nearly full", level="warning",
+            seen=f"{memory_text(facts.room)} free", where=facts.root,
+            remedy="remove images that nobody needs (`docker image ls`), or move its data-root", covers=("disk-full",),
+        )  # fmt: skip
+
+
+def _clock(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    if abs(facts.clock_s) > 300:
+        yield Finding(
+            id="clock-skew", title="the engine's clock differs from this machine's", seen=f"{facts.clock_s:.0f} s",
+            where=facts.where, remedy="set both by NTP",
+        )  # fmt: skip
+
+
+def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+    stale = [row for row in facts.containers if row.run and not row.busy]
+    if stale:
+        rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
+        yield Finding(
+            id="stale-containers", title="containers of ended runs are still there", level="warning",
+            seen=", ".join(rows[:4]) + (f" (+{len(rows) - 4} more)" if len(rows) > 4 else ""), where="engine",
+            remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
+        )  # fmt: skip
+
+
+judge_engine = Judge(first=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
+"""What is wrong with the engine."""
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverFacts:
+    """The NVIDIA driver of a host: `cuda` is the newest that it takes, empty where there is no driver."""
+
+    present: bool = False
+    cuda: tuple[int, ...] = ()
+    devices: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNeeds:
+    """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
+
+    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use.
+    """
+
+    require: str = ""
+    torch_cuda: str = ""
+    compat: bool = False
+
+
+def _driver_there(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if demands.wants_gpu and not driver.present:
+        yield Finding(
+            id="gpu-driver-missing", title="there is no NVIDIA driver, and the target wants GPUs",
+            seen=f"wanted: {demands.gpus or 1} x {demands.gpu or 'GPU'}", where="/dev/nvidia*",
+            remedy="run it on a machine with the GPU; inside a container: start it with --gpus all",
+            breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
+        )  # fmt: skip
+
+
+def _driver_answers(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if demands.wants_gpu and driver.error:
+        yield Finding(
+            id="gpu-driver-broken", title="the NVIDIA driver does not answer", seen=driver.error, where="libcuda.so.1",
+            remedy="restart the container; if the host's nvidia-smi fails too, reload the driver or reboot",
+            breaks=("gpu-*",),
+        )  # fmt: skip
+
+
+def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if not demands.wants_gpu:
+        return
+    wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
+    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and demands.grade == "datacenter"):
+        forward = {
+            "datacenter": "take a base of NVIDIA's with its compatibility library (this card can use it), ",
+            "consumer": "(a consumer card has no forward compatibility), ",
+        }.get(demands.grade, "")
+        yield Finding(
+            id="cuda-driver-old", title="the image needs a newer NVIDIA driver",
+            seen=f"the driver takes CUDA {_dotted(driver.cuda)}, the image wants {_dotted(wanted)}", where="driver",
+            remedy=f"update the host's driver, {forward}or build the target for an older CUDA", breaks=("gpu-*",),
+            covers=("driver-too-old",),
+        )  # fmt: skip
+
+
+def _gpus_enough(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+    if demands.gpus and driver.devices and driver.devices < demands.gpus:
+        yield Finding(
+            id="gpu-count", title="there are fewer GPUs than the target uses",
+            seen=f"{driver.devices} of {demands.gpus}", where="/dev/nvidia*",
+            remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
+        )  # fmt: skip
+
+
+judge_driver = Judge(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
+"""What is wrong with the driver for a target with GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One GPU as the management library tells it; `arch` like sm_90."""
+
+    name: str
+    arch: str
+
+
+def judge_cards(cards: Sequence[Card], demands: Demands) -> Iterator[Finding]:
+    """Yield what a user must know of GPUs that are not those of the target."""
+    others = [card for card in cards if demands.arch and card.arch and card.arch != demands.arch]
+    if others:
+        yield Finding(
+            id="gpu-other-arch", title="the GPU is not the one that the target is made for", level="warning",
+            seen=f"{others[0].name} is {others[0].arch}, the target {demands.arch}", where="hardware.arch",
+            remedy="choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again",
+        )  # fmt: skip
+
+
+def stack_cuda(packages: Mapping[str, str]) -> str:
+    """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
+
+    The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
+    of PyPI wants.
+    """
+    torch = packages.get("torch", "").partition("+")[2]
+    if torch.startswith("cu") and torch[2:].isdigit():
+        return f"{torch[2:-1]}.{torch[-1]}"
+    runtime = next((version for name, version in packages.items() if name.startswith("nvidia-cuda-runtime")), "")
+    return "" if torch else ".".join(runtime.split(".")[:2])
+
+
+def required_cuda(text: str) -> tuple[int, ...]:
+    """Return the least CUDA of `NVIDIA_REQUIRE_CUDA`: `cuda>=12.8 brand=tesla,driver>=470` is (12, 8)."""
+    found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", text)
+    return _version(found.group(1)) if found else ()
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _image(state: str, target: str) -> Iterator[Finding]:
+    if state != "current":
+        says = {"missing": "is not built yet", "outdated": "is not what its specs say now"}
+        yield Finding(
+            id=f"image-{state}", title=f"the image of {target} {says[state]}", level="note", where=f"rlbox/{target}",
+            remedy=f"rlbox build {target}",
+        )  # fmt: skip
+
+
+judge_image = Judge(checks=(_image,))
+"""A note when a target's image is missing or is not what its specs say now."""

@@ -1,0 +1,183 @@
+"""Judge the limits that a container or shell was started with: shared memory, processes, memory, rlimits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rlbox.amounts import GIB, MIB, memory_text
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.judge.packages import PROGRAMS
+from rlbox.findings import Finding
+
+SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
+UNLIMITED = -1
+_SHM_FLOOR_GIB = 1.0  # NCCL and data loaders of one job; source: NCCL user guide, troubleshooting, shared memory
+_PIDS_FLOOR = 512  # a Ray of one worker has some 200 threads, an engine beside it as many (measured on Ray 2.60)
+_PIDS_PER_CORE = 16  # source: vast-ai/base-image, ADR 0014
+_MEMORY_FLOOR = 2 * GIB  # torch and one Ray worker
+# rlimit, floor under which a job fails, unit, what fails of it
+_RLIMITS = (
+    ("nofile", 4096, 1, "open files", "Ray, data loaders and sockets run out of files"),
+    ("fsize", GIB, MIB, "MiB a file", "a checkpoint is cut off"),
+    ("as", 64 * GIB, MIB, "MiB of addresses", "torch and CUDA reserve far more than they use"),
+    ("data", 8 * GIB, MIB, "MiB of data", "torch cannot load a model"),
+    ("stack", MIB, 1 << 10, "KiB of stack", "compiled kernels crash"),
+    ("cpu", 7 * 86400, 1, "seconds of CPU", "the kernel ends the job"),
+)
+_ASKED = {"nofile": 65536}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitFacts:
+    """Limits as the kernel tells them; sizes in bytes, None where there is none, `UNLIMITED` in rlimits.
+
+    `shm_error` says why nothing can be written there. `shm_largest` are the biggest files, name and bytes.
+    """
+
+    shm_total: int | None
+    shm_free: int = 0
+    shm_error: str = ""
+    shm_largest: tuple[tuple[str, int], ...] = ()
+    pids_max: int | None = None
+    pids_now: int = 0
+    memory_max: int | None = None
+    memory_free: int | None = None
+    cores: int = 1
+    cpus: float | None = None
+    rlimits: Mapping[str, int] = field(default_factory=dict)
+
+
+_SHM_BREAKS = ("ray-*", "torch-*", "gpu-*", "nccl-*")
+_SHM_COVERS = ("shm-too-small", "ray-object-store")
+
+
+def _shm_wanted(demands: Demands) -> float:
+    return demands.shm_gib or _SHM_FLOOR_GIB
+
+
+def _shm_flag(demands: Demands) -> str:
+    return f"start the container with --shm-size={_shm_wanted(demands):g}g (rlbox does), or --ipc=host"
+
+
+def _shm_there(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    if facts.shm_total is None:
+        yield Finding(
+            id="shm-missing", title="there is no shared memory", seen=f"{SHM} is no directory", where=SHM,
+            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+        )  # fmt: skip
+
+
+def _is_small(facts: LimitFacts, wanted: float) -> bool:
+    return facts.shm_total is None or facts.shm_total < 0.9 * wanted * GIB
+
+
+def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    wanted = _shm_wanted(demands)
+    if facts.shm_total is not None and _is_small(facts, wanted):
+        tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
+        yield Finding(
+            id="shm-too-small", title="shared memory is too small", level="error" if tiny else "warning",
+            seen=f"{memory_text(facts.shm_total)}, the target wants {wanted:g} GiB", where=SHM,
+            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+        )  # fmt: skip
+
+
+def _shm_writable(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    if facts.shm_error and not _is_small(facts, _shm_wanted(demands)):
+        yield Finding(
+            id="shm-not-writable", title="shared memory cannot be written", seen=facts.shm_error, where=SHM,
+            remedy="chmod 1777 /dev/shm, or start a new container", repair=("mode", SHM, "1777"),
+            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+        )  # fmt: skip
+
+
+def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    wanted, total = _shm_wanted(demands), facts.shm_total
+    if total is None or facts.shm_error or _is_small(facts, wanted):
+        return
+    if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
+        files = ", ".join(f"{name} {memory_text(count)}" for name, count in facts.shm_largest)
+        seen = f"{memory_text(facts.shm_free)} free of {memory_text(total)}"
+        yield Finding(
+            id="shm-full", title="shared memory is nearly full",
+            level="error" if facts.shm_free < 128 * MIB else "warning",
+            seen=seen + (f"; largest: {files}" if files else ""),
+            where=SHM, remedy="remove what ended jobs left there, or end the job that uses it",
+            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+        )  # fmt: skip
+
+
+def _pids(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    limits = [limit for limit in (facts.pids_max, facts.rlimits.get("nproc", UNLIMITED)) if limit not in (None, -1)]
+    if not limits:
+        return
+    limit = min(number for number in limits if number is not None)
+    tight = limit < max(_PIDS_FLOOR, facts.pids_now + _PIDS_FLOOR // 2)
+    known = demands.pid_limit and limit >= demands.pid_limit
+    wanted = min(demands.pids or _PIDS_PER_CORE * facts.cores, _PIDS_PER_CORE * max(facts.cores, _PIDS_FLOOR))
+    if not tight and (known or limit >= 0.9 * wanted):
+        return
+    yield Finding(
+        id="pids-limit", title="too few processes and threads are allowed", level="error" if tight else "warning",
+        seen=f"limit {limit}, {facts.pids_now} in use, {facts.cores} cores; wanted: {max(wanted, _PIDS_FLOOR)}",
+        where="pids.max" if limit == facts.pids_max else "ulimit -u",
+        remedy=f"start the container with --pids-limit={max(wanted, 4096)} (rlbox does), or set *_NUM_THREADS=1",
+        breaks=(*PROGRAMS, "torch-ext-*", "libnuma-missing") if tight else (),
+        covers=("pthread-create-failed",),
+    )  # fmt: skip
+
+
+def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+    breaks = ("ray-*", "torch-*", "extension-*")
+    wanted = demands.memory_gib * GIB
+    if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
+        tiny = facts.memory_max < _MEMORY_FLOOR
+        text = f"{memory_text(facts.memory_max)}, the target wants {memory_text(int(max(wanted, _MEMORY_FLOOR)))}"
+        yield Finding(
+            id="memory-limit", title="the memory limit is too low", level="error" if tiny else "warning", seen=text,
+            where="memory.max", remedy=f"start the container with --memory={max(demands.memory_gib, 4):g}g",
+            breaks=breaks, covers=("host-oom-killed",),
+        )  # fmt: skip
+    elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
+        yield Finding(
+            id="memory-low", title="hardly any memory is free", seen=f"{memory_text(facts.memory_free)} free",
+            where="memory", remedy="end what uses it (`ps aux --sort=-rss | head`)", breaks=breaks,
+        )  # fmt: skip
+
+
+def _cpus(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
+    if facts.cpus is not None and facts.cpus < 1:
+        yield Finding(
+            id="cpu-quota", title="less than one core is allowed", level="warning", seen=f"{facts.cpus:g} cores",
+            where="cpu.max", remedy="start the container with more --cpus, or without", breaks=("*-unfinished",),
+        )  # fmt: skip
+
+
+def _rlimit(
+    name: str, floor: int, unit: int, what: str, fails: str
+) -> Callable[[LimitFacts, Demands], Iterator[Finding]]:
+    def check(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
+        limit = facts.rlimits.get(name, UNLIMITED)
+        if limit != UNLIMITED and limit < floor:
+            yield Finding(
+                id=f"ulimit-{name}", title=f"a limit of the shell is too low: {fails}",
+                level="warning" if name == "nofile" and limit >= 1024 else "error",
+                seen=f"{limit // unit} {what}, {floor // unit} are the least", where=f"ulimit, {name}",
+                remedy=f"start the container with --ulimit {name}={_ASKED.get(name, floor)}, or raise it in "
+                "/etc/security/limits.conf",
+                breaks=("ray-*", "torch-*", "extension-*", "jit-*"),
+                covers=("soft-limits",) if name == "nofile" else (),
+            )  # fmt: skip
+
+    return check
+
+
+judge_limits = Judge(
+    checks=(
+        _shm_there, _shm_size, _shm_writable, _shm_free, _pids, _memory, _cpus,
+        *(_rlimit(*row) for row in _RLIMITS),
+    )
+)  # fmt: skip
+"""The limits that are too tight for the target."""

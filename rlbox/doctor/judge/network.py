@@ -1,0 +1,196 @@
+"""Judge what a run needs of the network: names, interfaces, ports, mirrors, proxies, the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.judge import Judge
+from rlbox.findings import Finding
+
+SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
+ADDRESSES = ("VLLM_HOST_IP", "HOST_IP", "SGLANG_HOST_IP", "MASTER_ADDR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """An address that was asked. `name` is the variable or mirror, `error` why it is of no use, empty if it answered.
+
+    `kind` is mirror, proxy, endpoint or ray; `optional`: others of its kind can stand in, or nothing is fetched now.
+    `skew_s` is this machine's clock less the server's.
+    """
+
+    name: str
+    url: str
+    kind: str = "mirror"
+    error: str = ""
+    optional: bool = False
+    skew_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenPort:
+    """A port that somebody listens on."""
+
+    name: str
+    number: int
+    holder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFacts:
+    """What was found; `hostname_ips` is empty where the name has no address, `names` are interfaces."""
+
+    localhost: tuple[str, ...] = ("127.0.0.1",)
+    loopback_error: str = ""
+    hostname: str = ""
+    hostname_ips: tuple[str, ...] = ()
+    foreign_ips: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    unresolved: tuple[str, ...] = ()
+    nameservers: bool = True
+    reached: tuple[Reached, ...] = ()
+    taken: tuple[TakenPort, ...] = ()
+    now: float = 0.0
+    not_before: float = 0.0
+
+
+def _loopback(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    if facts.loopback_error:
+        yield Finding(
+            id="loopback-down", title="this machine cannot speak to itself", seen=facts.loopback_error,
+            where="127.0.0.1",
+            remedy="ip link set lo up (as root), or start the container with a network", breaks=("ray-*", "port-*"),
+        )  # fmt: skip
+
+
+def _localhost(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    if not facts.loopback_error and not any(ip == "::1" or ip.startswith("127.") for ip in facts.localhost):
+        yield Finding(
+            id="localhost-unresolved", title="the name localhost is not this machine",
+            seen=f"localhost is {', '.join(facts.localhost) or 'unknown'}", where="/etc/hosts",
+            remedy="put the line `127.0.0.1 localhost` into /etc/hosts", breaks=("ray-*",),
+        )  # fmt: skip
+
+
+def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
+    seen = f"{facts.hostname} is {', '.join(facts.hostname_ips) or 'unknown'}"
+    only_loopback = all(ip.startswith("127.") or ip == "::1" for ip in facts.hostname_ips)
+    if demands.nodes > 1 and only_loopback:
+        yield Finding(
+            id="hostname-loopback", title="other nodes cannot reach this one by its name", seen=seen,
+            where="/etc/hosts", remedy="give the name the node's own address there, or set GLOO_SOCKET_IFNAME",
+            covers=("gloo-interface",),
+        )  # fmt: skip
+    elif facts.foreign_ips and len(facts.foreign_ips) == len(facts.hostname_ips):
+        yield Finding(
+            id="hostname-foreign", title="this machine's name has the address of another", level="warning", seen=seen,
+            where="/etc/hosts", remedy="correct /etc/hosts: gloo and torch.distributed listen on what the name says",
+        )  # fmt: skip
+
+
+def _interfaces(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    for name in INTERFACES:
+        value = facts.environ.get(name, "")
+        if not value or value.startswith("^") or not facts.names:
+            continue
+        wanted = [part.strip().partition(":")[0] for part in value.lstrip("=").split(",")]
+        exact = value.startswith("=") or not name.startswith("NCCL")
+        there = [w for w in wanted if any(n == w if exact else n.startswith(w) for n in facts.names)]
+        if not there:
+            yield Finding(
+                id="interface-missing", title="a network interface that is named does not exist",
+                seen=f"{name}={value}; there are {', '.join(facts.names)}", where=name,
+                remedy=f"set {name} to one of them (`ip -br address`), or unset it",
+                covers=("gloo-interface",),
+            )  # fmt: skip
+
+
+def _addresses(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    for name in facts.unresolved:
+        yield Finding(
+            id="address-unknown", title="an address that is named cannot be used here",
+            seen=f"{name}={facts.environ.get(name, '')}", where=name,
+            remedy=f"set {name} to an address of this machine (MASTER_ADDR: of the head), or unset it",
+            covers=("vllm-host-ip",),
+        )  # fmt: skip
+
+
+def _ports(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    taken = facts.taken
+    for holder in dict.fromkeys(row.holder for row in taken):
+        rows = [row for row in taken if row.holder == holder]
+        ports = ", ".join(f"{row.number} ({row.name})" for row in rows)
+        yield Finding(
+            id="port-taken", title="a port that is needed is taken",
+            seen=f"{ports}: held by {holder}", where=f"port {rows[0].number}",
+            remedy="end what holds it, or give the job another port",
+            covers=("ray-port-conflict",),
+        )  # fmt: skip
+
+
+def _nameserver(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    dead = [row for row in facts.reached if row.error]
+    resolvers = [row for row in dead if "name" in row.error.lower() and "resol" in row.error.lower()]
+    if not facts.nameservers and resolvers:
+        yield Finding(
+            id="no-nameserver", title="no name server is configured", seen="/etc/resolv.conf has no nameserver line",
+            where="/etc/resolv.conf", remedy="start the container with --dns, or mend /etc/resolv.conf",
+            breaks=("mirror-dead", "proxy-dead", "endpoint-dead"),
+        )  # fmt: skip
+
+
+def _reached(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    return (_dead(row) for row in facts.reached if row.error)
+
+
+def _dead(row: Reached) -> Finding:
+    where = f"{row.name}={row.url}" if row.name.isidentifier() and row.name.isupper() else f"{row.name}: {row.url}"
+    match row.kind:
+        case "proxy":
+            return Finding(
+                id="proxy-dead", title="the proxy does not answer", seen=row.error, where=where,
+                remedy=f"start it, correct {row.name}, or unset it", breaks=("mirror-dead", "endpoint-dead"),
+            )  # fmt: skip
+        case "ray":
+            return Finding(
+                id="ray-address-dead", title="RAY_ADDRESS names a cluster that does not answer", seen=row.error,
+                where=where, remedy="start its head, or unset RAY_ADDRESS",
+            )  # fmt: skip
+        case "endpoint":
+            return Finding(
+                id="endpoint-dead", title="a service that is named does not answer", seen=row.error, where=where,
+                remedy=f"correct {row.name}, or unset it",
+            )  # fmt: skip
+        case _:
+            return Finding(
+                id="mirror-dead", title="a mirror does not answer", level="warning" if row.optional else "error",
+                seen=row.error, where=where,
+                remedy="choose another (`rlbox mirrors probe`); a variable: correct or unset it",
+                covers=("hf-unreachable", "pip-index-unreachable"),
+            )  # fmt: skip
+
+
+def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+    skews = [row.skew_s for row in facts.reached if row.skew_s is not None]
+    skew = sorted(skews, key=abs)[0] if skews else 0.0
+    early = facts.not_before - facts.now
+    if early > 86400:
+        skew = -early
+    if abs(skew) > SKEW_S:
+        yield Finding(
+            id="clock-skew", title="the clock is wrong", seen=f"{abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}",
+            where="clock", remedy="set it (`timedatectl set-ntp true`, or the host's own clock)",
+            breaks=("mirror-dead",),
+        )  # fmt: skip
+
+
+judge_network = Judge(
+    checks=(
+        _loopback, _localhost, _hostname, _interfaces, _addresses, _ports, _nameserver, _reached, _clock,
+    )
+)  # fmt: skip
+"""What is wrong with the network."""

@@ -1,0 +1,70 @@
+"""Where the engine is, and what to say when none answers there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from rlbox.errors import EngineError
+
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+
+def engine_address() -> str:
+    """Return the address to speak to: that of `engine_place`, or of a socket here that leads to it over SSH."""
+    place = engine_place()
+    if not place.startswith("ssh://"):
+        return place
+    from rlbox.engine.act.ssh_tunnel import open_tunnel
+
+    return open_tunnel(place).address
+
+
+def engine_place() -> str:
+    """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
+    if address := os.environ.get("DOCKER_HOST"):
+        return address
+    name = os.environ.get("DOCKER_CONTEXT") or _current_context()
+    if name in ("", "default"):
+        return DEFAULT_SOCKET
+    import hashlib
+
+    meta = _config_folder() / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+    try:
+        return str(json.loads(meta.read_bytes())["Endpoints"]["docker"]["Host"])
+    except (OSError, ValueError, KeyError) as error:
+        raise EngineError(
+            f"docker context {name!r} cannot be read", where=str(meta), next_step="docker context ls"
+        ) from error
+
+
+def engine_is_here() -> bool:
+    """Return whether the engine sees this machine's files."""
+    return engine_place().startswith("unix:")
+
+
+def _config_folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+
+
+def _current_context() -> str:
+    try:
+        return str(json.loads((_config_folder() / "config.json").read_bytes()).get("currentContext", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def engine_unreachable(address: str, error: BaseException) -> EngineError:
+    """Return the error for an engine that cannot be spoken to, with the step that helps."""
+    if isinstance(error, PermissionError) or "Permission denied" in str(error):
+        return EngineError(
+            "this user may not speak to the Docker engine",
+            where=address,
+            next_step="sudo usermod -aG docker $USER, then log in again (or run as root)",
+        )
+    return EngineError(
+        "no Docker engine answers",
+        where=address,
+        next_step="start it (`make smoke` installs and starts one as root), or use `--place here`",
+    )

@@ -1,0 +1,71 @@
+"""What the machine and the run's processes look like at the moment a stage fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlbox.doctor.act.ray_facts import probe_ray
+from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.gpu import probe_gpus
+from rlbox.machine.act.memory import MemoryFacts, probe_memory
+from rlbox.machine.act.ports import probe_port
+from rlbox.machine.act.process_table import Process, probe_command_line, probe_resident_bytes
+from rlbox.machine.counters import GpuFacts
+from rlbox.record.act.journal import free_bytes
+
+_SHARED_MEMORY = Path("/dev", "shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """One process of the run; `command` is its whole command line."""
+
+    pid: int
+    parent: int
+    state: str
+    resident_bytes: int
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The facts of one moment; `ports` maps `name number` to who listens (empty: nobody).
+
+    `ray` is what the head of the stage's Ray job says, empty for a stage without one.
+    """
+
+    taken_at: str
+    processes: tuple[ProcessFacts, ...]
+    memory: MemoryFacts
+    free_bytes: Mapping[str, int]
+    ports: Mapping[str, str]
+    gpus: tuple[GpuFacts, ...] = ()
+    ray: Mapping[str, Any] = field(default_factory=dict)
+
+
+def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> Snapshot:
+    """Look at everything that is quick to look at; the stage may still be running."""
+    ports = {name: number for service in stage.services for name, number in service.ports.items()}
+    return Snapshot(
+        taken_at=utc_now(),
+        processes=tuple(_process_facts(process) for process in processes),
+        memory=probe_memory(),
+        free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
+        ports={f"{name} {number}": probe_port(number) for name, number in ports.items()},
+        gpus=probe_gpus(),
+        ray=probe_ray(stage.ray) if stage.ray else {},
+    )
+
+
+def _process_facts(process: Process) -> ProcessFacts:
+    return ProcessFacts(
+        pid=process.pid,
+        parent=process.parent,
+        state=process.state,
+        resident_bytes=probe_resident_bytes(process.pid),
+        command=probe_command_line(process.pid) or process.name,
+    )

@@ -1,0 +1,148 @@
+"""A target as an Apptainer definition, for sites without Docker.
+
+Source: the definition file's grammar, sections and `{{ … }}` arguments: apptainer pkg/build/types/parser/deffile.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
+from rlbox.image.templates import render
+from rlbox.target.torch import TORCH_WHEELS
+
+if TYPE_CHECKING:
+    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.fixes.bake import Baked
+    from rlbox.fixes.fix import Fix
+    from rlbox.fixes.patches import PatchRow
+    from rlbox.image.layers import Layer
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
+TEMPLATE = "apptainer.def.j2"
+SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What a definition is made from: the target, what its fixes bake, its Python layers and patches."""
+
+    target: Target
+    lock: Lock | None
+    baked: Baked
+    layers: Sequence[Layer]
+    patching: tuple[PatchRow, ...]
+
+
+def plan_exported(target: Target, lock: Lock | None, fixes: Sequence[Fix], patches: Mapping[str, str]) -> Exported:
+    """Return what an export is made from; `patches` are the target's own, file name to text."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.patches import patch_rows
+    from rlbox.image.layers import plan_layers
+
+    versions = stack_versions(target, lock)
+    baked = bake_fixes(fixes, target, versions)
+    return Exported(
+        target=target,
+        lock=lock,
+        baked=baked,
+        layers=plan_layers(target, lock),
+        patching=patch_rows(baked.fixes, target, versions, patches),
+    )
+
+
+def plan_apptainer(exported: Exported, templates: Sequence[Path], bytecode: Path | None, *, image: str = "") -> str:
+    """Return the text of a definition file.
+
+    Parameters
+    ----------
+    image
+        What the container is made from: a name in a registry, or an archive of `rlbox save` (a path that ends in
+        `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
+    """
+    target, baked = exported.target, exported.baked
+    container = container_defaults(target, baked)
+    values: dict[str, Any] = {
+        "target": target,
+        "container": container,
+        "image": image,
+        "archive": image.endswith(".tar"),
+        "left": list(_left(container)),
+        "env": list(_environment(target, baked).items()),
+        "path": list(_paths(baked).items()),
+        "labels": sorted(image_labels(target, exported.lock, baked, exported.patching).items()),
+    }
+    if not image and exported.lock is not None:
+        values |= _steps(exported, exported.lock)
+    return render(templates, TEMPLATE, values, bytecode)
+
+
+def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
+    from rlbox.fixes.patches import needs_patching
+
+    target, baked = exported.target, exported.baked
+    names = [layer.name for layer in exported.layers]
+    parts = [tree.name for tree in target.git] + [file.name for file in target.http]
+    patched = needs_patching(exported.patching)
+    carried = ["scripts", "requirements", "wheels", "fixes", "files", "lock"]
+    carried += sorted({path.partition("/")[0] for path in part_files(lock).values()})
+    carried += ["patches"] if patched else []
+    return {
+        "carried": carried if target.base.bootstrap else [*carried, "debs"],
+        "layers": exported.layers,
+        "torch_wheels": TORCH_WHEELS,
+        "parts": part_files(lock),
+        "patched": [*names, *parts] if patched else [],
+        "programs": sorted(file.path for file in baked.files if file.mode == "0755"),
+        "links": sorted(baked.links.items()),
+        "order": ["runtime", "rlbox.venv", *names, *parts, *(["rlbox.patches"] if patched else [])],
+        "lock": lock_folder(lock),
+    }
+
+
+def _environment(target: Target, baked: Baked) -> dict[str, str]:
+    """Return the variables of the image, but for the search paths that are joined with what is there already."""
+    from rlbox.image.machine import container_limits
+
+    limits = _compact(container_limits(container_defaults(target, baked)))
+    plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
+    joined = _paths(baked)
+    found = {name: text for name, text in baked.env(plain).items() if name not in joined}
+    return dict(sorted({**found, **target.env}.items()))
+
+
+def _paths(baked: Baked) -> dict[str, str]:
+    """Return what goes in front of every search path but PATH, which no base's may follow."""
+    found: dict[str, str] = {}
+    for block in baked.envs:
+        for name, folders in block.path.items():
+            found[name] = ":".join([*folders, *([found[name]] if name in found else [])])
+    return {name: found[name] for name in sorted(found) if name != "PATH"}
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _left(container: ContainerDefaults) -> Iterator[str]:
+    """Yield the limits that no definition can set, each with the option that may."""
+    yield f"{container.shm_gib:g} GiB of shared memory: /dev/shm is the host's"
+    if container.user == "root":
+        yield "root: --fakeroot, where the site allows it"
+    if container.memory_gib:
+        yield f"at most {container.memory_gib:g} GiB of memory: --memory {container.memory_gib:g}G"
+    if container.cpus:
+        yield f"at most {container.cpus:g} cores: --cpus {container.cpus:g}"
+    if container.pids:
+        yield f"at most {container.pids} processes and threads: --pids-limit {container.pids}"
+    for name, limit in sorted(container.ulimits.items()):
+        yield f"the limit {name}={limit}: ulimit, before the container starts"
+    for name in container.cap_add:
+        yield f"the capability {name}: --add-caps {name}"

@@ -1,0 +1,259 @@
+"""The rules of a gate one by one, and what of a rule cannot be meant: conditions that nothing could fulfil or break."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from rlbox.job.param import Value
+from rlbox.spec.check import Problems
+from rlbox.spec.kinds import Frozen
+from rlbox.spec.pattern import PatternText, check_pattern, compile_re2, tokens
+from rlbox.spec.units import Seconds
+
+WILD = re.compile(r"[*?\[]")
+_PATH = re.compile(r"(?:[^.\[\]\s]+|\[\d+\])(?:\.[^.\[\]\s]+|\[\d+\])*")
+_FOLDERS = ("{run}", "{data}", "{job}")
+_NUMBERS = ("nan", "inf", "-inf", "1", "-1.5", "1e-05")
+"""What a metric's value group must take: a pattern for digits alone is blind to NaN."""
+
+
+Word = Annotated[str, StringConstraints(min_length=1)]
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Lines(Frozen):
+    pattern: PatternText
+    log: Word = Field("stage", description="'stage', or the name of a service")
+    after: str = Field("", description="pattern: only lines behind the first one that fits it count")
+    why: str = ""
+
+    @field_validator("after")
+    @classmethod
+    def _after_fits(cls, value: str) -> str:
+        return check_pattern(value) if value else value
+
+
+class RequireRule(_Lines):
+    """A line that a log must hold."""
+
+    count: Count = Field(1, description="how many lines must fit at least")
+    at_most: Count | None = Field(None, description="how many may fit; one more stops the stage")
+    within_s: Seconds | None = Field(None, description="limit since the command was started, seconds")
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _asks_for_something(cls, value: object) -> object:
+        if value == 0 and not isinstance(value, bool):
+            raise ValueError("0 lines ask for nothing; a line that must not come is a rule of `forbid`")
+        return value
+
+
+class ForbidRule(_Lines):
+    """A line that a log must not hold: the stage is stopped there."""
+
+    until: str = Field("", description="pattern: lines behind the first one that fits it are no longer forbidden")
+
+    @field_validator("until")
+    @classmethod
+    def _until_fits(cls, value: str) -> str:
+        return check_pattern(value) if value else value
+
+
+class BenignRule(_Lines):
+    """A line that looks bad and is not: it breaks no `forbid` rule and is never taken for the first fatal line.
+
+    With `after` it is benign only behind that marker; before it, it counts as what it is.
+    """
+
+
+class FileRule(Frozen):
+    """A path that must exist and be complete; with `*`, `?` or `[` in it, every file that fits must be."""
+
+    path: Word
+    min_bytes: Annotated[int, Field(ge=0)] = 1
+    manifest: bool = Field(False, description="the path is a JSON manifest: every file it lists is compared by sha256")
+    format: Literal["", "json", "jsonl", "safetensors"] = Field("", description="whole JSON, JSON lines or safetensors")
+    count: Count = Field(1, description="how many files must fit the path, when it holds * ? or [")
+    newer: bool = Field(False, description="written since the stage began, not left by an earlier one")
+    settled_s: Annotated[float, Field(ge=0)] = Field(0.0, description="it must not grow for this long, seconds")
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> FileRule:
+        raise_problems(file_problems(self))
+        return self
+
+
+class MetricRule(Frozen):
+    """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
+
+    name: Word
+    pattern: str = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
+    log: Word = Field("stage", description="'stage', or the name of a service")
+    key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
+    step_key: str = Field("step", description="key of the step in the same row")
+    where: dict[Word, Value] = Field(default_factory=dict, description="keys that a row must have with these values")
+    file: Word = Field("{run}/metrics.jsonl", description="JSON lines; only rows written since the stage began count")
+    trend: Literal["", "falls", "rises"] = Field("", description="last third of the points against the first third")
+    within_steps: Annotated[int, Field(ge=2)] | None = Field(None, description="judged over the first so many steps")
+    by: Annotated[float, Field(ge=0)] = Field(0.0, description="how far it must fall or rise, more than")
+    at_least: float | None = None
+    at_most: float | None = None
+    when: Literal["end", "always"] = Field("end", description="limits hold for the last value, or for every one")
+    finite: bool = Field(True, description="NaN and infinity stop the stage")
+    steps_rise: bool = Field(False, description="each step is greater than the one before")
+    points: Count = Field(1, description="how many points there must be at least")
+    why: str = ""
+
+    @field_validator("pattern")
+    @classmethod
+    def _pattern_fits(cls, value: str) -> str:
+        return check_pattern(value) if value else value
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> MetricRule:
+        raise_problems(metric_problems(self))
+        return self
+
+
+class Probe(Frozen):
+    """A request that shows that something does its work, and what its answer must be.
+
+    An answer that is a JSON object with an error in it never passes, whatever its status.
+    """
+
+    url: Word
+    method: Literal["GET", "POST"] = "GET"
+    body: str = Field("", description="JSON text sent with POST")
+    status: Annotated[int, Field(ge=100, le=599)] = 200
+    contains: str = Field("", description="text that the answer must hold")
+    json_path: str = Field("", description="value of the JSON answer that must not be empty: choices[0].text")
+    equals: Value | None = Field(None, description="what the value at json_path must be")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Probe:
+        raise_problems(probe_problems(self))
+        return self
+
+
+class ProbeRule(Probe):
+    """A request made when the command has ended well, while its services still run."""
+
+    within_s: Seconds = Field(30.0, description="limit for the right answer, seconds")
+    why: str = ""
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raise `Problems` when there are any."""
+    if problems:
+        raise Problems(problems)
+
+
+def file_problems(rule: FileRule) -> list[str]:
+    """Return what is wrong with one file rule, each with its key."""
+    return [*_folder_problems(rule), *_content_problems(rule)]
+
+
+def _folder_problems(rule: FileRule) -> Iterator[str]:
+    if rule.path.endswith("/") or rule.path in _FOLDERS:
+        yield (
+            f"path: {rule.path!r} is a folder, and a folder is there before the stage; name a file in it, "
+            f"or all of them: {rule.path.rstrip('/')}/*"
+        )
+    if rule.count > 1 and not WILD.search(rule.path):
+        yield f"count: {rule.path!r} names one file; put * into the path to count several"
+
+
+def _content_problems(rule: FileRule) -> Iterator[str]:
+    if rule.manifest and rule.format not in ("", "json"):
+        yield f"format: a manifest is JSON, not {rule.format}"
+    if rule.min_bytes == 0 and (rule.manifest or rule.format in ("json", "safetensors")):
+        yield f"min_bytes: an empty file is no {rule.format or 'manifest'}; leave min_bytes out"
+
+
+def metric_problems(rule: MetricRule) -> list[str]:
+    """Return what is wrong with one metric rule, each with its key."""
+    return [*_source_problems(rule), *_value_problems(rule), *_condition_problems(rule)]
+
+
+def _source_problems(rule: MetricRule) -> Iterator[str]:
+    if bool(rule.pattern) == bool(rule.key):
+        yield "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
+    if rule.pattern and rule.where:
+        yield "where: chooses rows of `file`; it says nothing about a log"
+    if rule.key and rule.log != "stage":
+        yield "log: the points come from `file`, not from a log"
+
+
+def _value_problems(rule: MetricRule) -> Iterator[str]:
+    if not rule.pattern:
+        return
+    names = compile_re2(rule.pattern).groupindex
+    if "value" not in names:
+        yield r"pattern: has no group (?P<value>…) that takes the number; write for example loss (?P<value>\S+)"
+    elif rule.finite and (missed := [n for n in _NUMBERS if not _takes(rule.pattern, n)]):
+        yield (
+            f"pattern: its group value does not take {missed[0]!r}, so that such a line would go unseen; "
+            r"write (?P<value>\S+)"
+        )
+    if rule.steps_rise and "step" not in names:
+        yield r"steps_rise: the pattern has no group (?P<step>\d+)"
+
+
+def _condition_problems(rule: MetricRule) -> Iterator[str]:
+    limits = rule.at_least is not None or rule.at_most is not None
+    if rule.at_least is not None and rule.at_most is not None and rule.at_least > rule.at_most:
+        yield f"at_least: {rule.at_least:g} is above at_most {rule.at_most:g}: no value fits"
+    if not rule.trend:
+        yield from (f"{key}: says nothing without trend = 'falls' or 'rises'" for key in _set_keys(rule))
+    if rule.when == "always" and not limits:
+        yield "when: says nothing without at_least or at_most"
+    if rule.trend and rule.within_steps and rule.points > rule.within_steps:
+        yield f"points: {rule.points} points do not fit into {rule.within_steps} steps"
+
+
+def _set_keys(rule: MetricRule) -> list[str]:
+    return [key for key, is_set in (("within_steps", rule.within_steps), ("by", rule.by)) if is_set]
+
+
+def _takes(pattern: str, number: str) -> bool:
+    """Return whether the group `value` of a pattern, taken by itself, fits a number as a log writes it."""
+    inside = group_text(pattern, "value")
+    try:
+        return compile_re2(f"^(?:{inside})$").search(number) is not None
+    except ValueError:
+        return True
+
+
+def group_text(pattern: str, name: str) -> str:
+    """Return what stands between the brackets of the named group of a pattern that compiles."""
+    depth, text = 0, ""
+    for _, part in tokens(pattern):
+        if depth:
+            depth += part.startswith("(") - (part == ")")
+            if not depth:
+                return text
+            text += part
+        elif part in (f"(?P<{name}>", f"(?<{name}>"):
+            depth = 1
+    return text
+
+
+def probe_problems(rule: Probe) -> list[str]:
+    """Return what is wrong with one probe, each with its key."""
+    problems = []
+    if rule.url and not rule.url.startswith(("http://", "https://")):
+        problems.append(f"url: {rule.url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…")
+    if rule.equals is not None and not rule.json_path:
+        problems.append("equals: says nothing without json_path")
+    if rule.json_path and not _PATH.fullmatch(rule.json_path):
+        problems.append(f"json_path: {rule.json_path!r} is no path; write for example choices[0].message.content")
+    if rule.body and rule.method == "GET":
+        problems.append("body: is sent with POST only; set method = 'POST'")
+    return problems

@@ -1,0 +1,62 @@
+"""What a new lock has that the one before had not, and what it holds."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.target.lock import Lock
+
+
+def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
+    """Raise `WorkFailed`, with what changed, unless the lock is the one before."""
+    if before is None or before.text() != lock.text():
+        raise WorkFailed(
+            f"the lock of target {target} drifted: its sources no longer offer what it names\n"
+            + lock_diff(before.text() if before else "", lock.text()),
+            next_step=f"rlbox lock {target}",
+        )
+
+
+def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
+    """Raise `SpecError` for a package that neither lock has."""
+    found = {name for known in (before, lock) if known for name in known.names()}
+    if unknown := sorted(set(packages) - found):
+        near = difflib.get_close_matches(unknown[0], found, n=1)
+        raise SpecError(
+            f"the lock has no package {unknown[0]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            next_step=f"rlbox show {lock.target}",
+        )
+
+
+def lock_diff(old: str, new: str) -> str:
+    """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
+
+    def short(text: str) -> list[str]:
+        lines = []
+        for line in text.split("\n"):
+            row = line.strip().rstrip(",")
+            data = json.loads(row) if row.startswith('{"name"') and row.endswith("}") else {}
+            words = (data["name"], data.get("version", ""), data["sha256"][:12]) if "sha256" in data else (row,)
+            lines.append(" ".join(word for word in words if word))
+        return lines
+
+    rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)
+    return "\n".join(line for line in rows if not line.startswith("@@"))
+
+
+def group_counts(lock: Lock) -> dict[str, int]:
+    """Return how many packages each group has; groups of the stack only where they have some."""
+    counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
+    return counts | {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
+
+
+def group_sizes(lock: Lock) -> dict[str, int]:
+    """Return the bytes of each group's files."""
+    groups = (lock.runtime, lock.build, *lock.groups)
+    return {
+        "os": sum(deb.size for deb in lock.debs),
+        **{group.name: sum(package.size for package in group.packages) for group in groups},
+    }

@@ -1,0 +1,118 @@
+"""Why a stage failed that could not be carried out to its end, in one sentence."""
+
+from __future__ import annotations
+
+from rlbox.causes.cause import Cause, ended, log_path, stage_log
+from rlbox.job.plan import RayPlan, ReadyPlan, ServicePlan, StagePlan
+
+_RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
+
+
+def absent_fix(fix_id: str, seen: str, remedy: str, others: int) -> Cause:
+    """A fix of the image does not hold on this machine; `others` more do not either."""
+    more = f" ({others} more do not hold either)" if others else ""
+    return Cause(
+        kind="fix",
+        what=f"fix {fix_id} does not hold in this container: {seen}{more}",
+        next_step=f"{remedy} (`rlbox doctor` tells all)" if others else remedy,
+    )
+
+
+def missing_program(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
+    """A command could not be started at all."""
+    who = f"stage {stage.name}" if part == "main" else f"service {part} of stage {stage.name}"
+    return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
+
+
+def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bool, running: bool) -> Cause:
+    """A service ended before its stage did."""
+    when = f"while stage {stage.name} was {'running' if running else 'starting'}" if ready else "before it was ready"
+    return Cause(
+        kind="service",
+        what=f"service {service.name} ended with {ended(code)} {when}",
+        where=log_path(stage, service.name),
+    )
+
+
+def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
+    """A service did not answer as told within its start limit."""
+    return Cause(
+        kind="ready",
+        what=f"service {service.name} was not ready after {service.start_s:g} s: {_asked(service.ready)}: {answer}",
+        where=log_path(stage, service.name),
+        next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
+    )
+
+
+def _asked(ready: ReadyPlan) -> str:
+    """Return in words what a service must show to be ready."""
+    parts = [f"{ready.method} {ready.url}" if ready.url else "", f"port {ready.port}" if ready.port else ""]
+    return " and ".join(part for part in (*parts, f"a line like /{ready.line}/" if ready.line else "") if part)
+
+
+def lost_service(stage: StagePlan, service: ServicePlan, code: int, before: str) -> Cause:
+    """A service that was kept from an earlier stage ended before this one could use it."""
+    return Cause(
+        kind="service",
+        what=f"service {service.name} ended with {ended(code)} between stages {before} and {stage.name}",
+        where=log_path(stage, service.name),
+    )
+
+
+def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
+    """A service that was ready got the request right no more."""
+    return Cause(
+        kind="silence",
+        what=f"service {service.name} has not answered for {service.answer_s:g} s while stage {stage.name} was "
+        f"running: {_asked(service.ready)}: {answer}",
+        where=log_path(stage, service.name),
+        next_step=f"if it was only busy, raise answer_s of service {service.name}",
+    )
+
+
+def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
+    """The log of a service did not grow for longer than its limit."""
+    return Cause(
+        kind="silence",
+        what=f"service {service.name} wrote nothing for {service.silence_s:g} s while stage {stage.name} was running",
+        where=log_path(stage, service.name),
+        next_step=f"if that was no hang, raise silence_s of service {service.name}",
+    )
+
+
+def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, message: str) -> Cause:
+    """The Ray job did not end with SUCCEEDED."""
+    detail = "" if code is None else f" (driver {ended(code)})"
+    first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
+    return Cause(
+        kind="ray",
+        what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}",
+        where=stage_log(stage),
+        next_step=f"Ray says: {first[0][:300]}" if first else "",
+    )
+
+
+def too_long(stage: StagePlan) -> Cause:
+    """The stage ran past its limit."""
+    return Cause(
+        kind="total",
+        what=f"stage {stage.name} ran longer than {stage.total_s:g} s and was stopped",
+        where=stage_log(stage),
+        next_step=f"if that was no hang, raise limits.total_s of stage {stage.name}",
+    )
+
+
+def out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
+    """The kernel ended processes of the stage because the container's memory limit was reached."""
+    limit = f"container limit {limit_bytes / 2**30:.3g} GiB" if limit_bytes else "no container limit, host memory"
+    return Cause(
+        kind="oom",
+        what=f"out of memory: {limit}; then {cause.what}",
+        where=cause.where,
+        next_step="give the container more memory, or use a smaller batch or model",
+    )
+
+
+def supervisor_bug(error: BaseException, where: str) -> Cause:
+    """The supervisor itself failed."""
+    return Cause(kind="bug", what=f"error in rlbox: {type(error).__name__}: {error}", where=where)

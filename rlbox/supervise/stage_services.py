@@ -1,0 +1,119 @@
+"""The services of one stage: started or taken over in order, and in the end stopped or kept for the next stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rlbox.causes.cause import ended, taken_port
+from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.job.plan import ServicePlan, StagePlan
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.ports import probe_port
+from rlbox.supervise.bench import Bench, KeptService, StageStopped
+from rlbox.supervise.causes import lost_service, never_ready
+from rlbox.supervise.services import RunningService
+from rlbox.supervise.stage_watch import StageWatch
+from rlbox.values import Command
+
+
+def end_kept(bench: Bench) -> None:
+    """End the services that were kept for a stage that will not come."""
+    for name, kept in bench.kept.items():
+        bench.processes.stop(kept.service.child)
+        if kept.output >= 0:
+            os.close(kept.output)
+        bench.journal.change_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
+    bench.kept.clear()
+
+
+class StageServices:
+    """Starts and ends the services of a stage; those that run are `services` of its watch. Raises `StageStopped`."""
+
+    def __init__(self, bench: Bench, stage: StagePlan, watch: StageWatch) -> None:
+        self._bench = bench
+        self._stage = stage
+        self._watch = watch
+        self._gate = watch.gate
+        self._folder = bench.run_dir / stage.directory
+
+    def check_ports(self) -> None:
+        """Stop a stage one of whose ports another process listens on."""
+        for service in self._stage.services:
+            for name, number in service.ports.items():
+                rule = self._gate.facts.ports[service.name, name]
+                holder = "" if service.name in self._bench.kept else probe_port(number)
+                if holder:
+                    self._gate.refuse(rule, f"taken by {holder}")
+                    raise StageStopped(taken_port(name, number, holder))
+                self._gate.hold(rule, "free")
+
+    def start(self, plan: ServicePlan) -> None:
+        """Start a service, or take it over from the stage before, and wait until it does its work."""
+        kept = self._bench.kept.pop(plan.name, None)
+        service = self._take_over(kept) if kept else self._begin(plan)
+        self._watch.services.append(service)
+        self._watch.pump.wake_at_end(service.child.pid)
+        self._watch.record_service(service, state="starting", started_at=utc_now())
+        rule = self._gate.facts.services[plan.name]
+        while not service.ready:
+            self._watch.look()
+            if service.late and not service.ready:
+                self._gate.refuse(rule, service.answer)
+                cause = never_ready(self._stage, plan, service.answer)
+                raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
+        self._watch.forgive(plan.name)
+        self._gate.hold(rule, "ready")
+        self._watch.record_service(service, state="ready", ready_at=utc_now())
+
+    def _begin(self, plan: ServicePlan) -> RunningService:
+        command = Command(argv=plan.argv, env={**self._bench.plan.env, **plan.env}, cwd=str(self._folder))
+        ray = self._stage.ray is not None and self._stage.ray.service == plan.name
+        headers = auth_headers({**os.environ, **command.env}) if ray else {}
+        with self._watch.pump.pipe(plan.name, self._folder / plan.log) as output:
+            return self._bench.start(
+                self._stage,
+                plan.name,
+                plan.argv,
+                lambda: RunningService(plan, self._bench.processes, command, output, self._stage.name, headers),
+            )
+
+    def _take_over(self, kept: KeptService) -> RunningService:
+        """Go on with a service of the stage before, which must prove anew that it does its work."""
+        service = kept.service
+        self._watch.pump.adopt(service.plan.name, self._folder / service.plan.log, kept.output)
+        if (code := service.child.poll()) is not None:
+            self._gate.refuse(self._gate.facts.services[service.plan.name], ended(code))
+            self._watch.record_service(service, state="ended", exit_code=code)
+            raise StageStopped(lost_service(self._stage, service.plan, code, kept.stage))
+        service.ask_again()
+        return service
+
+    def going_on(self) -> list[RunningService]:
+        """Return the services that the next stage names too and that are to be kept for it."""
+        stages = self._bench.plan.stages
+        following = stages[stages.index(self._stage) + 1 :][:1]
+        wanted = [plan for stage in following for plan in stage.services if plan.keep]
+        return [s for s in self._watch.services if s.plan in wanted and s.child.poll() is None]
+
+    def stop(self, keep: Sequence[RunningService]) -> None:
+        """End the services but those to `keep`, in reverse, each once what came after it is gone."""
+        for service in reversed([service for service in self._watch.services if service not in keep]):
+            self._bench.processes.stop(service.child)
+            self._record_stopped(service)
+
+    def leave(self, keep: Sequence[RunningService]) -> None:
+        """Lay those to `keep` ready for the next stage, and record how all others, which are gone, ended."""
+        for service in self._watch.services:
+            if service in keep:
+                output = self._watch.pump.release(service.plan.name)
+                kept = KeptService(service=service, stage=self._stage.name, output=output)
+                self._bench.kept[service.plan.name] = kept
+                self._watch.record_service(service, state="kept")
+            else:
+                self._record_stopped(service)
+
+    def _record_stopped(self, service: RunningService) -> None:
+        states = next(s for s in self._bench.journal.state.stages if s.name == self._stage.name).services
+        if next(s for s in states if s.name == service.plan.name).exit_code is None:
+            self._watch.record_service(service, state="stopped", exit_code=service.child.poll())

@@ -1,0 +1,93 @@
+"""The table of doctor's checks: every judge has its row, and the judges say how many checks there are."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+import rlbox.doctor.judge
+from rlbox.doctor import fix_checks
+from rlbox.doctor.act.checks import ROWS, Where, rows_of
+from rlbox.doctor.act.probe.stack import StackProbe
+from rlbox.doctor.act.scene import Scene
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.host import DriverFacts, ImageNeeds
+from rlbox.doctor.judge.judge import Judge
+from rlbox.findings import Finding
+
+SCENE = Scene(
+    environ={}, demands=Demands(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
+    needs=ImageNeeds, free_ports=dict,
+)  # fmt: skip
+ELSEWHERE = ["rlbox.doctor.judge.host.judge_image"]  # asked by host/host.py, which alone can tell an image's state
+
+
+def test_every_judge_has_a_row() -> None:
+    modules = [f"rlbox.doctor.judge.{found.name}" for found in pkgutil.iter_modules(rlbox.doctor.judge.__path__)]
+    judges = {
+        f"{module.__name__}.{name}": value
+        for module in [fix_checks, *map(importlib.import_module, modules)]
+        for name, value in vars(module).items()
+        if isinstance(value, Judge)
+    }
+    asked = [row.judge for row in ROWS]
+    assert [name for name, judge in judges.items() if judge not in asked] == ELSEWHERE
+
+
+def test_names_are_told_apart() -> None:
+    places: tuple[Where, ...] = ("container", "host")
+    for where in places:
+        names = [row.name for row in ROWS if row.where in (where, "both")]
+        assert len(set(names)) == len(names)
+
+
+def test_judges_count_their_checks() -> None:
+    counts = {row.name: row.count(SCENE) for row in ROWS}
+    assert counts.items() >= {
+        "limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 2, "ray task": 1, "torch": 1, "link": 1,
+        "gpu driver": 4, "gpus": 4, "all-reduce": 1, "packages": 4, "network": 9, "fixes": 0, "engine": 6, "driver": 4,
+        "tokens": 5, "data disk": 2,
+    }.items()  # fmt: skip
+
+
+def test_what_is_loaded_counts_once_it_is_known() -> None:
+    (torch,) = [row for row in ROWS if row.name == "torch"]
+    scene = replace(SCENE, linked=Future())
+    scene.linked.set_result(("a.so", "b.so"))
+    assert torch.count(scene) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, {"packages", "network", "fixes"}),
+        ({"demands": Demands(gpu="A800")}, {"packages", "network", "fixes", "gpu driver"}),
+        (
+            {"demands": Demands(packages={"torch": "2"}), "driver": DriverFacts(present=True, devices=2)},
+            {"packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_not_asked(changes: dict[str, object], names: set[str]) -> None:
+    assert {row.name for row in rows_of("container", replace(SCENE, **changes)) if row.slow} == names  # type: ignore[arg-type]
+
+
+def test_what_an_earlier_finding_explains_is_not_asked() -> None:
+    stack = StackProbe({}, "/v/bin/python", "/tmp/folder", "token")
+    scene = replace(SCENE, stack=stack, demands=Demands(packages={"torch": "2", "ray": "2"}))
+    earlier = Finding(id="lib64-missing", title="", breaks=("jit-*", "ray-*"))
+    before, after = rows_of("container", scene), rows_of("container", scene, [earlier])
+    assert [row.name for row in before if row not in after] == ["ray task", "link"]
+
+
+def test_where_the_first_check_fails_the_others_are_not_asked() -> None:
+    def finds(name: str) -> list[Finding]:
+        return [Finding(id=name, title="")]
+
+    assert [row.id for row in Judge(checks=(finds, finds))("a")] == ["a", "a"]
+    judge = Judge(first=lambda name: finds("first") if name else [], checks=(finds,))
+    assert ([row.id for row in judge("a")], [row.id for row in judge("")], len(judge)) == (["first"], [""], 2)

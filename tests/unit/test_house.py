@@ -1,0 +1,249 @@
+"""The house: the table of ARCHITECTURE.md is what the imports say, and every room keeps its rules."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.image.act.context import INSIDE
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, CHECKOUT / f"scripts/{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+house = _script("house")
+KNOWN = house.modules()
+ROOMS = house.rooms_of_page((CHECKOUT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+RANK = {room.name: number for number, room in enumerate(ROOMS)}
+ACTING_ROOMS = {room.name for room in ROOMS if room.acts}
+ARROWS = list(house.arrows(KNOWN))
+PYTHON = [*KNOWN.values()] + [
+    path for folder in ("jobs", "benchmarks", "scripts") for path in sorted((CHECKOUT / folder).rglob("*.py"))
+]
+
+ACTING_LIBRARIES = (
+    "docker",
+    "subprocess",
+    "socket",
+    "time",
+    "asyncio",
+    "multiprocessing",
+    "threading",
+    "httpx",
+    "psutil",
+)
+# Calls that read a clock, the environment or the working directory.
+CLOCKS = {"now", "utcnow", "today", "getcwd", "cwd", "getenv", "environ", "monotonic", "perf_counter", "time_ns"}
+# Stacks live in images; the tool runs without them.
+STACK = ("ray", "torch", "vllm", "sglang", "flash_attn", "transformers", "trl")
+FOLDER_MODULES, FOLDER_MEDIAN, MODULE_LINES, FUNCTION_LINES = 16, 8, 400, 60
+
+# Who starts processes and who speaks with the engine through docker-py, beside the rooms whose business it is. These
+# lists may only get shorter: a module that stops doing so leaves its list.
+PROCESSES = set[str]()
+ENGINES = set[str]()
+
+
+def is_in(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def acts(module: str) -> bool:
+    """Whether a module may act: it lies in `act/`, in a room that acts throughout, or is a program's entry."""
+    return ".act" in module or house.room_of(module) in ACTING_ROOMS or module.endswith("__main__")
+
+
+def place(path: Path, line: int, what: str) -> str:
+    return f"{path.relative_to(CHECKOUT)}:{line}: {what}"
+
+
+def imported(module: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of everything a module imports, `from a import b` as `a.b`, wherever it stands."""
+    for name, names, line, _ in house.imports(KNOWN[module]):
+        yield from ((line, f"{name}.{one}") for one in names) if names else ((line, name),)
+
+
+def test_the_table_is_what_the_imports_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """Stale? `python scripts/house.py` prints it."""
+    code = house.main(["--check"])
+    assert (code, capsys.readouterr().err) == (0, "")
+
+
+def test_every_room_has_a_row_and_says_what_it_is() -> None:
+    rooms = {house.room_of(module) for module in KNOWN} - {"rlbox"}
+    assert rooms == set(RANK) - {"rlbox"}
+    assert [room for room in rooms if not (ast.get_docstring(house.tree(KNOWN[f"rlbox.{room}"])))] == []
+
+
+def test_a_room_imports_only_rooms_above_it() -> None:
+    """Imports for type checkers count: they are what a reader has to open."""
+    found = [
+        place(KNOWN[arrow.source], arrow.line, arrow.goal)
+        for arrow in ARROWS
+        if arrow.source not in ("rlbox", "rlbox.__main__")
+        if RANK[house.room_of(arrow.goal)] > RANK[house.room_of(arrow.source)]
+    ]
+    assert found == []
+
+
+def test_pure_modules_import_nothing_that_acts() -> None:
+    found = [
+        place(KNOWN[arrow.source], arrow.line, arrow.goal)
+        for arrow in ARROWS
+        if not acts(arrow.source) and acts(arrow.goal) and arrow.source != "rlbox"
+    ]
+    found += [
+        place(KNOWN[module], line, name)
+        for module in KNOWN
+        if not acts(module) and house.room_of(module) != "rlbox"
+        for line, name in imported(module)
+        if is_in(name, ACTING_LIBRARIES)
+    ]
+    assert found == []
+
+
+def test_pure_modules_read_no_clock_and_no_environment() -> None:
+    found = [
+        place(KNOWN[module], node.lineno, node.attr)
+        for module in KNOWN
+        if not acts(module) and house.room_of(module) not in ("rlbox", "app")
+        for node in ast.walk(house.tree(KNOWN[module]))
+        if isinstance(node, ast.Attribute) and node.attr in CLOCKS and isinstance(node.value, (ast.Name, ast.Attribute))
+        if ast.unparse(node.value) in {"os", "time", "datetime", "datetime.datetime", "date", "datetime.date", "Path"}
+    ]
+    assert found == []
+
+
+def test_no_circle_of_modules() -> None:
+    goals: dict[str, set[str]] = defaultdict(set)
+    for arrow in ARROWS:
+        goals[arrow.source].add(arrow.goal)
+    try:
+        TopologicalSorter(goals).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_folders_are_small() -> None:
+    counts = Counter(path.parent for path in KNOWN.values() if path.name != "__init__.py")
+    assert {place(folder, 1, str(count)) for folder, count in counts.items() if count > FOLDER_MODULES} == set()
+    assert statistics.median(counts.values()) <= FOLDER_MEDIAN
+
+
+def test_a_public_class_is_of_one_room() -> None:
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, path in KNOWN.items():
+        for node in house.tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                rooms[node.name].add(house.room_of(module))
+    assert {name: sorted(where) for name, where in rooms.items() if len(where) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("library", "room", "others"),
+    [("subprocess", "rlbox.machine.act", PROCESSES), ("docker", "rlbox.engine.act", ENGINES)],
+)
+def test_one_door_to_each_outside_thing(library: str, room: str, others: set[str]) -> None:
+    """The list is exact, so that it gets shorter with the code."""
+    found = {module for module in KNOWN for _, name in imported(module) if is_in(name, (library,))}
+    assert {module for module in found if not is_in(module, (room,))} == others
+
+
+def test_what_goes_into_an_image_is_known_to_its_digest() -> None:
+    floors = {room.name for room in ROOMS if room.floor in ("ground", "inside")}
+    assert {*INSIDE, "rlbox", "app"} == floors
+
+
+def test_the_stack_is_not_imported_by_the_tool() -> None:
+    found = [
+        place(KNOWN[module], line, name) for module in KNOWN for line, name in imported(module) if is_in(name, STACK)
+    ]
+    assert found == []
+
+
+def test_imports_are_absolute() -> None:
+    found = [
+        place(path, node.lineno, ast.unparse(node))
+        for path in PYTHON
+        for node in ast.walk(house.tree(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert found == []
+
+
+def test_modules_are_short() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PYTHON}
+    assert [place(path, count, "lines") for path, count in lengths.items() if count > MODULE_LINES] == []
+
+
+def test_functions_are_short() -> None:
+    found = [
+        place(path, node.lineno, f"{node.name}: {node.end_lineno - node.lineno + 1} lines")
+        for path in PYTHON
+        for node in ast.walk(house.tree(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None
+        if node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+    ]
+    assert found == []
+
+
+def test_shell_scripts_are_short() -> None:
+    scripts = [*(CHECKOUT / "scripts").glob("*.sh"), *(CHECKOUT / "templates/scripts").glob("*.sh")]
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in scripts}
+    assert [place(path, count, "lines") for path, count in lengths.items() if count > MODULE_LINES] == []
+
+
+def undocumented(node: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
+    """Yield public names below `node` without a docstring; what is private, or inside a function, needs none."""
+    if not ast.get_docstring(node):
+        yield name
+    for child in node.body:
+        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+            yield from undocumented(child, f"{name}.{child.name}")
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and not child.name.startswith("_"):
+            overload = any(ast.unparse(mark).endswith((".setter", "overload")) for mark in child.decorator_list)
+            if not ast.get_docstring(child) and not overload:
+                yield f"{name}.{child.name}"
+
+
+def test_public_names_have_docstrings() -> None:
+    assert [name for module, path in KNOWN.items() for name in undocumented(house.tree(path), module)] == []
+
+
+def test_nobody_prints() -> None:
+    found = [
+        place(path, node.lineno, "print")
+        for path in KNOWN.values()
+        for node in ast.walk(house.tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert found == []
+
+
+def test_only_entry_points_leave_the_process() -> None:
+    """Inner code raises."""
+    found = [
+        place(path, node.lineno, ast.unparse(node.func))
+        for module, path in KNOWN.items()
+        if not module.endswith("__main__") and module != "rlbox.cli"
+        for node in ast.walk(house.tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"sys.exit", "exit", "quit", "os._exit"}
+    ]
+    assert found == []
