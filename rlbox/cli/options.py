@@ -10,6 +10,8 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.errors import SpecError
+from rlbox.run.places import DEFAULT, PLACES
+from rlbox.run.wish import DEFAULT_TARGET
 from rlbox.spec.project import Project
 
 
@@ -55,6 +57,29 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the names of jobs, read from files alone."""
     return [name for name in project_of(ctx.params.get("project")).jobs() if name.startswith(incomplete)]
+
+
+def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--target` and `--data`, which say where the runs are."""
+    for option in (
+        click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA]."),
+        click.option(
+            "--target",
+            default=DEFAULT_TARGET,
+            metavar="NAME",
+            shell_complete=complete_target,
+            help="Target whose data disk to look at.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--place NAME`: one of those where runs can take place."""
+    return click.option(
+        "--place", type=click.Choice(list(PLACES)), default=DEFAULT, help="In a container, or in place."
+    )(function)
 
 
 def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -128,6 +128,11 @@ class RunPlan:
     gpus: str = ""
     schema: int = 1
 
+    @property
+    def owns_processes(self) -> bool:
+        """Whether rlbox itself watches over the run's processes and ends them; in a container its engine does."""
+        return not self.container
+
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_run_plan` is the way back."""
         return dataclasses.asdict(self)
@@ -143,7 +148,7 @@ def plan_run(
     values
         Parameters after profile and `--set`, from `plan_values`.
     place
-        `docker` (in a container) or `here` (on this machine).
+        Where it takes place, by its name in `rlbox/run/places.py`.
     secrets
         Names of the secrets that the supervisor gets.
 

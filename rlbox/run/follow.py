@@ -1,87 +1,24 @@
-"""What both places share: the files of a run, the check of its ports, the view while it runs, its end."""
+"""The view of a run while it goes on, and its end."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.causes.act.known import SIGNATURES_FILE
-from rlbox.causes.cause import Cause, taken_port
-from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.fixes.fix import Fix
-from rlbox.fixes.manifest import signature_list
-from rlbox.job.job import Job
+from rlbox.causes.cause import Cause
+from rlbox.errors import SpecError, WorkFailed
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.ports import probe_port
 from rlbox.record.act.disk_lock import Holder
+from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import last_state
-from rlbox.record.act.reconcile import reconcile
-from rlbox.record.act.state import RunState, change_stage, load_run_state, new_run_state, run_cause, write_run_state
+from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.report.act.run_view import run_view, summary_text
-from rlbox.secrets.masks import Masks
 
-SPEC = "spec/"
 POLL_S = 0.2
-
-
-def run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
-    """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
-    files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
-    lock = app.project.lock_file(target)
-    if lock.exists():
-        files["lock.json"] = lock
-    texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
-    return texts | {SIGNATURES_FILE: signature_list(fixes)}
-
-
-def specs_digest(files: Mapping[str, str]) -> str:
-    """Return what changes when the specs or the lock among the files of a run change; the run is bound to it."""
-    specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
-    return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
-
-
-def check_ports(run_dir: Path, plan: RunPlan) -> None:
-    """Refuse the run when a port that one of its stages needs is taken; the run is recorded as failed there.
-
-    It is checked before the first stage, so that nobody waits for two stages to learn it.
-
-    Raises
-    ------
-    NodeError
-        Names port and holder.
-    """
-    for stage in plan.stages:
-        for service in stage.services:
-            for name, number in service.ports.items():
-                holder = probe_port(number)
-                if not holder:
-                    continue
-                cause = taken_port(name, number, holder)
-                if plan.attempt > 1:  # the attempt before has the last word
-                    raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
-                _record_failure(run_dir, plan, stage.name, cause)
-                table = summary_text(load_run_state(run_dir))
-                raise NodeError(
-                    f"stage {stage.name} FAILED: {cause.what}\n{table}", where=str(run_dir), next_step=cause.next_step
-                )
-
-
-def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> None:
-    state = new_run_state(plan, supervisor_pid=0)
-    for stage in plan.stages:
-        if stage.name == failed:
-            state = change_stage(state, failed, state="failed", cause=cause)
-        else:
-            state = change_stage(state, stage.name, state="not started")
-    ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=NodeError.exit_code)
-    write_run_state(run_dir, ended, Masks({}))
 
 
 def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
@@ -116,7 +53,7 @@ def _state_now(run_dir: Path) -> RunState | None:
         return None
 
 
-def finish(app: App, data: Path, run_dir: Path, plan: RunPlan, me: Holder) -> int:
+def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -> int:
     """Settle a run that ended, print how, and return rlbox's exit code.
 
     Raises
@@ -124,7 +61,7 @@ def finish(app: App, data: Path, run_dir: Path, plan: RunPlan, me: Holder) -> in
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = reconcile(data, me)
+    found = ledger.settle(me)
     state = last_state(run_dir, plan)
     why = found.unsettled.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":

@@ -10,51 +10,72 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.engine.act.data_disk import check_disk, data_folder
+from rlbox.engine.act.data_disk import check_disk
+from rlbox.errors import NodeError, SpecError
 from rlbox.image.act.plans import image_plan
 from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import Paths, RunPlan, plan_run
 from rlbox.lock.state import require_lock
-from rlbox.place.act.bring import BroughtPlace, prepare_place
+from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
+from rlbox.place.act.facts import read_record
+from rlbox.place.act.whereabouts import find_layout
 from rlbox.record.act.disk_lock import DiskLock
-from rlbox.record.act.folder import RUNS
-from rlbox.run.follow import check_ports
-from rlbox.run.launch import Wanted
-from rlbox.run.start import start_new
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.carrier import Carrier, CarrierNote
+from rlbox.run.data_disk import disk_here, folder_of
+from rlbox.run.places import RunPlace
+from rlbox.run.ports import check_ports
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
 from rlbox.values import Secret
 
 
-def run_here(app: App, job: Job, values: Values, target: str, data: str | None, wanted: Wanted) -> int:
-    """Run the job on this machine, in an environment made from the target's lock; return rlbox's exit code."""
-    return start_new(app, here_site(app, target, data), job, values, wanted)
+class Here:
+    """Runs on this machine itself; nothing carries them but its processes."""
+
+    def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
+        """Return the data disk of this machine."""
+        return disk_here(app, target, data)
+
+    def ready(self, app: App, target: str, ledger: Ledger, gpus: str) -> ReadyHere:
+        """Return this machine, brought to the target's lock."""
+        image = image_plan(app.project, target)
+        require_lock(image.target, image.lock)
+        check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
+        app.say("no container: the stages run in place on this machine")
+        return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))
+
+    def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
+        """Carry out `rlbox WORDS` where `rlbox apply` laid the target, with the environment that runs have there."""
+        layout = find_layout(target, folder_of(app, target, data))
+        if read_record(layout) is None:
+            raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
+        place = place_at(layout)
+        argv = [*place.words, sys.executable, "-m", "rlbox", *words]
+        return subprocess.run(argv, env=dict(place.env), check=False).returncode
+
+    def carrier(self, note: CarrierNote) -> Carrier:
+        """Refuse: no run in place writes a note."""
+        raise SpecError(f"run {note.run} takes place here, where nothing carries it but processes", where=note.name)
 
 
-def here_site(app: App, target: str, data: str | None) -> HereSite:
-    """Return this machine as the place of runs of `target`, brought to its lock."""
-    image = image_plan(app.project, target)
-    require_lock(image.target, image.lock)
-    folder = data_folder(image.container, data)
-    check_disk(folder, image.container.need_gib, create=image.container.create)
-    app.say("no container: the stages run in place on this machine")
-    return HereSite(target=target, folder=folder, place=prepare_place(app, image, folder))
+PLACE: RunPlace = Here()
 
 
 @dataclass(frozen=True, kw_only=True)
-class HereSite:
-    """Where runs of a target take place: the data disk `folder` and the prepared environment."""
+class ReadyHere:
+    """The prepared environment for runs of a target, and their data disk."""
 
     target: str
-    folder: Path
+    ledger: Ledger
     place: BroughtPlace
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
-        run = self.folder / RUNS / run_id
-        paths = Paths(run=str(run), job=str(run / "job"), data=str(self.folder), python=str(self.place.python))
+        run, data = self.ledger.run_dir(run_id), str(self.ledger.folder)
+        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=str(self.place.python))
         return plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> HereStart:

@@ -12,31 +12,34 @@ from rlbox.files.act.folders import write_atomic
 from rlbox.fixes.load import load_fixes
 from rlbox.host.gpu_choice import wished
 from rlbox.job.job import Job
+from rlbox.job.load import load_job
 from rlbox.job.names import ATTEMPT
 from rlbox.job.overrides import override_entry
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.record.act.attempts import plan_attempts
-from rlbox.record.act.folder import find_run, holder_of, load_plan, write_plan
+from rlbox.record.act.ends import ENDED
+from rlbox.record.act.folder import holder_of, load_plan, write_plan
 from rlbox.record.act.overrides import record_overrides
 from rlbox.record.act.rebuild import last_state
-from rlbox.record.act.reconcile import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.data_disk import disk_of
-from rlbox.run.follow import SPEC, run_files, specs_digest
-from rlbox.run.launch import Start, Wanted, job_secrets, launch
-from rlbox.run.start import DONE, Site, check_stage, unpassed
+from rlbox.run.inputs import SPEC, job_secrets, run_files, specs_digest
+from rlbox.run.launch import launch
+from rlbox.run.places import Start, place_named
+from rlbox.run.start import DONE, check_stage, unpassed
+from rlbox.run.wish import DEFAULT_TARGET, RunWish
 
 
-def resume(app: App, name: str, target: str | None, data: str | None, wanted: Wanted) -> int:
+def resume_run(app: App, name: str, wish: RunWish) -> int:
     """Take up the run `name` on a data disk; return rlbox's exit code.
 
     Parameters
     ----------
-    target
-        The target whose data disk holds the run, when `data` does not name one; by default `local`.
+    wish
+        Its target is the one whose data disk holds the run, when the wish names no disk; by default `local`.
 
     Raises
     ------
@@ -46,30 +49,28 @@ def resume(app: App, name: str, target: str | None, data: str | None, wanted: Wa
     LockHeld
         It, or another run, goes on.
     """
-    from rlbox.job.load import load_job
-
-    folder = disk_of(app, target, data)
-    run_dir = find_run(folder, name)
+    ledger = disk_of(app, wish.target or DEFAULT_TARGET, wish.data)
+    run_dir = ledger.find(name)
     plan = load_plan(run_dir)
     job = load_job(app.project, plan.job)
     if app.dry_run:
-        return _show(app, run_dir, plan, job, wanted)
-    wanted = wanted.having(job_secrets(app, job, plan.target, str(folder), wanted.env_file))
-    site = _site(app, plan, folder, wished(wanted.gpus) or plan.gpus)
+        return _show(app, run_dir, plan, job, wish)
+    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file)
+    ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
-        now = _take_up(app, run_dir, load_plan(run_dir), job, wanted)
+        now = _take_up(app, run_dir, load_plan(run_dir), job, wish, tuple(secrets))
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
-        return site.start(now, run_dir, wanted.secrets)
+        return ready.start(now, run_dir, secrets)
 
-    return launch(app, folder, holder_of(plan), prepare, wanted)
+    return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
 
 
-def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wanted: Wanted) -> int:
+def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish) -> int:
     """Say what would run, and touch nothing."""
-    now, _ = _next_plan(app, run_dir, plan, job, wanted)
+    now, _ = _next_plan(app, run_dir, plan, job, wish, ())
     state = last_state(run_dir, plan)
-    attempts = plan_attempts(state, wanted.first_stage) if state else {stage.name: 1 for stage in plan.stages}
+    attempts = plan_attempts(state, wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
     lines = [f"# run {plan.run_id}, attempt {now.attempt}, on {plan.target}, place {plan.place}"]
     for stage in now.stages:
         if stage.name in attempts:
@@ -84,26 +85,16 @@ def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wanted: Wanted) -> i
     return 0
 
 
-def _site(app: App, plan: RunPlan, data: Path, gpus: str) -> Site:
-    if plan.place == "docker":
-        from rlbox.run.docker import docker_site
-
-        return docker_site(app, plan.target, str(data), gpus)
-    from rlbox.run.here import here_site
-
-    return here_site(app, plan.target, str(data))
-
-
-def _take_up(app: App, run_dir: Path, plan: RunPlan, job: Job, wanted: Wanted) -> RunPlan:
+def _take_up(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]) -> RunPlan:
     """Check that the run may go on, and write down the plan of its next attempt."""
-    now, forced = _next_plan(app, run_dir, plan, job, wanted)
+    now, forced = _next_plan(app, run_dir, plan, job, wish, secrets)
     values = Values(profile=now.profile, params=now.params, origins=now.origins)
     entry = override_entry(
         values,
-        wanted.settings,
+        wish.settings,
         before=plan.params,
-        first_stage=wanted.first_stage,
-        force=wanted.force,
+        first_stage=wish.first_stage,
+        force=wish.force,
         notes=now.notes,
         resume=True,
     )
@@ -129,44 +120,44 @@ def _keep_specs(app: App, run_dir: Path, plan: RunPlan, job: Job, changed: list[
 
 
 def _next_plan(
-    app: App, run_dir: Path, plan: RunPlan, job: Job, wanted: Wanted
+    app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
 ) -> tuple[RunPlan, dict[str, list[str]]]:
     """Return the plan of the run's next attempt, and what `--force` overrode for it."""
     state = last_state(run_dir, plan)
     files = run_files(app, job, plan.target, load_fixes(app.project))
     changed = _changed(run_dir, files) if specs_digest(files) != plan.digest else ()
-    before = check_stage(plan, wanted.first_stage)
+    before = check_stage(plan, wish.first_stage)
     skipped = unpassed(state, before) if state else before
-    _refuse(plan, state, changed, skipped, wanted)
+    _refuse(plan, state, changed, skipped, wish)
     if state:
-        attempts = plan_attempts(state, wanted.first_stage)
-        plan = plan_resume(job, plan, attempts, wanted.settings)
+        attempts = plan_attempts(state, wish.first_stage)
+        plan = plan_resume(job, plan, attempts, wish.settings)
         plan = dataclasses.replace(plan, attempt=state.attempt + 1)
     plan = dataclasses.replace(
-        plan, digest=specs_digest(files), begin_at=wanted.first_stage, skipped=skipped, secrets=tuple(wanted.secrets)
+        plan, digest=specs_digest(files), begin_at=wish.first_stage, skipped=skipped, secrets=secrets
     )
     return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
 
 def _refuse(
-    plan: RunPlan, state: RunState | None, changed: tuple[str, ...], skipped: tuple[str, ...], wanted: Wanted
+    plan: RunPlan, state: RunState | None, changed: tuple[str, ...], skipped: tuple[str, ...], wish: RunWish
 ) -> None:
     run = plan.run_id
     if state and state.state not in ENDED:
         raise SpecError(f"run {run} could not be settled, so nobody knows whether it goes on", next_step="rlbox runs")
-    if state and not wanted.first_stage and all(stage.state in DONE for stage in state.stages):
+    if state and not wish.first_stage and all(stage.state in DONE for stage in state.stages):
         raise SpecError(
             f"run {run} has nothing left to do: all its stages passed",
             next_step=f"rlbox run {plan.job}, or run a stage again with: rlbox run --resume {run} --from STAGE",
         )
-    if changed and not wanted.force:
+    if changed and not wish.force:
         raise SpecError(
             f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
             next_step=f"start a new run: rlbox run {plan.job}; or override it with --force, which is recorded",
         )
-    if skipped and not wanted.force:
+    if skipped and not wish.force:
         raise SpecError(
-            f"stage {wanted.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
+            f"stage {wish.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
             next_step=f"rlbox run --resume {run}, or override it with --force, which is recorded",
         )
 

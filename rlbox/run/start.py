@@ -1,78 +1,96 @@
-"""Start a new run at either place, or take one up again: what is checked, and what is written down before it starts."""
+"""Start a new run: what is checked, and what is written down before it starts."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import os
+import shlex
 import socket
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
 
 from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
 from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
+from rlbox.gate.told import tell_gate
+from rlbox.host.gpu_choice import wished
+from rlbox.image.act.plans import image_plan
 from rlbox.job.job import Job
-from rlbox.job.params import Values
+from rlbox.job.load import load_job
+from rlbox.job.overrides import override_entry
+from rlbox.job.params import Values, default_params, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
-from rlbox.record.act.folder import holder_of, list_runs, load_plan, make_run_folder, new_run_id
+from rlbox.record.act.folder import holder_of, load_plan, new_run_id
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.overrides import OVERRIDES_FILE, overrides_text
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RunState
-from rlbox.run.follow import run_files, specs_digest
-from rlbox.run.launch import Start, Wanted, launch, programs
-from rlbox.values import Secret
+from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
+from rlbox.run.launch import launch
+from rlbox.run.places import Start, place_named
+from rlbox.run.wish import RunWish
 
 DONE = ("passed", "skipped")
 
 
-class Site(Protocol):
-    """Where runs of a target take place."""
-
-    @property
-    def target(self) -> str:
-        """The target's name."""
-
-    @property
-    def folder(self) -> Path:
-        """The data disk."""
-
-    def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
-        """Return the plan of a new run."""
-
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
-        """Return the run, ready to start."""
-
-
-def start_new(app: App, site: Site, job: Job, values: Values, wanted: Wanted) -> int:
-    """Start a new run of `job` and follow it; return rlbox's exit code.
+def start_run(app: App, name: str, wish: RunWish) -> int:
+    """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run shows its plan.
 
     Raises
     ------
     SpecError
         `--from` names a later stage: the earlier ones have not passed in a run that does not exist yet.
     """
+    job = load_job(app.project, name)
+    target = wish.target or job.target
+    values = plan_values(job, wish.profiles, wish.settings)
+    secrets = job_secrets(app, job, target, wish.data, wish.env_file)
+    if app.dry_run:
+        return _show(app, job, values, target, wish.place, tuple(secrets))
+    place = place_named(wish.place)
+    ledger = place.disk(app, target, wish.data, secrets)
+    ready = place.ready(app, target, ledger, wished(wish.gpus))
     fixes = load_fixes(app.project)
-    files = run_files(app, job, site.target, fixes)
-    plan = site.plan(job, values, new_run_id(job.name), tuple(wanted.secrets))
+    files = run_files(app, job, target, fixes)
     plan = dataclasses.replace(
-        plan,
+        ready.plan(job, values, new_run_id(job.name), tuple(secrets)),
         digest=specs_digest(files),
         user=user_name(),
         uid=os.getuid(),
         host=socket.gethostname(),
         benign=known_benign(fixes),
     )
-    plan = _begin_late(plan, site.folder, wanted)
+    plan = _begin_late(plan, ledger, wish)
+    files[OVERRIDES_FILE] = _overrides(job, values, wish)
 
     def prepare() -> Start:
-        run_dir = make_run_folder(site.folder, plan, programs(app, job), files | dict(wanted.files))
+        run_dir = ledger.make(plan, programs(app, job), files)
         app.say(f"run {plan.run_id}: {run_dir}")
-        return site.start(plan, run_dir, wanted.secrets)
+        return ready.start(plan, run_dir, secrets)
 
-    return launch(app, site.folder, holder_of(plan), prepare, wanted)
+    return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+
+
+def _show(app: App, job: Job, values: Values, target: str, place: str, secrets: tuple[str, ...]) -> int:
+    """Say what would run, and touch nothing."""
+    mount = image_plan(app.project, target).container.mount
+    plan = container_plan(job, values, mount, f"{job.name}-DRY-RUN", place, target, secrets)
+    lines = [f"# run of {job.name} on {target}, place {place}, profile {values.profile or 'default'}"]
+    lines += [f"# {line}" for line in param_lines(values.params, values.origins, units_of(job))]
+    lines += [f"# secret {secret}" for secret in secrets]
+    for stage in plan.stages:
+        lines += ["", f"# stage {stage.name}: {stage.title}"]
+        lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
+        lines += [shlex.join(stage.argv)]
+        lines += [f"#   gate: {rule}" for rule in tell_gate(stage)]
+    app.result({"plan": plan.as_json()}, "\n".join(lines))
+    return 0
+
+
+def _overrides(job: Job, values: Values, wish: RunWish) -> str:
+    before, stage, force = default_params(job), wish.first_stage, wish.force
+    return overrides_text(override_entry(values, wish.settings, before=before, first_stage=stage, force=force))
 
 
 def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
@@ -85,24 +103,24 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     return tuple(names[: names.index(name)]) if name else ()
 
 
-def _begin_late(plan: RunPlan, data: Path, wanted: Wanted) -> RunPlan:
+def _begin_late(plan: RunPlan, ledger: Ledger, wish: RunWish) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = check_stage(plan, wanted.first_stage)
+    before = check_stage(plan, wish.first_stage)
     if not before:
         return plan
-    if not wanted.force:
-        found = _run_with(data, plan, before)
-        step = f"rlbox run --resume {found} --from {wanted.first_stage}" if found else f"rlbox run {plan.job}"
+    if not wish.force:
+        found = _run_with(ledger, plan, before)
+        step = f"rlbox run --resume {found} --from {wish.first_stage}" if found else f"rlbox run {plan.job}"
         raise SpecError(
-            f"stage {wanted.first_stage} may not begin: {', '.join(before)} has not passed in this run",
+            f"stage {wish.first_stage} may not begin: {', '.join(before)} has not passed in this run",
             next_step=f"{step}, or override it with --force, which is recorded",
         )
-    return dataclasses.replace(plan, begin_at=wanted.first_stage, skipped=before)
+    return dataclasses.replace(plan, begin_at=wish.first_stage, skipped=before)
 
 
-def _run_with(data: Path, plan: RunPlan, stages: tuple[str, ...]) -> str:
+def _run_with(ledger: Ledger, plan: RunPlan, stages: tuple[str, ...]) -> str:
     """Return the latest run of the same job, lock and specs in which `stages` passed; empty when there is none."""
-    for run_dir in list_runs(data):
+    for run_dir in ledger.runs():
         try:
             other = load_plan(run_dir)
         except RlboxError:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.container_note import list_notes
-from rlbox.record.act.disk_lock import disk_holder
-from rlbox.record.act.reconcile import Connect, connect_engine
+from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
 
 GRACE_S = 20
@@ -22,20 +20,11 @@ _SETTLE_S = 20.0
 _PAUSE_S = 0.05
 
 
-def stop_run(
-    data: Path,
-    run_dir: Path,
-    plan: RunPlan,
-    *,
-    user: str,
-    by: str,
-    grace_s: float = GRACE_S,
-    connect: Connect = connect_engine,
-) -> None:
+def stop_run(ledger: Ledger, run_dir: Path, plan: RunPlan, *, user: str, by: str, grace_s: float = GRACE_S) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
-    It may be called again and at the same time by others: the first one who asked is remembered. `reconcile` then
-    settles what was killed.
+    It may be called again and at the same time by others: the first one who asked is remembered. `Ledger.settle`
+    then settles what was killed.
 
     Raises
     ------
@@ -46,17 +35,17 @@ def stop_run(
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         ask_to_stop(run_dir, user, by)
-    note = list_notes(data).get(plan.run_id)
-    if note:
-        connect(note.engine).stop(note.name, int(grace_s))
+    carrier = ledger.carrier(plan.run_id)
+    if carrier:
+        carrier.stop(int(grace_s))
         return
-    _stop_here(data, run_dir, plan, grace_s)
+    _stop_here(ledger, run_dir, plan, grace_s)
 
 
-def _stop_here(data: Path, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
+def _stop_here(ledger: Ledger, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
     asked = killed = 0.0
     begun = time.monotonic()
-    while _goes_on(data, plan.run_id):
+    while ledger.held_by(plan.run_id):
         now, facts = time.monotonic(), load_supervisor(run_dir)
         if facts and not asked and supervisor_lives(facts):
             asked = now
@@ -67,11 +56,6 @@ def _stop_here(data: Path, run_dir: Path, plan: RunPlan, grace_s: float) -> None
         if now > (asked or begun) + grace_s + _SETTLE_S:
             return
         time.sleep(_PAUSE_S)
-
-
-def _goes_on(data: Path, run: str) -> bool:
-    holder = disk_holder(data)
-    return holder is not None and holder.run == run
 
 
 def _signal(facts: SupervisorFacts, number: signal.Signals) -> None:

@@ -60,7 +60,7 @@ def carry_out_run(
     become_subreaper()
     group = OwnCgroup(plan.run_id)
     heads = RayFolders(plan)
-    if plan.place == "here":  # in a container the container is one
+    if plan.owns_processes:  # in a container the container is one
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(plan.run_id, interrupt)
@@ -69,7 +69,7 @@ def carry_out_run(
     journal.listen(sampler.note)
     sampler.start()
     record = ProcessRecord(run_dir, processes.parts)
-    if plan.place == "here":  # in a container the engine knows them all
+    if plan.owns_processes:  # in a container the engine knows them all
         record.start()
     journal.change_run("run", state="running", attempt=plan.attempt)
     try:
@@ -82,7 +82,7 @@ def carry_out_run(
         end_kept(bench)
     journal.change_run("plot", plot=_draw(bench))
     sampler.close()
-    if plan.place == "here":
+    if plan.owns_processes:
         heads.clean()
     _keep_folder(plan, run_dir)
     journal.close()
@@ -120,7 +120,7 @@ def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause])
 
 def _check_fixes(bench: Bench) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
-    if bench.plan.place != "docker" and PLACE not in os.environ:
+    if bench.plan.owns_processes and PLACE not in os.environ:
         return None
     errors = [finding for finding in probe_fixes("run") if finding.level == "error"]
     if not errors:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.machine.act.process_table import carries, probe_process, probe_processes
-from rlbox.record.act.container_note import list_notes
 from rlbox.record.act.disk_lock import disk_holder
+from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor
+from rlbox.run.places import reach
 
 PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")
@@ -328,7 +329,7 @@ def left_of(round: Round) -> list[str]:
             found.append(f"supervisor {facts.pid}")
     if round.place.name == "docker":
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
-    found += [f"note of {run}" for run in list_notes(round.data)]
+    found += [f"note of {run}" for run in Ledger(folder=round.data, reach=reach).notes()]
     if holder := disk_holder(round.data):
         found.append(f"lock of {holder.run or holder.what}")
     return found

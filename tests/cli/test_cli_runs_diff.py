@@ -13,8 +13,9 @@ from rlbox.gate.rules import RuleState
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import Paths, RunPlan, plan_run
-from rlbox.record.act.folder import make_run_folder
+from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
 
 JOB = """
@@ -60,7 +61,8 @@ def make_run(
 ) -> Path:
     text = folder.lock("mine").read_text().replace("1.16.0", version)
     spec = {"job.toml": JOB, "target.toml": ON_IMAGE, "lock.json": text}
-    run_dir = make_run_folder(disk, plan, None, {f"spec/{name}": value for name, value in spec.items()})
+    files = {f"spec/{name}": value for name, value in spec.items()}
+    run_dir = Ledger(folder=disk, reach=reach).make(plan, None, files)
     lines = [{"stage": "train", "step": 1, "loss": 9.0}, {"stage": "train", "step": 2, "loss": loss}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     write_run_state(run_dir, passed(plan, seconds), Masks({}))

@@ -22,8 +22,7 @@ from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import load_drift
 from rlbox.record.act.folder import write_plan
 from rlbox.record.act.state import RunState, StageState, StageStatus, write_run_state
-from rlbox.run.follow import run_files, specs_digest
-from rlbox.run.launch import container_plan
+from rlbox.run.inputs import container_plan, run_files, specs_digest
 from rlbox.secrets.masks import Masks
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target
@@ -67,7 +66,7 @@ def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at:
     """Write a run that failed: its stages are in `states`."""
     app, job = App(project=Project(folder=run_dir)), load_job(SHIPPED, job_name)
     files = run_files(app, job, job.target, load_fixes(SHIPPED))
-    plan = container_plan(job, plan_values(job, (), {}), "/data", run_dir.name, job.target)
+    plan = container_plan(job, plan_values(job, (), {}), "/data", run_dir.name, "docker", job.target)
     for name, text in files.items():
         path = run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,13 +20,15 @@ from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.process_table import carries, probe_process, probe_processes
+from rlbox.place.act.bring import BroughtPlace
 from rlbox.place.layout import Layout
 from rlbox.record.act.disk_lock import Holder, disk_holder, take_disk
 from rlbox.record.act.folder import holder_of, load_plan, write_plan
-from rlbox.record.act.reconcile import Reconciled, reconcile
+from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
-from rlbox.run.here import HereStart, Place
+from rlbox.run.here import HereStart
+from rlbox.run.places import reach
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
@@ -36,7 +38,7 @@ import rlbox.run.here as here
 from rlbox.cli import main
 from rlbox.place.layout import Layout
 layout = Layout(data="/data")
-place = here.Place(python=Path(sys.executable), words=(), env=dict(os.environ), layout=layout)
+place = here.BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ), layout=layout)
 here.prepare_place = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
@@ -83,6 +85,7 @@ class Disk:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.data.mkdir(exist_ok=True)
+        self.ledger = Ledger(folder=data, reach=reach)
         self.run_dirs: list[Path] = []
 
     def make(self, *stages: tuple[str, str], **changes: Any) -> RunPlan:
@@ -105,7 +108,7 @@ class Disk:
 
     def begin(self, plan: RunPlan) -> HereStart:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        place = Place(python=Path(sys.executable), words=(), env=dict(os.environ), layout=Layout(data="/data"))
+        place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ), layout=Layout(data="/data"))
         start = HereStart(plan=plan, run_dir=self.data / "runs" / plan.run_id, place=place, secrets={})
         lock = take_disk(self.data, holder_of(plan))
         try:
@@ -114,8 +117,8 @@ class Disk:
             lock.leave()
         return start
 
-    def reconcile(self) -> Reconciled:
-        return reconcile(self.data, Holder(what="test"))
+    def reconcile(self) -> Settled:
+        return self.ledger.settle(Holder(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, shared
+from rlbox.cli.options import complete_target, place_option, shared
 from rlbox.host.gpu_choice import gpus_option
 
 
@@ -15,7 +15,7 @@ from rlbox.host.gpu_choice import gpus_option
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all parts together.")
-@click.option("--place", type=click.Choice(["docker", "here"]), default="docker", help="In a container, or in place.")
+@place_option
 @gpus_option
 @shared
 def verb(
@@ -40,15 +40,8 @@ def verb(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.host.components import (
-        components_applied,
-        components_here,
-        components_in_container,
-        is_around,
-    )
+    from rlbox.run.components import components_at, components_here, is_around
 
     if not name or python or is_around(name):
         return components_here(app, python, files, timeout)
-    if place == "here":
-        return components_applied(app, name, data, files, timeout)
-    return components_in_container(app, name, data, gpus, files, timeout)
+    return components_at(app, place, name, data, gpus, files, timeout)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
-from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options, myself
+from rlbox.cli.options import disk_options, shared
+from rlbox.run.data_disk import bring_up_to_date, disk_of, myself
 
 
 @click.command()
@@ -21,17 +21,17 @@ def verb(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    from rlbox.record.act.folder import find_run, load_plan
+    from rlbox.record.act.folder import load_plan
     from rlbox.run.follow import finish, follow
-    from rlbox.run.launch import interruptible, run_goes_on
+    from rlbox.run.launch import interruptible
 
-    folder = disk_of(app, target, data)
-    bring_up_to_date(app, folder)
-    run_dir = find_run(folder, name)
+    ledger = disk_of(app, target, data)
+    bring_up_to_date(app, ledger)
+    run_dir = ledger.find(name)
     plan = load_plan(run_dir)
     with interruptible() as left:
-        follow(app, run_dir, lambda: not left() and run_goes_on(folder, plan.run_id))
-        if left() and run_goes_on(folder, plan.run_id):
+        follow(app, run_dir, lambda: not left() and ledger.goes_on(plan.run_id))
+        if left() and ledger.goes_on(plan.run_id):
             app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
-    return finish(app, folder, run_dir, plan, myself("the end of a run"))
+    return finish(app, ledger, run_dir, plan, myself("the end of a run"))

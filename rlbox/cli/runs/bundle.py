@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
-from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.run.data_disk import bring_up_to_date, disk_of
 from rlbox.run.masks import run_masks
 
 if TYPE_CHECKING:
@@ -40,13 +40,12 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     from rlbox.evidence.act.bundle import check_place, list_files, write_bundle
     from rlbox.evidence.act.bundle_texts import bundle_texts
     from rlbox.evidence.bundle import select_files
-    from rlbox.record.act.folder import find_run
     from rlbox.registry.act.view import bytes_view
 
-    disk = disk_of(app, target, data)
-    run_dir = find_run(disk, name)
+    ledger = disk_of(app, target, data)
+    run_dir = ledger.find(name)
     try:
-        bring_up_to_date(app, disk)
+        bring_up_to_date(app, ledger)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.say(f"how the run ended is not settled: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))

@@ -7,13 +7,17 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
+from rlbox.cli.options import disk_options, shared
 from rlbox.errors import SpecError
-from rlbox.run.data_disk import disk_of, disk_options
+from rlbox.run.data_disk import bring_up_to_date, disk_of
+
+if TYPE_CHECKING:
+    from rlbox.record.act.ledger import Ledger
 
 _PAUSE_S = 0.1
 _ASK_S = 1.0
@@ -48,12 +52,11 @@ def verb(
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
     from rlbox.logs.act.follow import find_logs
-    from rlbox.record.act.folder import find_run
 
-    disk = disk_of(app, target, data)
-    folder = find_run(disk, name)
+    ledger = disk_of(app, target, data)
+    folder = ledger.find(name)
     if grow and not app.as_json:
-        _follow(app, disk, folder, stage, log, max(0, lines))
+        _follow(app, ledger, folder, stage, log, max(0, lines))
         return
     paths = find_logs(folder, stage, log, attempt)
     if not paths:
@@ -68,13 +71,12 @@ def verb(
         sys.stdout.flush()
 
 
-def _follow(app: App, disk: Path, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
+def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     from rlbox.logs.act.follow import LogFollower
     from rlbox.report.act.status_view import status_view
-    from rlbox.run.data_disk import bring_up_to_date
 
-    bring_up_to_date(app, disk)
+    bring_up_to_date(app, ledger)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
     ended = True
     with (
@@ -98,17 +100,16 @@ def _follow(app: App, disk: Path, run_dir: Path, stage: str | None, log: str | N
             status.show(after_line=ended)
             if time.monotonic() - asked > _ASK_S:
                 asked = time.monotonic()
-                over = not _more_may_come(disk, run_dir, stage)
+                over = not _more_may_come(ledger, run_dir, stage)
             time.sleep(_PAUSE_S)
 
 
-def _more_may_come(disk: Path, run_dir: Path, stage: str | None) -> bool:
+def _more_may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
     from rlbox.record.act.state import load_run_state
-    from rlbox.run.launch import run_goes_on
 
     try:
         state = load_run_state(run_dir)
     except SpecError:
-        return run_goes_on(disk, run_dir.name)
+        return ledger.goes_on(run_dir.name)
     waited = [s for s in state.stages if s.state in ("waiting", "starting", "running") and stage in (None, s.name)]
-    return (bool(waited) or stage is None) and run_goes_on(disk, run_dir.name)
+    return (bool(waited) or stage is None) and ledger.goes_on(run_dir.name)

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import NodeError
-from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.run.data_disk import bring_up_to_date, disk_of
 from rlbox.run.masks import run_masks
 
 POINTS = 400
@@ -60,11 +60,9 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    from rlbox.record.act.folder import find_run
-
-    disk = disk_of(app, target, data)
-    folder = find_run(disk, name)
-    bring_up_to_date(app, disk)
+    ledger = disk_of(app, target, data)
+    folder = ledger.find(name)
+    bring_up_to_date(app, ledger)
     return folder
 
 

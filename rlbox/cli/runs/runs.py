@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
+from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
-from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.run.data_disk import bring_up_to_date, disk_of
 
 if TYPE_CHECKING:
-    from rlbox.record.act.reconcile import Reconciled
+    from rlbox.record.act.ledger import Settled
     from rlbox.record.act.state import RunState, StageState
 
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
@@ -35,18 +35,16 @@ def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """
     if ctx.invoked_subcommand:
         return
-    from rlbox.record.act.folder import list_runs
-
-    folder = disk_of(app, target, data)
-    found = bring_up_to_date(app, folder)
-    rows = [run_row(run, found) for run in list_runs(folder)]
+    ledger = disk_of(app, target, data)
+    found = bring_up_to_date(app, ledger)
+    rows = [run_row(run, found) for run in ledger.runs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 
 verb.add_command(diff)
 
 
-def run_row(run_dir: Path, found: Reconciled) -> dict[str, Any]:
+def run_row(run_dir: Path, found: Settled) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.act.folder import load_plan

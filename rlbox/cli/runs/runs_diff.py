@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
-from rlbox.run.data_disk import disk_of, disk_options
+from rlbox.cli.options import disk_options, shared
+from rlbox.run.data_disk import disk_of
 
 
 @click.command("diff")
@@ -24,12 +24,11 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
-    from rlbox.record.act.folder import find_run
     from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
     from rlbox.report.act.run_record import load_run_record
 
-    disk = disk_of(app, target, data)
-    folders = find_run(disk, before), find_run(disk, after)
+    ledger = disk_of(app, target, data)
+    folders = ledger.find(before), ledger.find(after)
     names = folders[0].name, folders[1].name
     found = diff_runs(load_run_record(folders[0]), load_run_record(folders[1]))
     app.result({"diff": diff_json(names, found)}, diff_text(names, found))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
-from rlbox.run.data_disk import bring_up_to_date, disk_of, disk_options
+from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.run.data_disk import bring_up_to_date, disk_of
 
 
 @click.command()
@@ -27,16 +27,16 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     """
     from rlbox.cli.runs.runs import run_row
     from rlbox.machine.act.identity import user_name
-    from rlbox.record.act.folder import find_run, load_plan
+    from rlbox.record.act.folder import load_plan
     from rlbox.run.stop import stop_run
 
-    folder = disk_of(app, target, data)
-    found = bring_up_to_date(app, folder)
+    ledger = disk_of(app, target, data)
+    found = bring_up_to_date(app, ledger)
     going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
     if name is None and not going:
         app.result({"run": "", "state": "", "stopped": False}, "no run goes on")
         return 0
-    run_dir = find_run(folder, name or going[0])
+    run_dir = ledger.find(name or going[0])
     if run_dir.name not in going:
         row = run_row(run_dir, found)
         app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")
@@ -47,7 +47,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         app.result({"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}, text)
         return 0
     app.say(f"stopping run {run_dir.name}")
-    stop_run(folder, run_dir, load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
-    row = run_row(run_dir, bring_up_to_date(app, folder))
+    stop_run(ledger, run_dir, load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    row = run_row(run_dir, bring_up_to_date(app, ledger))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

@@ -76,12 +76,12 @@ def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
 
 def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
-    return facts.boot_id == life.boot_id and (facts.place != "here" or facts.init == life.init)
+    return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
 
 
 def supervisor_lives(facts: SupervisorFacts) -> bool:
     """Whether a supervisor that runs in place is still there as the same process."""
-    if facts.place != "here" or not same_life(facts, probe_machine_life()):
+    if facts.container or not same_life(facts, probe_machine_life()):
         return False
     process = probe_process(facts.pid)
     return process is not None and process.started == facts.started and not process.gone

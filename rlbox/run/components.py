@@ -1,9 +1,8 @@
-"""What `rlbox components` does: here, in a place that was applied, or in a container of a target's image."""
+"""What `rlbox components` does: with the stack that is here, or with a target's at a place of runs."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.act.stack_place import find_stack, stack_here
 from rlbox.errors import NodeError, TimedOut, WorkFailed
-from rlbox.image.act.plans import image_plan
+from rlbox.run.places import place_named
 from rlbox.training.act.parts import probe_components
 from rlbox.training.parts import Part
 from rlbox.training.parts_view import part_text, parts_data, parts_summary
@@ -46,28 +45,11 @@ def is_around(name: str) -> bool:
     return here is not None
 
 
-def components_in_container(
-    app: App, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
+def components_at(
+    app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
 ) -> int:
-    """Test a target's image in a container of its own."""
-    from rlbox.run.shell import open_shell
-
-    return open_shell(app, name, ("/opt/rlbox/bin/rlbox", *_words(app, files, timeout_s)), data, gpus)
-
-
-def components_applied(app: App, name: str, data: str | None, files: Sequence[str], timeout_s: float) -> int:
-    """Test what `rlbox apply` laid on this machine, with the environment that runs have there."""
-    from rlbox.engine.act.data_disk import data_folder
-    from rlbox.place.act.bring import place_at
-    from rlbox.place.act.facts import read_record
-    from rlbox.place.act.whereabouts import find_layout
-
-    layout = find_layout(name, data_folder(image_plan(app.project, name).container, data))
-    if read_record(layout) is None:
-        raise NodeError(f"target {name} was not applied to this machine", next_step=f"rlbox apply {name}")
-    place = place_at(layout)
-    words = [*place.words, sys.executable, "-m", "rlbox", *_words(app, files, timeout_s)]
-    return subprocess.run(words, env=dict(place.env), check=False).returncode
+    """Test the stack of a target at a place where runs take place."""
+    return place_named(place).call(app, name, _words(app, files, timeout_s), data, gpus)
 
 
 def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:

@@ -1,0 +1,71 @@
+"""What a run is made of: its specs and their digest, its job's own programs and secrets, its plan in a container."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rlbox.app import App
+from rlbox.causes.act.known import SIGNATURES_FILE
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.manifest import signature_list
+from rlbox.job.job import Job
+from rlbox.job.params import Values
+from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.run.data_disk import folder_of
+from rlbox.values import Secret
+
+SPEC = "spec/"
+STACK_PYTHON = "/opt/venv/bin/python"
+
+
+def run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
+    """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
+    files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
+    lock = app.project.lock_file(target)
+    if lock.exists():
+        files["lock.json"] = lock
+    texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
+    return texts | {SIGNATURES_FILE: signature_list(fixes)}
+
+
+def specs_digest(files: Mapping[str, str]) -> str:
+    """Return what changes when the specs or the lock among the files of a run change; the run is bound to it."""
+    specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
+    return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
+
+
+def programs(app: App, job: Job) -> Path | None:
+    """Return the folder of the job's own programs, beside its file, if it has one."""
+    folder = app.project.job_file(job.name).with_suffix("")
+    return folder if folder.is_dir() else None
+
+
+def job_secrets(app: App, job: Job, target: str, data: str | None, env_file: str | None) -> dict[str, Secret]:
+    """Return the secrets of a job; `SpecError` when a required one is nowhere."""
+    if not (job.secrets or job.optional_secrets or env_file):
+        return {}
+    from rlbox.fixes.bake import secret_aliases
+    from rlbox.fixes.load import load_fixes
+    from rlbox.secrets.act.find import find_secrets
+
+    return find_secrets(
+        job.secrets,
+        job.optional_secrets,
+        env_file=Path(env_file) if env_file else None,
+        folders=(app.project.folder, folder_of(app, target, data)),
+        environ=os.environ,
+        aliases=secret_aliases(load_fixes(app.project)),
+    )
+
+
+def container_plan(
+    job: Job, values: Values, mount: str, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+) -> RunPlan:
+    """Return the plan of a run in a container that sees the data disk at `mount`."""
+    folder = f"{mount}/runs/{run_id}"
+    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=STACK_PYTHON)
+    return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)

@@ -1,0 +1,123 @@
+"""The ledger of a data disk, over carriers of a place that it knows nothing of; and the list of places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rlbox.causes.lost import LastWord
+from rlbox.errors import EngineError, SpecError
+from rlbox.job.filler import Paths
+from rlbox.job.plan import RunPlan
+from rlbox.record.act.disk_lock import Holder
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.state import load_run_state, new_run_state, run_cause, write_run_state
+from rlbox.record.carrier import CarrierNote, CarrierStatus
+from rlbox.run.places import PLACES, reach
+from rlbox.secrets.masks import Masks
+
+ME = Holder(what="a test")
+NOTE = CarrierNote(run="r-1", name="job-7", engine="there", started=True, place="there")
+PLAN = RunPlan(
+    run_id="r-1",
+    job="r",
+    target="local",
+    place="there",
+    profile="",
+    params={},
+    paths=Paths(run="/r", job="/r/job", data="/", python="python"),
+    env={},
+    stages=(),
+    plot=(),
+    curves="",
+    container="job-7",
+)
+
+
+@dataclass
+class Fake:
+    """A carrier in one state; `asked` is what was asked of it."""
+
+    state: CarrierStatus
+    last: LastWord | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def status(self) -> CarrierStatus:
+        return self.state
+
+    def last_word(self) -> LastWord | None:
+        return self.last
+
+    def stop(self, grace_s: int) -> None:
+        self.asked.append(f"stop {grace_s}")
+
+    def remove(self) -> None:
+        self.asked.append("remove")
+
+
+def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> Ledger:
+    ledger = Ledger(folder=data, reach=lambda note: fake)
+    run_dir = ledger.make(PLAN, None, {"told.txt": "x"})
+    if begun:
+        write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), Masks({}))
+    ledger.write_note(NOTE)
+    return ledger
+
+
+def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
+    fake = Fake("living")
+    ledger = ledger_with(tmp_path, fake)
+    found = ledger.settle(ME)
+    assert (found.alive, found.unsettled, fake.asked) == (("r-1",), {}, [])
+    assert ledger.notes() == {"r-1": NOTE}
+    assert ledger.goes_on("r-1")
+    assert not ledger.goes_on("r-2")
+
+
+def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
+    fake = Fake("made")
+    ledger = ledger_with(tmp_path, fake, begun=False)
+    assert ledger.settle(ME).alive == ()
+    assert (fake.asked, ledger.notes()) == (["remove"], {})
+    assert {path.name for path in ledger.find("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
+
+
+def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
+    fake = Fake("ended", LastWord(end="ended", container="job-7"))
+    ledger = Ledger(folder=tmp_path, reach=lambda note: fake)
+    ledger.write_note(NOTE)
+    assert ledger.settle(ME).unsettled == {}
+    assert (fake.asked, ledger.notes(), ledger.runs()) == (["remove"], {}, [])
+
+
+@pytest.mark.parametrize("state", ["gone", "ended"])
+def test_one_that_somebody_removed(tmp_path: Path, state: CarrierStatus) -> None:
+    ledger = ledger_with(tmp_path, Fake(state))
+    ledger.settle(ME)
+    ended = load_run_state(ledger.find("r-1"))
+    assert ended.state == "passed"  # no stage was left to do
+    assert ended.plot.detail == "removed"
+
+
+def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    def silent(note: CarrierNote) -> Fake:
+        raise EngineError(f"{note.engine} does not answer")
+
+    ledger_with(tmp_path, Fake("living"))
+    ledger = Ledger(folder=tmp_path, reach=silent)
+    assert ledger.settle(ME).unsettled == {"r-1": "cannot be settled now: there does not answer"}
+    assert run_cause(load_run_state(ledger.find("r-1"))) is None
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_place_of_the_list_is_a_module(name: str) -> None:
+    assert find_spec(f"rlbox.run.{name}")
+
+
+def test_a_place_of_another_rlbox() -> None:
+    with pytest.raises(SpecError, match="unknown place 'there'") as refused:
+        reach(NOTE)
+    assert refused.value.next_step == f"choose one of: {', '.join(PLACES)}"
