@@ -90,7 +90,7 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 
 
 def _own_render(place: Place) -> Callable[[], str]:
-    from rlbox.image.plan import spec_checksum
+    from rlbox.image.labels import spec_checksum
     from rlbox.image.templates import render
     from rlbox.spec.project import Project
     from rlbox.target.load import load_target

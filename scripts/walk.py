@@ -1,11 +1,12 @@
 """Count the files through which one parameter goes: `python scripts/walk.py [--tree FOLDER] [FILE:FUNCTION:PARAM …]`.
 
-The parameter is followed from call to call: as itself, as a part of it (`plan.tag`), and as what one call made of it
-(`plan = image_plan(name)`: from there on `plan` is followed; what is made of the plan in turn is another thing). It is
-put down where an object is made of it: what the object's own methods do with it later is the object's business.
-Methods are followed where the text says what the object is: `self`, a class, a parameter with a type, an object that
-was made here. Nothing is run; what cannot be told from the text is left out. Without arguments the three walks of the
-house are counted: a target's name in a build, a data folder in a run, the destination of a push.
+The parameter is followed from call to call: as itself, as a part of it (`plan.tag`), as what it is packed into, and as
+what one call made of it (after `plan = image_plan(name)` the plan is followed; what is made of the plan is another
+thing). It is put down where an object that acts is made of it, a class with methods in a module that acts: what its
+methods do with it later is the object's business. Methods are followed where the text says what the object is: `self`,
+a class, a parameter with a type, an object that was made here. Nothing is run; what cannot be told from the text is
+left out. Without arguments the three walks of the house are counted: a target's name in a build, a data folder in a
+run, the destination of a push.
 """
 
 from __future__ import annotations
@@ -25,18 +26,22 @@ WALKS = (
     "rlbox/cli/images/push.py:verb:destination",
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+ACTING_ROOMS = ("cli", "host", "run", "supervise")
+Carried = dict[str, str]
+"""Names that carry the value, each with the field of it that is meant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """A place on the way: the function that is entered, and the parameters that carry the value.
 
-    `made` says whether they carry what a call made of it.
+    `carried` has each parameter with the field of it that is meant, "" for all of it; `made` says whether they carry
+    what a call made of the value.
     """
 
     module: str
     function: str
-    carried: frozenset[str]
+    carried: frozenset[tuple[str, str]]
     made: bool = False
 
 
@@ -64,10 +69,18 @@ class Module:
         """Names of the classes defined here."""
         return {node.name for node in self.tree.body if isinstance(node, ast.ClassDef)}
 
+    def is_value(self, name: str) -> bool:
+        """Return whether a class only holds what it is made of: it has no public method, or lies where nothing acts."""
+        if "act" not in self.name.split(".") and self.name.split(".")[1] not in ACTING_ROOMS:
+            return True
+        body = next(node.body for node in self.tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        methods = [part for part in body if isinstance(part, Function) and not part.decorator_list]
+        return not [part for part in methods if not part.name.startswith("_") or part.name == "__init__"]
+
     @cached_property
     def names(self) -> dict[str, str]:
         """What is imported, wherever it stands: name to dotted name."""
-        found = {}
+        found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -106,11 +119,12 @@ class Visit:
         self._module = house.modules[stop.module]
         self._node = self._module.functions[stop.function]
         self._types: dict[str, str] = {}
-        self._types |= dict(self._typed())
+        for name, text in self._typed():  # what is told first helps to tell the rest
+            self._types[name] = text
 
     def leads_to(self) -> Iterator[Stop]:
         """Yield the functions that get the value from here, as it is or as what a call here made of it."""
-        own, made = set(self._stop.carried), set[str]()
+        own, made = dict(self._stop.carried), dict[str, str]()
         while self._learn(own, made):
             pass
         for call in ast.walk(self._node):
@@ -126,24 +140,35 @@ class Visit:
         if "." in self._stop.function and arguments.args:
             yield arguments.args[0].arg, self._stop.function.partition(".")[0]
         for node in ast.walk(self._node):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                made = self._goal(node.value.func)
-                if made and made[1] in made[0].classes:
-                    for goal in node.targets:
-                        if isinstance(goal, ast.Name):
-                            yield goal.id, f"{made[0].name}.{made[1]}"
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and (found := self._type_of(node.value))
+            ):
+                goals = [goal.id for goal in node.targets if isinstance(goal, ast.Name)]
+                yield from ((goal, f"{found[0].name}.{found[1]}") for goal in goals)
 
-    def _learn(self, own: set[str], made: set[str]) -> bool:
+    def _learn(self, own: Carried, made: Carried) -> bool:
         """Take up the names that stand for the value or for what a call makes of it; say whether some are new."""
         before = len(own) + len(made)
         for goal, value in self._bound():
-            names = {name.id for name in ast.walk(goal) if isinstance(name, ast.Name)} - {"self", "app"}
+            names = {name.id for name in ast.walk(goal) if isinstance(name, ast.Name)} - {"self", "app"} - set(own)
             for carried in (own, made):
-                if _is_part(value, carried):
-                    carried |= names - own
+                meant = self._packed(value, carried) or _part(value, carried)
+                if meant is not None:
+                    carried |= dict.fromkeys(names - set(carried), meant)
             if not self._stop.made and isinstance(value, ast.Call) and self._makes(value, own):
-                made |= names - own
+                made |= dict.fromkeys(names - set(made), "")
         return len(own) + len(made) > before
+
+    def _packed(self, value: ast.expr, carried: Carried) -> str | None:
+        """Return the field of a new value that this one is put into; None when it is put into none."""
+        if not isinstance(value, ast.Call):
+            return None
+        goal = self._goal(value.func)
+        if goal is None or goal[1] not in goal[0].classes or not goal[0].is_value(goal[1]):
+            return None
+        return next((word.arg for word in value.keywords if word.arg and _part(word.value, carried) is not None), None)
 
     def _bound(self) -> Iterator[tuple[ast.expr, ast.expr]]:
         """Yield each goal of an assignment, a `with` or a loop with its value."""
@@ -160,12 +185,15 @@ class Visit:
                 case _:
                     pass
 
-    def _makes(self, call: ast.Call, carried: set[str]) -> bool:
-        """Return whether a function, not a class, is called with the value."""
+    def _makes(self, call: ast.Call, carried: Carried) -> bool:
+        """Return whether a function is called that makes another value of it, not an object that acts."""
         goal = self._goal(call.func)
         if goal and goal[1] in goal[0].classes:
             return False
-        return any(_is_part(value, carried) for value in _given(call))
+        made = self._type_of(call)
+        if made and not made[0].is_value(made[1]):
+            return False
+        return any(_part(value, carried) == "" for value in _given(call))
 
     def _goal(self, called: ast.expr) -> tuple[Module, str] | None:
         """Return the function or class that is called, where the text tells."""
@@ -204,7 +232,7 @@ class Visit:
         found = self._house.find(module.names.get(name, name))
         return found if found and found[1] in found[0].classes else None
 
-    def _entered(self, call: ast.Call, carried: set[str], *, made: bool) -> Iterator[Stop]:
+    def _entered(self, call: ast.Call, carried: Carried, *, made: bool) -> Iterator[Stop]:
         goal = self._goal(call.func)
         if goal is None:
             return
@@ -214,12 +242,10 @@ class Visit:
         if name not in module.functions:
             return
         parameters = _parameters(module.functions[name], bound="." in name)
-        reached = {
-            parameter for parameter, value in zip(parameters, call.args, strict=False) if _is_part(value, carried)
-        }
-        reached |= {word.arg for word in call.keywords if word.arg and _is_part(word.value, carried)}
-        if reached:
-            yield Stop(module=module.name, function=name, carried=frozenset(reached), made=made)
+        given = [*zip(parameters, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
+        reached = {(parameter, _part(value, carried)) for parameter, value in given if parameter}
+        if found := frozenset((parameter, meant) for parameter, meant in reached if meant is not None):
+            yield Stop(module=module.name, function=name, carried=found, made=made)
 
 
 def _given(call: ast.Call) -> Iterator[ast.expr]:
@@ -227,21 +253,25 @@ def _given(call: ast.Call) -> Iterator[ast.expr]:
     yield from (word.value for word in call.keywords)
 
 
-def _is_part(node: ast.expr, carried: set[str]) -> bool:
-    """Return whether an expression is the value, a part of it, or chooses between it and something else."""
+def _part(node: ast.expr, carried: Carried) -> str | None:
+    """Return which field of an expression carries the value, "" when all of it does; None when none does."""
     match node:
         case ast.Name(id=name):
-            return name in carried
-        case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
-            return _is_part(value, carried)
+            return carried.get(name)
+        case ast.Attribute(value=value, attr=attr):
+            meant = _part(value, carried)
+            return "" if meant in ("", attr) else None
+        case ast.Subscript(value=value) | ast.Starred(value=value):
+            return _part(value, carried)
         case ast.BoolOp(values=values):
-            return any(_is_part(value, carried) for value in values)
+            return next((meant for value in values if (meant := _part(value, carried)) is not None), None)
         case ast.IfExp(body=first, orelse=second):
-            return _is_part(first, carried) or _is_part(second, carried)
+            meant = _part(first, carried)
+            return _part(second, carried) if meant is None else meant
         case ast.BinOp(left=left, op=ast.Div()):  # a path below the folder
-            return _is_part(left, carried)
+            return _part(left, carried)
         case _:
-            return False
+            return None
 
 
 def _field_type(module: Module, name: str, wanted: str) -> str:
@@ -270,7 +300,7 @@ def walk(house: House, start: str) -> list[Stop]:
     """
     file, function, parameter = start.split(":")
     name = ".".join(Path(file).with_suffix("").parts)
-    waiting = [Stop(module=name, function=function, carried=frozenset({parameter}))]
+    waiting = [Stop(module=name, function=function, carried=frozenset({(parameter, "")}))]
     seen: dict[Stop, None] = {}
     while waiting:
         stop = waiting.pop(0)

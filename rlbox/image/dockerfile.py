@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.container import CA_NAMES
 from rlbox.fixes.patches import needs_patching, patch_notes
-from rlbox.image.machine import container_limits
-from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
+from rlbox.image.labels import image_labels
+from rlbox.image.machine import container_defaults, container_limits
+from rlbox.image.paths import lock_folder, part_files
 from rlbox.image.templates import quote_dockerfile
 from rlbox.target.torch import TORCH_WHEELS
 
 if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked, FixEnv
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import Stage
+    from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -29,7 +30,7 @@ _WIDTH = 150  # of a line, where it can be broken
 
 
 def dockerfile_values(
-    target: Target, lock: Lock | None, stages: Sequence[Stage], baked: Baked, patching: tuple[PatchRow, ...]
+    target: Target, lock: Lock | None, stages: Sequence[BuildStage], baked: Baked, patching: tuple[PatchRow, ...]
 ) -> dict[str, Any]:
     """Return the values of the template `Dockerfile.j2`."""
     parts, patched = _parts(target), needs_patching(patching)
@@ -54,7 +55,7 @@ def dockerfile_values(
     }
 
 
-def layer_paths(target: Target, stages: Iterable[Stage]) -> list[str]:
+def layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
     """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
     stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
     return [*stack, *(f"{PARTS}/{part}" for part in _parts(target))]
@@ -83,7 +84,7 @@ def _link_commands(links: Mapping[str, str]) -> list[str]:
     return [f"mkdir -p {' '.join(folders)}", *(f"ln -sfn {quote(to)} {quote(path)}" for path, to in found.items())]
 
 
-def _stage(target: Target, stage: Stage, before: Sequence[Stage]) -> dict[str, Any]:
+def _stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> dict[str, Any]:
     begins = not before or before[-1].group != stage.group
     return {
         "name": stage.name,
@@ -94,12 +95,12 @@ def _stage(target: Target, stage: Stage, before: Sequence[Stage]) -> dict[str, A
     }
 
 
-def _roots(target: Target, stage: Stage) -> str:
+def _roots(target: Target, stage: BuildStage) -> str:
     roots = next(group.packages for group in target.stack if group.name == stage.group)
     return f"{stage.group}: {', '.join(roots)}"
 
 
-def _wheels(stage: Stage) -> str:
+def _wheels(stage: BuildStage) -> str:
     return f"large: {', '.join(f'{p.name}=={p.version}' for layer in stage.layers for p in layer.packages)}"
 
 

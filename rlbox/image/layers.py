@@ -32,7 +32,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class BuildStage:
     """A stage of the build: the layers of a group that are installed together; `large` when each is one large wheel."""
 
     name: str
@@ -68,11 +68,11 @@ def split_group(
         yield group, rest
 
 
-def plan_stages(layers: Iterable[Layer]) -> tuple[Stage, ...]:
+def plan_stages(layers: Iterable[Layer]) -> tuple[BuildStage, ...]:
     """Return the build stages that lay `layers`, in their order."""
     together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: layer_stage(layer.name))]
     return tuple(
-        Stage(
+        BuildStage(
             name=name,
             group=found[0].group,
             layers=found,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.target.target import Target
+
+if TYPE_CHECKING:
+    from rlbox.fixes.bake import Baked
 
 
 def container_limits(container: ContainerDefaults) -> dict[str, Any]:
@@ -33,3 +36,18 @@ def machine_facts(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
 def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what a target expects of the machine that it runs on, as JSON types."""
     return {**machine_facts(target, ports), **container_limits(container), "env": dict(target.env)}
+
+
+def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
+    """Return how containers of a target are started: what its spec says, never below what its fixes need."""
+    run = target.run
+    limits = {**baked.ulimits, **run.ulimits}
+    floors = {
+        "shm_gib": max(run.shm_gib, baked.shm_gib),
+        "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
+        "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
+        "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
+        "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
+        **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
+    }
+    return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})

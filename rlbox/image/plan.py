@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
+from rlbox.image.labels import rootfs_checksum, spec_checksum
+from rlbox.image.machine import container_defaults
+from rlbox.image.paths import lock_folder
 from rlbox.target.torch import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import Stage
+    from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -162,7 +165,7 @@ def _forms(
     return found | committed_onstart(target, templates, bytecode)
 
 
-def _patch_files(target: Target, stages: Sequence[Stage], patching: tuple[PatchRow, ...]) -> dict[str, str]:
+def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[PatchRow, ...]) -> dict[str, str]:
     from rlbox.fixes.patches import MANIFEST, needs_patching, patch_manifest
     from rlbox.image.dockerfile import layer_paths
 
@@ -181,73 +184,7 @@ def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports:
     }
 
 
-def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
-    """Return how containers of a target are started: what its spec says, never below what its fixes need."""
-    run = target.run
-    limits = {**baked.ulimits, **run.ulimits}
-    floors = {
-        "shm_gib": max(run.shm_gib, baked.shm_gib),
-        "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
-        "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
-        "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
-        "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
-        **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
-    }
-    return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
-
-
-def part_files(lock: Lock) -> dict[str, str]:
-    """Return where the build context has the git trees and files of a lock, by name.
-
-    The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same
-    path, size and time stamp for the one that it has (source: tonistiigi/fsutil diff_containerd.go, `sameFile`).
-    """
-    trees = {tree.name: f"git/{tree.name}-{tree.sha256[:12]}.tar" for tree in lock.git}
-    return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
-
-
-def lock_folder(lock: Lock) -> str:
-    """Return the folder of the build context that holds the lock as the image has it.
-
-    It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:
-    BuildKit takes files of one path, size and time stamp for the same.
-    """
-    return f"lock/{lock.checksum()[:12]}"
-
-
-def image_labels(
-    target: Target, lock: Lock | None, baked: Baked | None = None, patching: tuple[PatchRow, ...] = ()
-) -> dict[str, str]:
-    """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
-    ids = sorted(fix.id for fix in baked.fixes if fix.bakes) if baked else []
-    return {
-        "org.opencontainers.image.title": target.title,
-        "rlbox.fixes": " ".join(ids),
-        "rlbox.patches": " ".join(row.name for row in patching if not row.skip),
-        "rlbox.lock": lock.checksum() if lock else "",
-        "rlbox.spec": spec_checksum(target),
-        "rlbox.target": target.name,
-    }
-
-
-def spec_checksum(target: Target) -> str:
-    """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
-    return _checksum(target.model_dump(mode="json", exclude={"sources", "vast"}))
-
-
-def rootfs_checksum(lock: Lock, epoch: int) -> str:
-    """Return the checksum of what a bootstrapped operating system is made of."""
-    return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
-
-
-def _checksum(value: Any) -> str:
-    import hashlib
-    import json
-
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _locked_files(lock: Lock, stages: Sequence[Stage]) -> dict[str, str]:
+def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
     from rlbox.image.layers import layer_folder
     from rlbox.target.lock import requirements
 

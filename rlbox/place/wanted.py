@@ -245,8 +245,7 @@ class _Placed:
         )
 
     def _environment(self) -> str:
-        from rlbox.image.machine import container_limits
-        from rlbox.image.plan import container_defaults
+        from rlbox.image.machine import container_defaults, container_limits
 
         limits = container_limits(container_defaults(self._target, self._baked))
         compact = json.dumps(limits, sort_keys=True, separators=(",", ":"))

@@ -11,7 +11,7 @@ import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
 from rlbox.errors import EngineError
-from rlbox.image.plan import image_labels
+from rlbox.image.labels import image_labels
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock
 

@@ -23,7 +23,7 @@ from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
-from rlbox.image.plan import container_defaults
+from rlbox.image.machine import container_defaults
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, tomllib
 from rlbox.spec.merge import merge

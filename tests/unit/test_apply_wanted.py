@@ -13,8 +13,7 @@ from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import Baked, bake_fixes
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.act.plans import image_plan
-from rlbox.image.machine import container_limits
-from rlbox.image.plan import container_defaults
+from rlbox.image.machine import container_defaults, container_limits
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import Wanted, at_data, plan_wanted
 from rlbox.spec.project import Project

@@ -13,7 +13,7 @@ from rlbox.errors import NodeError
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.bootstrap import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
-from rlbox.image.plan import rootfs_checksum
+from rlbox.image.labels import rootfs_checksum
 from rlbox.store.act.objects import Store
 from rlbox.values import Command
 

@@ -17,7 +17,8 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.fixes.manifest import fix_manifest
 from rlbox.image.act.plans import image_plan
-from rlbox.image.plan import container_defaults, image_labels
+from rlbox.image.labels import image_labels
+from rlbox.image.machine import container_defaults
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target

@@ -8,16 +8,10 @@ from dataclasses import replace
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
 from rlbox.fixes.manifest import fix_manifest
+from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.machine import machine_facts
-from rlbox.image.plan import (
-    ImagePlan,
-    image_labels,
-    load_image_plan,
-    part_files,
-    plan_image,
-    rootfs_checksum,
-    spec_checksum,
-)
+from rlbox.image.paths import part_files
+from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
 from rlbox.target.load import load_target
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
 from rlbox.target.target import Target

@@ -30,7 +30,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     templates, bytecode = app.project.template_folders(), make_folder(cache_folder("templates"))
     exported = _exported(app, name)
     if form == "compose":
-        from rlbox.image.plan import container_defaults
+        from rlbox.image.machine import container_defaults
 
         container = container_defaults(exported.target, exported.baked)
         return plan_compose(exported.target, container, templates, bytecode, image=image, gpus=gpus, way=way)

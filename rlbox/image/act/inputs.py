@@ -17,7 +17,8 @@ from rlbox.image.act.digest import build_labels
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, plan_layers
-from rlbox.image.plan import ImagePlan, part_files
+from rlbox.image.paths import part_files
+from rlbox.image.plan import ImagePlan
 from rlbox.lock.state import require_lock
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator

@@ -96,7 +96,7 @@ def _standing(app: App, labels: dict[str, str], lock: Lock | None) -> Standing:
     """Return how an image stands to the project's target of its name."""
     from rlbox.fixes.load import load_fixed_target
     from rlbox.image.facts import lock_changes
-    from rlbox.image.plan import spec_checksum
+    from rlbox.image.labels import spec_checksum
     from rlbox.image.view import Standing
     from rlbox.target.lock import load_lock
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.image.dockerfile import PARTS, layer_paths
-from rlbox.image.plan import container_defaults, image_labels, lock_folder, part_files
+from rlbox.image.labels import image_labels
+from rlbox.image.machine import container_defaults
+from rlbox.image.paths import lock_folder, part_files
 from rlbox.image.templates import render
 from rlbox.target.torch import TORCH_WHEELS
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import Stage
+    from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -35,7 +37,7 @@ class Exported:
     target: Target
     lock: Lock | None
     baked: Baked
-    stages: Sequence[Stage]
+    stages: Sequence[BuildStage]
     patching: tuple[PatchRow, ...]
 
 
