@@ -24,7 +24,7 @@ from rlbox.machine.counters import Rates
 NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""
 
-LOGS = Path(__file__).parents[1] / "tests" / "cases" / "hangs" / "logs"
+LOGS = Path(__file__).parents[1] / "tests" / "cases" / "hang" / "logs"
 STEPS = 15
 STEPPER = f"""
 import threading, time

@@ -1,6 +1,6 @@
 """Judge a case of the gate table: the job's own gate TOML, planned as a run plans it, fed with logs, files and facts.
 
-A case is a file of `tests/cases/gates`:
+A case is a file of `tests/cases/gate`:
 
     source   where it comes from: numbers of the inventory, a log of the corpus
     expect   "pass" or "fail"; `rule` is the kind of the rule that decides a failure, `shows` part of what it says
@@ -39,7 +39,7 @@ from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project
 
-CASES = sorted((CHECKOUT / "tests/cases/gates").glob("*.toml"))
+CASES = sorted((CHECKOUT / "tests/cases/gate").glob("*.toml"))
 KNOWN = known_benign(load_fixes(Project(folder=CHECKOUT)))
 Cut = Callable[[bytes], Iterable[bytes]]
 

@@ -187,7 +187,7 @@ def test_nothing_changed(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> No
 @pytest.mark.allow("sockets", "processes")
 def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {"rlbox.build": "another"}}}
-    noted = client(CASES / "build_log/built-docker-20.10.txt")
+    noted = client(CASES / "image/build_log/built-docker-20.10.txt")
     said = rlbox("build", "mine")
     assert (said.code, said.out) == (0, f"{TAG}  sha256:0123456789ab  built\n")
     lines = said.err.splitlines()
@@ -198,7 +198,7 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
         "✓ [deps 2/4] RUN date >>/var/cache/x/f; cat /var/cache/x/f  0.1 s",
     ]
     log = Path(lines[-2].partition("; log: ")[2])
-    assert log.read_text() == (CASES / "build_log/built-docker-20.10.txt").read_text()
+    assert log.read_text() == (CASES / "image/build_log/built-docker-20.10.txt").read_text()
     assert lines[-1] == "next: rlbox shell mine"
     words = noted.read_text().splitlines()
     digest = image_of(mine)["Config"]["Labels"]["rlbox.build"]
@@ -318,7 +318,7 @@ def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client:
 def test_a_step_that_fails(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], case: str, last: str
 ) -> None:
-    client(CASES / f"build_log/{case}.txt", code=1)
+    client(CASES / f"image/build_log/{case}.txt", code=1)
     said = rlbox("build", "mine")
     assert (said.code, said.out) == (1, "")
     begin, _, error = said.err.partition("rlbox: error: ")

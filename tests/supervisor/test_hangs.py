@@ -19,7 +19,7 @@ from rlbox.job.phase import Phase
 from rlbox.job.phases import plan_phases
 from rlbox.spec.load import load_toml
 
-CASES = Path(__file__).parents[1] / "cases" / "hangs"
+CASES = Path(__file__).parents[1] / "cases" / "hang"
 TABLE = {path.stem: load_toml(path) for path in sorted(CASES.glob("*.toml"))}
 HANGS = [name for name, case in TABLE.items() if "passes" not in case]
 FOUND_S = 5.0

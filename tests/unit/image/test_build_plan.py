@@ -67,7 +67,7 @@ def test_a_client_with_buildkit_inside() -> None:
 
 def read(name: str) -> tuple[BuildLog, list[Step]]:
     log = BuildLog()
-    lines = (CASES / "build_log" / f"{name}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = (CASES / "image/build_log" / f"{name}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     return log, [step for line in lines if (step := log.feed(line))]
 
 

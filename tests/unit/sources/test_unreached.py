@@ -9,7 +9,7 @@ from fakes import CASES
 
 from rlbox.sources.unreached import rule_to_add, unreached_host
 
-EXCERPTS = sorted((CASES / "unreached").glob("*.txt"))
+EXCERPTS = sorted((CASES / "sources/unreached").glob("*.txt"))
 
 
 @pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda path: path.stem)
