@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.causes.lost import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
-from rlbox.engine.act.docker import DockerEngine
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError
@@ -39,6 +38,9 @@ from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
 
+if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
+    from rlbox.engine.act.docker import DockerEngine
+
 # The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
 # stamps in an image are all alike, so the folder is named after the image.
 BYTECODE = "PYTHONPYCACHEPREFIX"
@@ -61,6 +63,8 @@ class Docker:
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         access = choose_gpus(app, image, gpus)
         check_gpus(app, image, access, image_env(found))
+        from rlbox.engine.act.docker import DockerEngine
+
         engine = DockerEngine.connect()
         return ReadyDocker(
             target=target, ledger=ledger, image=image, bytecode=bytecode, engine=engine, gpus=gpus, access=access
@@ -72,6 +76,8 @@ class Docker:
 
     def carrier(self, note: CarrierNote) -> RunContainer:
         """Return the container of a run, on the engine that it was made on."""
+        from rlbox.engine.act.docker import DockerEngine
+
         return RunContainer(engine=DockerEngine.connect(note.engine), name=note.name)
 
 

@@ -223,14 +223,21 @@ def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: 
     wanted = tree(prefix)
     assert rlbox(*words(prefix, "--remove")).code == 0
     argv = [sys.executable, "-m", "rlbox", *words(prefix, "-q"), "--project", str(folder.path)]
+    began = time.monotonic()
+    subprocess.run(argv, check=True)
+    took_s = time.monotonic() - began
+    assert rlbox(*words(prefix, "--remove")).code == 0
     pause, ended = random.Random(5), 0
     for _ in range(10):
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(pause.uniform(0.3, 2.0))
-        ended += process.poll() is None
+        time.sleep(pause.uniform(0.2, 1.0) * took_s)
+        whole = process.poll() is not None
+        ended += not whole
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if whole:  # the next one is to find work
+            assert rlbox(*words(prefix, "--remove")).code == 0
         for path in prefix.rglob("*.sh"):
             assert path.read_bytes().endswith(b"\n"), f"{path} is half laid"
     assert ended > 3
