@@ -3,7 +3,7 @@
 With `--layers IN --out OUT` it reads an image's layers, folders of IN that the manifest names, and writes each changed
 file below OUT. Every file ends in one of four states: applied, applied already, upstream has it, conflict; or its patch
 is skipped, and the reason said. A conflict ends it with 1, and nothing is written. The record names every file with its
-checksums and what stood there: `--reverse` restores the bytes. The manifest is what rlbox/plan/patches.py writes.
+checksums and what stood there: `--reverse` restores the bytes. The manifest is what rlbox/fixes/patches.py writes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from rlbox.registry.act.client import Registry
 ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.skipif(not ENGINES, reason="RLBOX_TEST_ENGINES names no other engine")
 MIB = 1 << 20
-UNREADABLE = "from rlbox.act import engine_files\nengine_files._STORE = 'nowhere'\n"
+UNREADABLE = "from rlbox.engine.act import files\nfiles._STORE = 'nowhere'\n"
 NAME = f"crate{os.getpid()}"
 TAG = f"rlbox/{NAME}:latest"
 

@@ -1,6 +1,6 @@
 """The few engine calls that must be quick: one HTTP request over the engine's socket, nothing imported.
 
-docker-py (in `act/docker_engine.py`) does the rest; its import alone costs more than these calls.
+docker-py (in `engine/act/docker.py`) does the rest; its import alone costs more than these calls.
 """
 
 from __future__ import annotations
