@@ -1,19 +1,34 @@
-"""`python -m rlbox.doctor PHASE`: check the fixes of the image around it. Started by rlbox, not by people."""
+"""What rlbox starts in a container to have it examined; people type `rlbox doctor`.
+
+`python -m rlbox.doctor build` checks the fixes of the image around it, `python -m rlbox.doctor container SECONDS` all
+that can be wrong there. Both are of the half of rlbox that decides an image, so that host and container always fit.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from rlbox.doctor.act.fix_checks import probe_fixes
 
 
 def main(argv: list[str]) -> int:
-    """Print one JSON object a line for each fix that is absent; 1 when there is one."""
-    found = probe_fixes(argv[0])
-    for finding in found:
-        sys.stdout.write(json.dumps(finding.as_json(), ensure_ascii=False) + "\n")
-    return 1 if any(finding.level == "error" for finding in found) else 0
+    """Print JSON: an object a line for each fix that is absent, or the whole report; 1 when there is an error."""
+    match argv:
+        case ["container", budget_s]:
+            from rlbox.doctor.act.inside import examine_inside
+
+            report = examine_inside(dict(os.environ), float(budget_s))
+            sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")
+            return 1 if report.failed else 0
+        case [phase]:
+            found = probe_fixes(phase)
+            for finding in found:
+                sys.stdout.write(json.dumps(finding.as_json(), ensure_ascii=False) + "\n")
+            return 1 if any(finding.level == "error" for finding in found) else 0
+        case _:
+            return 2
 
 
 if __name__ == "__main__":

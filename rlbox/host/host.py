@@ -153,7 +153,7 @@ def _in_container(
         image.tag,
         image.container,
         name=f"rlbox-doctor-{image.target}-{os.getpid()}",
-        argv=("/opt/rlbox/bin/rlbox", "doctor", "--json", f"--budget={budget_s:.1f}"),
+        argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
@@ -171,7 +171,7 @@ def _in_container(
     try:
         return load_report(json.loads(outcome.stdout))
     except (ValueError, KeyError, TypeError):
-        if "unknown verb" in outcome.stderr:
+        if "No module named rlbox.doctor" in outcome.stderr:
             return list(judge_unlocked(["`rlbox doctor`"]))
         last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
         return [
