@@ -18,7 +18,7 @@ _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can
 _MARK = "wheels/README"
 _MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
 _LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
-_NOT_SHIPPED = ("__pycache__", "_shipped")
+_NOT_SHIPPED = ("__pycache__", "_shipped", "docs")  # as in the wheel
 # Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
 _PROFILES, _PROFILE = "sources/profiles/", "direct.toml"
 _LIB, _OTHER_LIB = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
