@@ -48,7 +48,7 @@ def test_what_the_image_says(box: Box) -> None:
     assert image["labels"]["rlbox.target"] == "explained"
     assert image["created"] == "2025-01-01T00:00:00Z"
     assert [layer["part"] for layer in image["layers"]] == [
-        "os", "runtime", "environment", "tools", "fixes", "rlbox", "lock",
+        "os", "runtime", "environment", "tools", "fixes", "rlbox", "lock", "other",
     ]  # fmt: skip
     assert all(layer["size"] > 0 for layer in image["layers"])
     groups = {group["name"]: {row["name"]: row["version"] for row in group["packages"]} for group in image["groups"]}
