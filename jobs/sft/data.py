@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from sft import plan
+from sft.files import MAPPING, TRAIN, VAL, Messages, write_parquet
 
-TRAIN, VAL, MAPPING = "sft_train.parquet", "sft_val.parquet", "split_mapping.json"
 _ASKED, _TOLD = (
     ("prompt", "instruction", "question", "query"),
     ("response", "output", "answer", "completion", "solution"),
 )
-Messages = list[dict[str, str]]
 
 
 class DataError(Exception):
@@ -61,16 +60,6 @@ def prepare(raw: Path, folder: Path, val_rows: int, seed: int) -> None:
     for name, file in (("train", TRAIN), ("val", VAL)):
         write_parquet(folder / file, [conversation(rows[number]) for number in parts[name]])
     (folder / MAPPING).write_text(json.dumps({"source": raw.name, "seed": seed, **parts}) + "\n")
-
-
-def write_parquet(path: Path, conversations: list[Messages]) -> None:
-    """Write one conversation a row, in the column `messages`."""
-    import pyarrow
-    from pyarrow import parquet
-
-    part = path.with_name(f".{path.name}.part")
-    parquet.write_table(pyarrow.table({"messages": conversations}), part)
-    part.rename(path)
 
 
 def read_parquet(path: Path) -> list[Any]:
@@ -167,9 +156,9 @@ def main() -> None:
         sys.exit(f"sft.data: error: {found}")
     try:
         if args.prepare == "tiny":
-            from sft import tiny
+            from sft.tiny import write_all
 
-            tiny.write_all(Path(args.model), args.folder, args.problems)
+            write_all(Path(args.model), args.folder, args.problems)
         elif not (args.folder / TRAIN).exists() and args.raw.is_file():
             prepare(args.raw, args.folder, args.val_rows, args.seed)
             print(f"[data] made {TRAIN} and {VAL} from {args.raw}", flush=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sft import data, eval_config
+from sft import eval_config
+from sft.files import MAPPING, TRAIN, VAL, Messages, write_parquet
 
 TEMPLATE = (
     "{% for m in messages %}{{'<|im_start|>'+m['role']+'\n'+m['content']+'<|im_end|>\n'}}{% endfor %}"
@@ -48,7 +49,7 @@ def write_model(out: Path) -> None:
         path.chmod(0o644)
 
 
-def conversations(count: int) -> list[data.Messages]:
+def conversations(count: int) -> list[Messages]:
     """Return `count` different conversations about sums, each answered with a program."""
     rows = []
     for number in range(count):
@@ -84,9 +85,9 @@ def write_all(model: Path, folder: Path, raw: Path) -> None:
         write_model(model)
     folder.mkdir(parents=True, exist_ok=True)
     rows = conversations(288)
-    data.write_parquet(folder / data.TRAIN, rows[:256])
-    data.write_parquet(folder / data.VAL, rows[256:])
+    write_parquet(folder / TRAIN, rows[:256])
+    write_parquet(folder / VAL, rows[256:])
     mapping = {"train": list(range(256)), "val": list(range(256, 288))}
-    (folder / data.MAPPING).write_text(json.dumps(mapping))
+    (folder / MAPPING).write_text(json.dumps(mapping))
     write_problems(raw)
     print(f"[tiny] model {model}, data {folder}, problems {raw}", flush=True)
