@@ -51,8 +51,16 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp() / "bytecode"
 
 
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The shipped target's image with all of this rlbox: one that is there may hold an older half that decides none."""
+    box = Box(project=tmp_path_factory.mktemp("shipped"), data=tmp_path_factory.mktemp("no-disk"))
+    result = box("build", "local", "--rebuild")
+    assert result.code == 0, result.err
+
+
 @pytest.fixture
-def local(tmp_path: Path, bytecode: Path) -> Iterator[Box]:
+def local(shipped: None, tmp_path: Path, bytecode: Path) -> Iterator[Box]:
     """The shipped target, built, in an empty project folder (everything comes from what rlbox ships), with a disk."""
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
