@@ -25,7 +25,7 @@ def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "images/tiny").mkdir(parents=True)
     (project / "images/tiny/target.toml").write_text(TINY)
     box = Box(project=project, data=tmp_path_factory.mktemp("disk"))
-    for words in (("lock", "tiny"), ("build", "tiny")):
+    for words in (("lock", "tiny"), ("build", "tiny", "--rebuild")):
         result = box(*words)
         assert result.code == 0, result.err
     return project
