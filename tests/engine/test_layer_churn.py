@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 NAME = "layers"
 OCI = "application/vnd.oci.image.manifest.v1+json"
-FIXES, OWN, LOCK = "rlbox.fixes", "rlbox.files", "the lock"
+FIXES, OWN, LOCK, OTHER = "rlbox.fixes", "rlbox.files", "the lock", "rlbox.other"
 COPY = r"^COPY --link --from=(\S+) /out/(?:(\S+)/)? /$"
 MIB = 1 << 20
 SPEC = """
@@ -80,11 +80,9 @@ class Layers:
     def _layers(self) -> list[str]:
         folder = self.box.project / "context"
         assert self.box("render", NAME, "--context", str(folder)).code == 0
-        return [
-            "rlbox.os",
-            *(layer or stage for stage, layer in re.findall(COPY, (folder / "Dockerfile").read_text(), re.M)),
-            LOCK,
-        ]
+        copies = re.findall(COPY, (folder / "Dockerfile").read_text(), re.M)
+        *below, highest = [layer or stage for stage, layer in copies]
+        return ["rlbox.os", *below, LOCK, highest]
 
     def _digests(self) -> list[str]:
         """Push the image and read its manifest."""
@@ -128,7 +126,7 @@ def _offer_runtime(box: Box, index: Index) -> None:
 
 
 def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:
-    parts = ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", FIXES, OWN, LOCK]
+    parts = ["rlbox.os", "rlbox.runtime", "rlbox.venv", "lower.large", "lower", "upper", FIXES, OWN, LOCK, OTHER]
     assert list(layers.first) == parts
     assert len(set(layers.first.values())) == len(layers.first)
 
@@ -173,10 +171,22 @@ def test_a_group_installed_anew_has_the_same_digest(layers: Layers) -> None:
     assert {*renamed.values()} - {*layers.first.values()} == {renamed[LOCK]}  # the lock names the group
 
 
-def test_rlbox_itself_moves_only_its_own_layer(layers: Layers, tmp_path: Path) -> None:
+def later(checkout: Path, module: str) -> Path:
+    """Return a copy of this checkout in which a module has one more line."""
     for name in ("rlbox", "templates", "images", "jobs"):
-        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    with open(tmp_path / "rlbox/values.py", "a") as file:
+        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with open(checkout / module, "a") as file:
         file.write("# a later version\n")
-    assert layers.changed(checkout=tmp_path) == {OWN}
+    return checkout
+
+
+def test_what_a_container_runs_of_rlbox_moves_only_its_own_layer(layers: Layers, tmp_path: Path) -> None:
+    assert layers.changed(checkout=later(tmp_path, "rlbox/values.py")) == {OWN}
     assert layers.index.wheels_asked_for() == set()
+
+
+@pytest.mark.parametrize("module", ["rlbox/vast/offers.py", "rlbox/cli/root.py", "rlbox/version.py"])
+def test_the_rest_of_rlbox_keeps_the_image(layers: Layers, tmp_path: Path, module: str) -> None:
+    assert layers.changed() == set()
+    said = layers.box("build", NAME, "--json", PYTHONPATH=str(later(tmp_path, module)))
+    assert (said.code, said.data["state"]) == (0, "unchanged")
