@@ -91,7 +91,7 @@ def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
     target, baked = exported.target, exported.baked
     patched = needs_patching(exported.patching)
     programs = any(file.mode == "0755" for file in baked.files)
-    carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock"]
+    carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
     carried += sorted({path.partition("/")[0] for path in part_files(lock).values()})
     carried += ["patches"] if patched else []
     return {
