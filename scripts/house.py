@@ -11,7 +11,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -44,13 +44,11 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrow:
-    """One import: from module to module, at a line; `typed` when only type checkers follow it."""
+    """One import: from module to module, at a line."""
 
     source: str
     goal: str
-    names: tuple[str, ...]
     line: int
-    typed: bool = field(default=False)
 
 
 def rooms_of_page(text: str) -> tuple[Room, ...]:
@@ -90,33 +88,25 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports(path: Path) -> Iterator[tuple[str, tuple[str, ...], int, bool]]:
-    """Yield module, names, line and whether for type checkers alone of everything imported, wherever it stands."""
-    typed = {
-        id(node)
-        for test in ast.walk(tree(path))
-        if isinstance(test, ast.If) and ast.unparse(test.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for statement in test.body
-        for node in ast.walk(statement)
-    }
+def imports(path: Path) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yield module, names and line of everything imported, wherever it stands, for type checkers alone, too."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, (), node.lineno, id(node) in typed
+                yield alias.name, (), node.lineno
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or "", tuple(alias.name for alias in node.names), node.lineno, id(node) in typed
+            yield node.module or "", tuple(alias.name for alias in node.names), node.lineno
 
 
 def arrows(known: Mapping[str, Path]) -> Iterator[Arrow]:
     """Yield the imports of rlbox's own modules by its own modules."""
     for source, path in known.items():
-        for module, names, line, typed in imports(path):
+        for module, names, line in imports(path):
             inner = {name: f"{module}.{name}" for name in names if f"{module}.{name}" in known}
             for goal in inner.values():
-                yield Arrow(source=source, goal=goal, names=(), line=line, typed=typed)
-            rest = tuple(name for name in names if name not in inner)
-            if module in known and (rest or not names):
-                yield Arrow(source=source, goal=module, names=rest, line=line, typed=typed)
+                yield Arrow(source=source, goal=goal, line=line)
+            if module in known and (len(inner) < len(names) or not names):
+                yield Arrow(source=source, goal=module, line=line)
 
 
 def reached(known: Mapping[str, Path]) -> dict[str, set[str]]:

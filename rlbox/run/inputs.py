@@ -16,10 +16,9 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import Paths, RunPlan, plan_run
 from rlbox.run.data_disk import folder_of
-from rlbox.values import Secret
+from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
-STACK_PYTHON = "/opt/venv/bin/python"
 
 
 def run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
@@ -67,5 +66,5 @@ def container_plan(
 ) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
     folder = f"{mount}/runs/{run_id}"
-    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=STACK_PYTHON)
+    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python")
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)

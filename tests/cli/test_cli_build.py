@@ -17,7 +17,7 @@ from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder,
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
 from rlbox.image.act.context import context_entries
-from rlbox.image.act.digest import build_digest
+from rlbox.image.act.digest import build_labels
 from rlbox.image.act.plans import image_plan
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch
@@ -37,7 +37,7 @@ def mine(folder: Folder) -> Folder:
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
     plan = image_plan(folder.project, "mine")
-    digest = build_digest(context_entries(plan), plan)
+    digest = build_labels(context_entries(plan), plan)["rlbox.build"]
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
 
@@ -280,7 +280,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     assert (context / "rootfs.tar").read_bytes() == b"tar"
     store = Store(store_folder(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
-    assert f"--label=rlbox.build={build_digest(context_entries(plan), plan)}" in words
+    assert f"--label=rlbox.build={build_labels(context_entries(plan), plan)['rlbox.build']}" in words
 
 
 @pytest.mark.allow("sockets", "processes")

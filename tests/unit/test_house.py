@@ -95,7 +95,7 @@ def place(path: Path, line: int, what: str) -> str:
 
 def imported(module: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of everything a module imports, `from a import b` as `a.b`, wherever it stands."""
-    for name, names, line, _ in house.imports(KNOWN[module]):
+    for name, names, line in house.imports(KNOWN[module]):
         yield from ((line, f"{name}.{one}") for one in names) if names else ((line, name),)
 
 

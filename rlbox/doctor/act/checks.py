@@ -13,7 +13,7 @@ from rlbox.doctor.act.probe.disks import probe_places
 from rlbox.doctor.act.probe.host import probe_driver, probe_engine
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.doctor.act.probe.network import probe_network
-from rlbox.doctor.act.probe.packages import VENV, probe_packages, site_packages
+from rlbox.doctor.act.probe.packages import probe_packages, site_packages
 from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
 from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.scene import Scene
@@ -31,6 +31,7 @@ from rlbox.doctor.judge.processes import judge_processes
 from rlbox.doctor.judge.stack import judge_link, judge_ray, judge_torch
 from rlbox.doctor.report import is_broken
 from rlbox.findings import Finding
+from rlbox.values import VENV
 
 Where = Literal["container", "host", "both"]
 _SPARE_S = 0.2  # before the end, for ending what a probe started

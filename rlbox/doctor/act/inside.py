@@ -18,7 +18,6 @@ from rlbox.doctor.act.fix_checks import MANIFEST, read_table
 from rlbox.doctor.act.probe.disks import places_of
 from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.network import ray_ports
-from rlbox.doctor.act.probe.packages import VENV
 from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.scene import Scene
@@ -31,7 +30,7 @@ from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, settle
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
-from rlbox.values import LOCK_IN_IMAGE
+from rlbox.values import LOCK_IN_IMAGE, VENV
 
 LOCK = Path(LOCK_IN_IMAGE)
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
-from rlbox.image.act.check import check_image
-from rlbox.image.act.describe import describe_image
 from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
@@ -69,6 +67,8 @@ class ImageBuild:
         from rlbox.files.act.folders import cache_folder
         from rlbox.files.act.lock import hold
         from rlbox.image.act.builder import find_builder
+        from rlbox.image.act.check import check_image
+        from rlbox.image.act.describe import describe_image
         from rlbox.sources.act.live import unreached_explained
 
         app, plan, wish = self._app, self._plan, self._wish

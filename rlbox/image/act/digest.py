@@ -15,11 +15,6 @@ from rlbox.image.parts import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why
 from rlbox.image.plan import ImagePlan
 
 
-def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
-    """Return the digest of everything that decides the image: the context's paths, bytes and modes, and the epoch."""
-    return build_labels(entries, plan)[BUILD_LABEL]
-
-
 def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
     """Return the labels by which an unchanged image is recognised: the digest of all, and short ones of its parts."""
     digests = FileDigests.load()

@@ -39,7 +39,6 @@ def http_client(ca_bundle: str, *, connections: int, stall_s: float) -> httpx.Cl
 
 def new_client(site: SiteFacts, *, silent_s: float = SILENT_S) -> httpx.Client:
     """Return an HTTP client for pages, with the machine's certificates and proxies, for one thread or many."""
-
     return http_client(site.ca_bundle, connections=_CONNECTIONS, stall_s=silent_s)
 
 

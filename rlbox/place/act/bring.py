@@ -19,7 +19,7 @@ from rlbox.place.act.whereabouts import busy, find_layout, forget_place
 from rlbox.place.changes import ApplyPlan
 from rlbox.place.layout import Layout
 from rlbox.spec.project import PACKAGE
-from rlbox.values import LOCK_IN_IMAGE
+from rlbox.values import LOCK_IN_IMAGE, VENV
 
 if TYPE_CHECKING:
     from rlbox.app import App
@@ -138,7 +138,7 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
             where=layout.record,
             next_step=f"rlbox apply {record.target} --remove",
         )
-    paths = (*record.laid, *record.parts, *([layout.at("/opt/venv")] if record.environment else []))
+    paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
     if app.dry_run:
         return "laid", paths, ()
     with busy(layout):

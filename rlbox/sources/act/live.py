@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
+    from rlbox.machine.act.http_client import new_client
     from rlbox.machine.act.site import probe_site
-    from rlbox.sources.act.mirrors import Locator, new_client, probe_machine
+    from rlbox.sources.act.mirrors import Locator, probe_machine
 
     site = probe_site()
     profile, choice = live_sources(app, sources, site, files)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rlbox.machine.act.http_client import new_client as new_client
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.pages import Unusable, read_page
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, places, same_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +22,17 @@ from rlbox.image.act.context import (
     other_entries,
     write_context,
 )
-from rlbox.image.act.digest import FileDigests, build_digest, build_labels, outdated
+from rlbox.image.act.digest import FileDigests, build_labels, outdated
+from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import PACKAGE
 
 LIB, OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
 SEAL = 315_532_800  # the time stamp of every object of the store
+
+
+def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
+    return build_labels(entries, plan)[BUILD_LABEL]
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from packaging.utils import canonicalize_name
 
 from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts
+from rlbox.values import LOCK_IN_IMAGE, VENV
 
-VENV = "/opt/venv"
 # Files that the build writes with the image's own time stamp.
-_STAMPED = (f"{VENV}/pyvenv.cfg", "/opt/rlbox/libexec/entrypoint.sh", "/opt/rlbox/share/lock.json")
+_STAMPED = (f"{VENV}/pyvenv.cfg", "/opt/rlbox/libexec/entrypoint.sh", LOCK_IN_IMAGE)
 # Names of torch's C++ libraries; source: the mangling of the Itanium C++ ABI, `_ZN` and the length of each name.
 _TORCH = tuple(f"_Z{kind}{name}".encode() for name in ("3c10", "2at", "5torch", "6caffe2") for kind in ("N", "NK"))
 _HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone

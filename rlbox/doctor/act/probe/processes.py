@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.doctor.judge.processes import Running
 from rlbox.machine.act.process_table import Process, ancestors, descendants, probe_command_line, probe_processes
+from rlbox.values import VENV
 
 _SUPERVISOR = "rlbox.supervise"
 # The id that container engines name their control groups after.
@@ -17,7 +18,7 @@ _CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def probe_running(stack: str = "/opt/venv") -> tuple[Running, ...]:
+def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     """Return every process that shares this one's control group: those of containers are not a host's business.
 
     Parameters
