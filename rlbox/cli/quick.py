@@ -52,7 +52,7 @@ def _push(words: Sequence[str], name: str, place: str) -> int | None:
     from rlbox.registry.act.push_target import push_target
 
     app = _app()
-    return answer_failures(words, lambda: push_target(app, name, place, plain_http=False, gzip=False)) if app else None
+    return answer_failures(words, lambda: push_target(app, name, place, plain_http=False)) if app else None
 
 
 def _app() -> App | None:

@@ -141,13 +141,12 @@ def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
 def _in_container(
     image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
 ) -> Report | list[Finding]:
-    from rlbox.engine.act.address import engine_address, engine_is_here
-    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.engine.act.address import engine_is_here
+    from rlbox.engine.act.api import engine
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
     from rlbox.errors import TimedOut
-    from rlbox.machine.act.command import run_command
     from rlbox.machine.act.identity import caller
     from rlbox.machine.act.site import site_ca
-    from rlbox.values import Command
 
     plan = plan_container(
         image.tag,
@@ -161,22 +160,26 @@ def _in_container(
         ca_bundle=site_ca() if engine_is_here() else "",
         gpus=gpus,
     )
-    environ = {"DOCKER_HOST": engine_address()}
-    words = ("docker", *client_words(plan, interactive=False, terminal=False))
     try:
-        outcome = run_command(Command(argv=words, env=environ, timeout_s=budget_s + _STARTING_S + 5))
+        outcome = engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
-        run_command(Command(argv=("docker", "rm", "--force", plan.name), env=environ, timeout_s=20))
         return [Finding(id="image-slow", title="the container did not answer", level="warning", where=plan.name)]
+    except EngineError as error:
+        return [_refused(image.tag, error.what)]
     try:
         return load_report(json.loads(outcome.stdout))
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
             return list(judge_unlocked(["`rlbox doctor`"]))
         last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
-        return [
-            Finding(
-                id="container-refused", title="the engine does not start a container of the image", seen=last[:500],
-                where=image.tag, remedy="docker's own words say what it misses; limits are in the target's [run]",
-            )
-        ]  # fmt: skip
+        return [_refused(image.tag, last)]
+
+
+def _refused(tag: str, words: str) -> Finding:
+    return Finding(
+        id="container-refused",
+        title="the engine does not start a container of the image",
+        seen=words[:500],
+        where=tag,
+        remedy="docker's own words say what it misses; limits are in the target's [run]",
+    )

@@ -32,7 +32,7 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
 
 
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
-    from rlbox.engine.act.stream import engine_says
+    from rlbox.engine.act.api import engine
     from rlbox.engine.oci import stored_digest
     from rlbox.target.lock import parse_lock
     from rlbox.values import LOCK_IN_IMAGE
@@ -44,7 +44,7 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
     by = BuiltBy(
         spec=labels.get("rlbox.spec", ""),
         mode="hermetic" if hermetic else "online",
-        versions={"engine": str(engine_says("/version")["Version"])},
+        versions={"engine": engine().version()},
     )
     text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
     lock = parse_lock(text, plan.tag, f"rlbox lock {plan.target}")

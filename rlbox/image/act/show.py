@@ -49,7 +49,7 @@ def show_image(app: App, word: str) -> bool:
 
 
 def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
-    from rlbox.engine.act.stream import engine_lists
+    from rlbox.engine.act.api import engine
     from rlbox.engine.oci import stored_digest
     from rlbox.image.facts import image_layers
     from rlbox.image.view import ImageFacts
@@ -69,7 +69,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
         size=image.get("Size", 0),
         labels=labels,
         layers=image_layers(
-            engine_lists(f"/images/{image['Id']}/history"), lock, patched=bool(labels.get("rlbox.patches"))
+            engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
         ),
         lock=lock,
         note=note,
@@ -79,11 +79,11 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
 
 def _lock_in(image: str) -> tuple[Lock | None, str]:
     """Return the lock that an image holds, or None and why it cannot be read."""
-    from rlbox.engine.act.docker import DockerEngine
+    from rlbox.engine.act.api import engine
     from rlbox.target.lock import parse_lock
     from rlbox.values import LOCK_IN_IMAGE
 
-    text = DockerEngine.connect().read_file(image, LOCK_IN_IMAGE)
+    text = engine().read_file(image, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"
     try:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.reference import DOCKER_HUB, is_loopback
+from rlbox.engine.act.login import find_login
+from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
 from rlbox.registry.act.connections import Connections, HttpRequest
 from rlbox.values import Secret
@@ -44,63 +43,12 @@ class Login:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
-def find_login(host: str) -> Login | None:
-    """Return what docker's configuration or its credential helpers hold for a registry, or None.
-
-    docker-py is only imported when the configuration has credentials at all: the import costs 0.3 s.
-
-    Raises
-    ------
-    RegistryError
-        The configuration or a helper cannot be read.
-    """
-    folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
-    path = folder / "config.json"
-    try:
-        settings = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RegistryError(f"docker's configuration cannot be read: {error}", where=str(path)) from error
-    if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
-        return None
-    return _ask_docker(path, host)
-
-
-def _ask_docker(path: Path, host: str) -> Login | None:
-    import docker.auth
-    from docker.errors import DockerException
-
-    try:
-        found = docker.auth.load_config(str(path)).resolve_authconfig(host)
-    except (DockerException, ValueError, OSError) as error:
-        raise RegistryError(
-            f"docker's credentials for {host} cannot be read: {error}",
-            where=str(path),
-            next_step=f"docker login {login_name(host)}".rstrip(),
-        ) from error
-    fields = {key.lower(): value for key, value in (found or {}).items()}
-    if token := fields.get("identitytoken"):
+def docker_login(host: str) -> Login | None:
+    """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
+    found = find_login(host)
+    if token := found.get("identitytoken"):
         return Login(password=Secret(token), stands_for_both=True)
-    if fields.get("username"):
-        return Login(user=fields["username"], password=Secret(fields["password"]))
-    return None
-
-
-def login_name(host: str) -> str:
-    """Return the word that `docker login` wants for a registry; Docker Hub has none."""
-    return "" if host == DOCKER_HUB else host
-
-
-def engine_header(host: str) -> str:
-    """Return `X-Registry-Auth` for the engine, which speaks to the registry itself."""
-    login = find_login(host)
-    fields: dict[str, str] = {}
-    if login and login.stands_for_both:
-        fields = {"identitytoken": login.password.reveal(), "serveraddress": host}
-    elif login:
-        fields = {"username": login.user, "password": login.password.reveal(), "serveraddress": host}
-    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+    return Login(user=found["username"], password=Secret(found["password"])) if found else None
 
 
 class Authorizer:
@@ -138,7 +86,7 @@ class Authorizer:
         with self._lock:
             if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
                 return True
-            login = find_login(self._host)
+            login = docker_login(self._host)
             if kind.lower() == "bearer":
                 self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
             elif kind.lower() == "basic" and login:

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from rlbox import __version__
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.registry.act.auth import PASSING, Authorizer, MayPass, find_login, refused_login
+from rlbox.registry.act.auth import PASSING, Authorizer, MayPass, docker_login, refused_login
 from rlbox.registry.act.connections import Answer, Connections, Content, HttpRequest, NoAnswer
 
 ATTEMPTS = 4
@@ -185,7 +185,7 @@ class Wire:
                 next_step="free space in the registry; what it has already is not sent again",
             )
         if status == 401:
-            return refused_login(self.host, login_known=find_login(self.host) is not None, where=where)
+            return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
         if status == 403:
             known = f"this login may not {'push' if 'push' in self._scope else 'pull'} here"
             return RegistryError(
