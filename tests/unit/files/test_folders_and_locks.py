@@ -214,7 +214,7 @@ def test_a_process_that_is_left_to_itself() -> None:
     assert (talk(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
     slow = start_command(replace(show, env={"S": "60"}), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert talk(slow, b"", 0.05) is None
-    slow.kill()
+    os.killpg(slow.pid, signal.SIGKILL)
     slow.communicate()
     with pytest.raises(FileNotFoundError):
         start_command(Command(argv=("no-such-program",)))
