@@ -65,17 +65,10 @@ WALKS = {
 # Who starts processes and who speaks with the engine through docker-py, beside the rooms whose business it is. These
 # lists may only get shorter: a module that stops doing so leaves its list.
 PROCESSES = {
-    "rlbox.doctor.act.fix_checks",
     "rlbox.doctor.act.probe.network",
-    "rlbox.doctor.act.probe.programs",
-    "rlbox.doctor.act.probe.stack",
-    "rlbox.doctor.act.programs.probe_allreduce",
     "rlbox.engine.act.helper_container",
     "rlbox.engine.act.ssh_tunnel",
     "rlbox.image.act.builder",
-    "rlbox.run.here",
-    "rlbox.store.act.git_tree",
-    "rlbox.supervise.warden",
 }
 ENGINES = {"rlbox.registry.act.auth"}
 

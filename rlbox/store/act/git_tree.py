@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from rlbox.errors import RlboxError, WorkFailed
-from rlbox.machine.act.command import run_command
+from rlbox.machine.act.command import NOTHING, PIPE, run_command, start_command
 from rlbox.store.act.download import SourceLink, Try, Unfetched, mask_urls
 from rlbox.store.act.objects import Draft
 from rlbox.store.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
@@ -142,9 +141,8 @@ def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile() as asked:
         asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)
-        argv = ("git", "-C", str(repository), "cat-file", "--batch")
-        process = subprocess.Popen(argv, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        with process:
+        command = Command(argv=("git", "-C", str(repository), "cat-file", "--batch"))
+        with start_command(command, stdin=asked, stdout=PIPE, stderr=NOTHING, session=False) as process:
             assert process.stdout is not None  # noqa: S101  (asked for above)
             yield process.stdout
 
