@@ -27,7 +27,10 @@ TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """One container; GiB, 0 means no limit, or for `shm_gib` the engine's own. `user` is `uid:gid`, or empty for the image's own."""
+    """One container; `user` is `uid:gid`, or empty for the image's own.
+
+    Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
+    """
 
     image: str
     name: str

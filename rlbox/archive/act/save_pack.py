@@ -38,7 +38,8 @@ class _Export:
 def pack_layers(file: BinaryIO, tag: str, chunks: Iterator[bytes]) -> str:
     """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
 
-    `chunks` is what the engine exports. The configuration is the engine's own, so that the image id of such an engine stays what it was.
+    `chunks` is what the engine exports. The configuration is the engine's own, so that the image id of such an engine
+    stays what it was.
 
     Raises
     ------

@@ -62,14 +62,14 @@ class DockerEngine:
         """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none."""
         with self._asked():
             try:
-                return dict(self._client.api.inspect_image(tag))
+                return dict(self._client.images.get(tag).attrs)
             except ImageNotFound:
                 return None
 
     def history(self, image: str) -> list[dict[str, Any]]:
         """Return what the engine says of each layer of an image, the last one first."""
         with self._asked():
-            return list(self._client.api.history(image))
+            return list(self._client.images.get(image).history())
 
     def version(self) -> str:
         """Return the engine's version."""
@@ -94,7 +94,8 @@ class DockerEngine:
     def load(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """Give the engine an archive, as `docker load` does, and yield what it says."""
         with self._heard():
-            yield from self._client.api.load_image(chunks, quiet=True)
+            api: Any = self._client.api
+            yield from api.load_image(chunks, quiet=True)
 
     def push(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine push the image of this name and yield what it says.

@@ -103,7 +103,7 @@ class ImageBuild:
                 self._steps[step.number] = step
                 show(step)
 
-            return (run, *build_image(self._plan, run, on_step))
+            return (run, *build_image(self._plan, run, on_step, app.say))
 
     def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> None:
         target, tag = self._plan.target, self._plan.tag

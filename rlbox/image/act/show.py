@@ -68,9 +68,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(
-            engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
-        ),
+        layers=image_layers(engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))),
         lock=lock,
         note=note,
         standing=_standing(app, labels, lock),

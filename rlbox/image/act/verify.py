@@ -30,7 +30,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
     app.say("building once more, without cache, to compare")
     try:
         with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
-            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step)
+            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step, app.say)
         if digest and digest == second:
             app.say(f"verified: both builds have the digest {digest}")
             return

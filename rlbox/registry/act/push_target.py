@@ -70,9 +70,7 @@ class ImagePush:
                 "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
             )
         if any(layer.media_type.endswith("zstd") for layer in pushed.manifest.layers):
-            app.say(
-                "note: its layers are zstd; engines before Docker 23 cannot pull it, they need `rlbox save` and `rlbox load`"
-            )
+            app.say("note: its layers are zstd; an engine before Docker 23 needs `rlbox save` and `rlbox load` instead")
         data = {
             "target": self._name,
             "reference": str(reference),
