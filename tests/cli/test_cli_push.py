@@ -112,7 +112,7 @@ def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: Engine
         err="note: its layers are zstd; an engine before Docker 23 needs `rlbox save` and `rlbox load` instead\n"
         f"next: docker pull {name}@{digest}\n",
     )
-    assert [seen.method for seen in server.seen] == ["GET"]
+    assert [seen.path for seen in server.seen] == ["/v2/", "/v2/team/mine/manifests/1"]
     assert rlbox("push", "mine", "--to", f"{name}:1", "-q") == Said(code=0, out=f"{name}@{digest}\n", err="")
     assert rlbox("push", "mine", "--to", f"{name}:1", "--json").data == {
         "schema": 1,

@@ -6,7 +6,6 @@ A password is read where `docker login` put it, and goes nowhere but to the regi
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from urllib.parse import urlencode, urlsplit
 from rlbox.engine.act.login import find_login
 from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
-from rlbox.registry.act.connections import Connections, HttpRequest
+from rlbox.machine.act.http import PASSING, Answer, Http
 from rlbox.values import Secret
 
-PASSING = (429, 500, 502, 503, 504)
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 _CLIENT_ID = "rlbox"
 
@@ -54,8 +52,8 @@ def docker_login(host: str) -> Login | None:
 class Authorizer:
     """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
 
-    def __init__(self, connections: Connections, host: str, *, plain_http: bool) -> None:
-        self._connections = connections
+    def __init__(self, http: Http, host: str, *, plain_http: bool) -> None:
+        self._http = http
         self._host = host
         self._plain_http = plain_http
         self._header = Secret("")
@@ -99,35 +97,35 @@ class Authorizer:
             self._check_realm(realm)
         asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
         asked = {key: value for key, value in asked.items() if value}
-        with self._connections.ask(_token_request(realm, login, asked)) as response:
-            response.read()
+        response = self._ask_service(realm, login, asked)
         if response.status in (400, 401, 403):
             raise refused_login(self._host, login_known=login is not None)
         if response.status in PASSING:
             raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
         try:
-            value = json.loads(response.read())
+            value = response.json()
             return Secret(str(value.get("token") or value["access_token"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"the token service of {self._host} gave no token (status {response.status})"
             raise RegistryError(what, where=realm) from error
+
+    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> Answer:
+        if login and login.stands_for_both:
+            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
+            body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
+            return self._http.whole(
+                "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
+            )
+        headers = {"Authorization": login.basic()} if login else {}
+        return self._http.whole(
+            "GET", realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked), headers=headers
+        )
 
     def _check_realm(self, realm: str) -> None:
         """Refuse to send a password unencrypted to another machine."""
         parts = urlsplit(realm)
         if parts.scheme != "https" and not is_loopback(parts.netloc) and not self._plain_http:
             raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
-
-
-def _token_request(realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpRequest:
-    if login and login.stands_for_both:
-        form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
-        body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return HttpRequest(method="POST", url=realm, headers=headers, content=body)
-    headers = {"Authorization": login.basic()} if login else {}
-    url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked)
-    return HttpRequest(method="GET", url=url, headers=headers)
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:

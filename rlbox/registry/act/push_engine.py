@@ -14,17 +14,14 @@ from rlbox.engine.act.login import find_login
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.machine.act.http import ATTEMPTS
 from rlbox.registry.act.destination import Destination
 from rlbox.registry.push import PushedLayer
 from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
 
-ATTEMPTS = 4
-
 
 def check_route(destination: Destination) -> None:
     """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
-
-    A registry on this machine is not asked: it needs neither a login nor TLS.
 
     Raises
     ------
@@ -34,14 +31,12 @@ def check_route(destination: Destination) -> None:
         Plain http was allowed here, but the engine insists on TLS.
     """
     host = destination.reference.host
-    if is_loopback(host):
-        if not engine_is_here():
-            raise RegistryError(
-                f"{host} is another machine for the engine than for rlbox",
-                where=engine_place(),
-                next_step="name the registry by an address that means the same on both",
-            )
-        return
+    if is_loopback(host) and not engine_is_here():
+        raise RegistryError(
+            f"{host} is another machine for the engine than for rlbox",
+            where=engine_place(),
+            next_step="name the registry by an address that means the same on both",
+        )
     destination.registry.ping()
     if destination.plain_http and not engine_takes_plain(host, engine().info().get("RegistryConfig") or {}):
         raise EngineError(
