@@ -206,7 +206,7 @@ class EngineSocket:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_DELETE = do_GET  # noqa: N815
 
             def address_string(self) -> str:
                 return "engine"
