@@ -341,6 +341,41 @@ def test_a_client_that_lost_its_engine(
     )
 
 
+CANCELED = "ERROR: failed to solve: Canceled: context canceled"
+LOST = "ERROR: failed to solve: failed to prepare x: parent snapshot sha256:1 does not exist: not found"
+
+
+@pytest.mark.allow("sockets", "processes")
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (CANCELED, "another build of the same steps was stopped, and the engine stopped them for both"),
+        (LOST, "the engine lost a layer while it unpacked the image"),
+    ],
+)
+def test_what_is_no_fault_of_the_build_is_repeated(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path, said: str, why: str
+) -> None:
+    (tmp_path / "shown").write_text(f"{said}\n")
+    client(tmp_path / "shown", code=1)
+    failed = rlbox("build", "mine")
+    assert failed.code == 1
+    lines = failed.err.splitlines()
+    assert lines[:2] == [f"{why}; building again (attempt {number} of 3)" for number in (2, 3)]
+    assert lines[2:4] == ["rlbox: error: the build failed (exit code 1)", said]
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_what_a_step_says_is_no_reason_to_repeat_it(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    end = "ERROR: failed to solve: process did not complete successfully: exit code: 1"
+    (tmp_path / "shown").write_text(f"#5 [a 1/1] RUN x\n#5 0.1 failed to solve: context canceled\n#5 ERROR: 1\n{end}\n")
+    client(tmp_path / "shown", code=1)
+    failed = rlbox("build", "mine")
+    assert (failed.code, "building again" in failed.err) == (1, False)
+
+
 @pytest.mark.allow("sockets", "processes")
 def test_an_old_client_builds_by_itself(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
