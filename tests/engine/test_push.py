@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -118,8 +119,15 @@ def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> No
     docker("image", "rm", mine)
 
 
-def test_after_a_kill_only_what_is_missing_is_sent(make: Callable[..., Box], proxy: Proxy) -> None:
+@pytest.mark.parametrize("login", [False, True], ids=["no login", "a login"])
+def test_after_a_kill_only_what_is_missing_is_sent(
+    make: Callable[..., Box], proxy: Proxy, login: bool, tmp_path: Path
+) -> None:
     box = make(layers=5)
+    if login:  # the engine reads a request otherwise then, and must notice its end all the same
+        auths = {proxy.host: {"auth": base64.b64encode(b"mira:sesame").decode()}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        box = dataclasses.replace(box, extra={**box.extra, "DOCKER_CONFIG": str(tmp_path)})
     proxy.allow = 2
     process = box.start("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     wait_until(lambda: len(proxy.uploaded) >= 2, "two whole blobs", 60)
