@@ -85,7 +85,7 @@ def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
             what = f"the engine's store is damaged: {wanted} holds {got}"
             raise WorkFailed(what, next_step="remove the image and build it again")
     config = describe(text, CONFIG)
-    body = image_manifest(config, [packed for packed, _ in own], {})
+    body = image_manifest(config, [packed for packed, _ in own])
     manifest = describe(body, MANIFEST)
     writer.add(blob_name(config.digest), text)
     writer.add(blob_name(manifest.digest), body)

@@ -45,7 +45,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
 
 @pytest.mark.allow("processes", "sockets")
 def test_a_push_that_finds_everything_there_imports_little(engine: EngineSocket) -> None:
-    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+gzip")], {})
+    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+gzip")])
     folder = cache_folder("images", "local")
     folder.mkdir(parents=True)
     (folder / "sbom.spdx.json").write_text(json.dumps({"about": sha256_of(body)}))
