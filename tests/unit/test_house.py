@@ -46,7 +46,7 @@ ACTING_LIBRARIES = (
     "asyncio",
     "multiprocessing",
     "threading",
-    "httpx",
+    "urllib3",
     "psutil",
 )
 # Calls that read a clock, the environment or the working directory.
@@ -66,7 +66,6 @@ WALKS = {
 # lists may only get shorter: a module that stops doing so leaves its list.
 PROCESSES = {
     "rlbox.doctor.act.fix_checks",
-    "rlbox.doctor.act.probe.network",
     "rlbox.doctor.act.probe.programs",
     "rlbox.doctor.act.probe.stack",
     "rlbox.doctor.act.programs.probe_allreduce",

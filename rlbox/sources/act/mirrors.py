@@ -16,8 +16,7 @@ from rlbox.sources.pages import Listed
 from rlbox.sources.settings import NO_CHOICE, Choice
 
 if TYPE_CHECKING:
-    import httpx
-
+    from rlbox.machine.act.http import Http
     from rlbox.sources.profile import Profile
     from rlbox.target.artifact import Artifact
 
@@ -66,13 +65,13 @@ class Locator:
         self,
         profile: Profile,
         machine: Machine,
-        client: httpx.Client,
+        http: Http,
         *,
         choice: Choice = NO_CHOICE,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
     ) -> None:
         self._profile, self._machine, self._choice = profile, machine, choice
-        self._client = client
+        self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
         self._pages: dict[str, Future[tuple[Listed, ...]]] = {}
@@ -142,7 +141,7 @@ class Locator:
             future = self._pages.setdefault(url, Future())
         if mine:
             try:
-                future.set_result(read_page(self._client, url))
+                future.set_result(read_page(self._http, url))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()

@@ -8,17 +8,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from rlbox.errors import Interrupted, RlboxError
-from rlbox.machine.act.http_client import explain
+from rlbox.machine.act.http import PASSING, Answer, Http
+from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.sources.mirrors import refusal
 from rlbox.store.act.objects import Draft
 from rlbox.target.artifact import Artifact
-
-if TYPE_CHECKING:
-    import httpx
 
 STALL_S = 30.0
 """Seconds without a byte after which a mirror counts as stalled."""
@@ -26,7 +24,6 @@ STALL_S = 30.0
 _ROUNDS = 3
 _PAUSE_S = 1.0
 _BLOCK = 1 << 18
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _SHY_AFTER, _DEAD_AFTER = 3, 16
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
@@ -111,14 +108,14 @@ class Downloader:
 
     def __init__(
         self,
-        client: httpx.Client,
+        http: Http,
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
         stall_s: float = STALL_S,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        self._client, self._stop, self._stall_s, self._pause_s = client, stop, stall_s, pause_s
+        self._http, self._stop, self._stall_s, self._pause_s = http, stop, stall_s, pause_s
         self._on_skip = on_skip
         self._silent: dict[str, int] = {}
         self._last: dict[str, str] = {}
@@ -203,35 +200,29 @@ class Downloader:
             raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
 
     def _remote_blocks(self, artifact: Artifact, link: SourceLink, draft: Draft) -> Generator[bytes, None, None]:
-        import httpx
-
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
             raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={draft.size}-"} if draft.size else {})
+        headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
         began = False
         try:
-            with self._client.stream("GET", link.url, headers=headers) as answer:
+            with self._http.ask("GET", link.url, headers=headers) as answer:
                 _check_answer(artifact, draft, answer)
-                for block in answer.iter_raw():
+                for block in answer.blocks():
                     began = True
                     yield block
-        except (httpx.TransportError, httpx.InvalidURL, httpx.TooManyRedirects) as error:
-            if began and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+        except NoAnswer as error:
+            if began and error.kind == "cut":
                 raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
             self._last[link.mirror] = why = mask_urls(self._reason(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
-            raise _LinkFailed(why, transient=isinstance(error, httpx.TransportError)) from error
+            raise _LinkFailed(why, transient=error.kind != "address") from error
 
-    def _reason(self, error: Exception) -> str:
-        import httpx
-
-        if isinstance(error, httpx.ConnectTimeout):
+    def _reason(self, error: NoAnswer) -> str:
+        if error.kind == "late":
             return "no connection in time"
-        if isinstance(error, httpx.TimeoutException):
-            return f"no byte for {self._stall_s:g} s"
-        return explain(error)
+        return f"no byte for {self._stall_s:g} s" if error.kind == "silent" else explain(error)
 
 
 def _guarded(links: Iterable[SourceLink], failed: dict[str, Try]) -> Iterator[SourceLink]:
@@ -242,19 +233,18 @@ def _guarded(links: Iterable[SourceLink], failed: dict[str, Try]) -> Iterator[So
         failed[""] = Try(mirror="sources", why=mask_urls(error.what))
 
 
-def _check_answer(artifact: Artifact, draft: Draft, answer: httpx.Response) -> None:
+def _check_answer(artifact: Artifact, draft: Draft, answer: Answer) -> None:
     """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
-    status, length = answer.status_code, answer.headers.get("content-length")
+    status = answer.status
     if status == 206 and draft.size:
         if answer.headers.get("content-range", "").startswith(f"bytes {draft.size}-"):
             return
         raise _Restart("answers with another range than was asked for")
     if status == 416 and draft.size:
         raise _Restart("has no such range")
-    encoded = "content-encoding" in answer.headers
-    size = int(length) if length and length.isdigit() and not encoded else None
+    size = None if "content-encoding" in answer.headers else answer.length
     if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
-        raise _LinkFailed(why, status=status, transient=status in _TRANSIENT)
+        raise _LinkFailed(why, status=status, transient=status in PASSING)
     if draft.size:
         draft.restart()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.machine.act.http_client import http_client
+from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
@@ -113,9 +113,9 @@ class _Fetch:
         """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
-        with http_client(self._site.ca_bundle, connections=jobs, stall_s=stall_s) as client:
+        with site_http(self._site, connections=jobs, silent_s=stall_s) as http:
             told = self._locator.on_skip
-            downloader = Downloader(client, stop=self._stop, on_skip=told, stall_s=stall_s, pause_s=pause_s)
+            downloader = Downloader(http, stop=self._stop, on_skip=told, stall_s=stall_s, pause_s=pause_s)
             threads = [
                 threading.Thread(target=self._work, args=(downloader,), daemon=True)
                 for _ in range(min(jobs, len(missing)))
