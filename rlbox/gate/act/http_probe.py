@@ -17,6 +17,8 @@ _LIMIT = 4 << 20
 """Bytes of an answer that are looked at."""
 _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
+REFUSED = "connection refused"
+"""What is said of a server that takes no connection."""
 
 
 def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
@@ -42,7 +44,7 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
     except NoAnswer as error:
         if error.kind in ("late", "silent"):
             return _NO_ANSWER
-        return "connection refused" if error.kind == "unreached" else explain(error)
+        return REFUSED if error.kind == "unreached" else explain(error)
     return judge_answer(request, answer.status, body.decode("utf-8", "replace"))
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import live_sources
+from rlbox.sources.mirrors import FileAddress
 from rlbox.sources.settings import SourcePlan
-from rlbox.store.act.download import SourceLink
 
 if TYPE_CHECKING:
     from rlbox.app import App
@@ -59,4 +59,4 @@ class Places:
     locator: Locator
     site: SiteFacts
     store: Store
-    images: Sequence[SourceLink]
+    images: Sequence[FileAddress]

@@ -10,7 +10,7 @@ from rlbox.errors import WorkFailed
 from rlbox.lock.act.apt import resolve_debs, resolve_debs_on_image
 from rlbox.lock.act.places import Places
 from rlbox.lock.act.uv import resolve
-from rlbox.lock.resolve import Further, Upgrade, kept_versions, plan_inputs, plan_lock
+from rlbox.lock.resolve import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.machine.act.http import site_http
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.store.act.base_image import fetch_base
@@ -45,13 +45,13 @@ def resolve_lock(
         inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
         for inputs in plan_inputs(target, runtime, kept)
     }
-    further = Further(
+    return replace(
+        plan_lock(target, runtime, resolved),
         debs=_debs(target, kept.get("apt", {}), places),
         git=tuple(_git(source, before, upgrade, places) for source in target.git),
         http=tuple(_http(source, before, upgrade, places) for source in target.http),
         patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
     )
-    return plan_lock(target, runtime, resolved, further)
 
 
 def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:

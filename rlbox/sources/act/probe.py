@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.no_answer import NoAnswer, explain
-from rlbox.sources.act.mirrors import Link, Locator
+from rlbox.sources.act.mirrors import Locator
 from rlbox.sources.act.pages import Unusable
-from rlbox.sources.mirrors import Machine, git_places, oci_places, refusal
+from rlbox.sources.mirrors import FileAddress, Machine, git_places, oci_places, refusal
 from rlbox.sources.ranking import Probed, place_of, probe_object, rank, ranking_json, read_ranking
 from rlbox.sources.settings import Choice
 
@@ -80,7 +80,7 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http)
     raise Unusable("; ".join(reasons) or "no address is known")
 
 
-def _on_this_machine(blank: Probed, artifact: Artifact, link: Link) -> Probed:
+def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
     from rlbox.files.act.copies import sum_file
 
     path = Path(unquote(urlsplit(link.url).path))
@@ -93,7 +93,7 @@ def _on_this_machine(blank: Probed, artifact: Artifact, link: Link) -> Probed:
     return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
-def _measure(blank: Probed, artifact: Artifact, link: Link, http: Http) -> Probed:
+def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: Http) -> Probed:
     part = artifact.size > _WHOLE_BYTES
     headers = {"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {}
     digest, count, first = hashlib.sha256(), 0, 0.0
@@ -117,7 +117,7 @@ def _measure(blank: Probed, artifact: Artifact, link: Link, http: Http) -> Probe
     return replace(blank, verified=verified, first_byte_s=max(first - began, 0.0), mib_per_s=speed)
 
 
-def _verified(artifact: Artifact, link: Link, digest: str, *, part: bool, total: str) -> str:
+def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool, total: str) -> str:
     """Return how far the bytes were compared with the lock; `Unusable` when they are wrong."""
     if not part:
         if digest != artifact.sha256:

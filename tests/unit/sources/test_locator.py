@@ -11,8 +11,8 @@ from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.site import SiteFacts
-from rlbox.sources.act.mirrors import Link, Locator
-from rlbox.sources.mirrors import Machine
+from rlbox.sources.act.mirrors import Locator
+from rlbox.sources.mirrors import FileAddress, Machine
 from rlbox.sources.profile import Profile, Rule
 from rlbox.target.artifact import Artifact
 
@@ -62,8 +62,8 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: Http) ->
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
     assert list(found.locator.links(SIX)) == [
-        Link(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        Link(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
+        FileAddress(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        FileAddress(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []
@@ -163,9 +163,11 @@ def test_files_and_repositories_by_address(client: Http) -> None:
     ]
     locator = Found(client, *rules).locator
     assert locator.http_urls("https://github.com/a") == (
-        Link(url="https://p.example/https://github.com/a", mirror="p.example"),
+        FileAddress(url="https://p.example/https://github.com/a", mirror="p.example"),
     )
-    assert locator.git_urls("https://github.com/a.git") == (Link(url="https://g.example/a.git", mirror="g.example"),)
+    assert locator.git_urls("https://github.com/a.git") == (
+        FileAddress(url="https://g.example/a.git", mirror="g.example"),
+    )
     assert list(locator.links(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
 
 
