@@ -12,7 +12,6 @@ from rlbox.errors import SpecError
 if TYPE_CHECKING:
     from rlbox.target.target import Target
 
-_GB_PER_GIB = 1024**3 / 1000**3
 _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
 _RESERVE = 1e-9  # of float comparisons
