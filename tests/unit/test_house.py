@@ -176,7 +176,11 @@ def test_a_public_class_is_of_one_room() -> None:
 
 @pytest.mark.parametrize(
     ("library", "room", "others"),
-    [("subprocess", "rlbox.machine.act", PROCESSES), ("docker", "rlbox.engine.act", ENGINES)],
+    [
+        ("subprocess", "rlbox.machine.act", PROCESSES),
+        ("docker", "rlbox.engine.act", ENGINES),
+        *((library, "rlbox.machine.act.http", set()) for library in ("urllib3", "urllib.request", "httpx")),
+    ],
 )
 def test_one_door_to_each_outside_thing(library: str, room: str, others: set[str]) -> None:
     """The list is exact, so that it gets shorter with the code."""
