@@ -17,7 +17,7 @@ from rlbox.cli.root import VERBS, root
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
 from rlbox.files.act.folders import cache_folder
 
-HEAVY = ("click", "docker", "httpx", "jinja2", "psutil", "pydantic", "requests", "rich", "uv", "yaml")
+HEAVY = ("click", "docker", "jinja2", "psutil", "pydantic", "requests", "rich", "urllib3", "uv", "yaml")
 ASK = """
 import json, sys
 from rlbox.cli import main
