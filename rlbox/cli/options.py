@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rlbox.app import App, project_of
+from rlbox.cli.interrupts import interruptible
 from rlbox.errors import SpecError
 from rlbox.run.places import DEFAULT, PLACES
 from rlbox.run.wish import DEFAULT_TARGET
@@ -31,7 +32,8 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
-        return function(app, *args, **rest)
+        with interruptible():
+            return function(app, *args, **rest)
 
     return with_app
 

@@ -61,7 +61,7 @@ def test_the_wheel_carries_the_package_and_its_data(wheel: Path) -> None:
     pages = {name for name in repository_files("rlbox") if name.startswith("rlbox/docs/")}  # made in a checkout alone
     assert pages
     assert there == {name: data for name, data in repository_files("rlbox").items() if name not in pages}
-    assert {"rlbox/target/defaults.toml", "rlbox/cli/help.txt"} <= set(there)
+    assert {"rlbox/target/defaults.toml", "rlbox/lint/drift.toml"} <= set(there)
 
 
 def test_the_wheel_carries_no_leftovers(wheel: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `rlbox push` does; without click, whose import is a good part of a push that finds everything there."""
+"""What `rlbox push` does."""
 
 from __future__ import annotations
 
