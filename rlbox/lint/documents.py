@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Where
-from rlbox.lint.read.data import read_tables
-from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.document import Document
-from rlbox.lint.read.notes import read_notes
+from rlbox.lint.read.notes import READERS, read_notes
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import SEVERITIES, Defect, Lines, Piece, ignored, join
-from rlbox.lint.read.yaml import read_yaml
 from rlbox.lint.rules import find
 
 _SUFFIXES = {
@@ -60,18 +57,6 @@ def _guess(text: str) -> str:
     return "yaml" if re.match(r"(---|[\w-]+:(\s|$))", first) else "shell"
 
 
-def _read_shell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece)
-
-
-def _read_plain_shell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece, powershell=False)
-
-
-def _read_powershell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece, frozenset({"powershell"}))
-
-
 def _read_make(reader: Reader, piece: Piece) -> None:
     recipes = [line.cut(1, len(line.text)) for line in piece.lines() if line.text.startswith("\t")]
     if recipes:
@@ -79,16 +64,12 @@ def _read_make(reader: Reader, piece: Piece) -> None:
 
 
 _READERS: dict[str, Callable[[Reader, Piece], None]] = {
-    "dockerfile": read_dockerfile,
-    "env": _read_plain_shell,
-    "json": lambda reader, piece: read_tables(reader, piece, toml=False),
+    **READERS,
+    "env": lambda reader, piece: reader.shell(piece, powershell=False),
     "make": _read_make,
     "notes": read_notes,
-    "powershell": _read_powershell,
-    "python": lambda reader, piece: reader.python(piece, "file"),
-    "shell": _read_shell,
-    "toml": lambda reader, piece: read_tables(reader, piece, toml=True),
-    "yaml": read_yaml,
+    "powershell": lambda reader, piece: reader.shell(piece, frozenset({"powershell"})),
+    "shell": lambda reader, piece: reader.shell(piece),
 }
 
 

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Sequence
 
-from rlbox.lint.read.data import Facts, read_flow
+from rlbox.lint.read.data import Facts
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.shell import read_shell
 from rlbox.lint.read.text import Piece, join
 from rlbox.lint.read.words import Word
+from rlbox.lint.read.yaml import read_yaml
 
 _INSTRUCTION = re.compile(r"\s*(?P<name>[A-Za-z]+)[ \t]+")
 _STEP_OPTIONS = re.compile(r"(?:--[a-z][a-z-]*=\S+\s+)*")
@@ -48,6 +49,8 @@ class _Dockerfile:
                 if not parts:
                     return Piece("", [0])
                 continue
+            if parts and not line.text.strip():  # an empty line ends no instruction
+                continue
             parts.append(line)
             if not line.text.rstrip().endswith("\\"):
                 break
@@ -62,6 +65,8 @@ class _Dockerfile:
                 self.reader.document.names.note(hit.group(1), hit.group(2), rest.at[0])
         elif name == "ENV":
             self._env(rest)
+        elif name == "ONBUILD" and (hit := _INSTRUCTION.match(rest.text)):
+            self._instruction(hit["name"].upper(), rest.cut(hit.end(), len(rest.text)))
         elif name in ("RUN", "CMD", "ENTRYPOINT"):
             self._run(rest, frozenset() if name == "RUN" else frozenset({"entry"}))
         elif name == "HEALTHCHECK" and (hit := re.search(r"\bCMD\s+", rest.text)):
@@ -97,7 +102,7 @@ class _Dockerfile:
         hit = _STEP_OPTIONS.match(rest.text)
         rest = rest.cut(hit.end(), len(rest.text)) if hit else rest
         if rest.text.lstrip().startswith("[") and _is_json(rest.text):
-            read_flow(_Entry(self.reader, within), ("command",), rest)
+            read_yaml(self.reader, rest, _Entry(self.reader, within))
             return
         marks = _HEREDOC.findall(rest.text)
         body = [rest]
