@@ -25,19 +25,21 @@ _SUFFIXES = {
     "mk": "make",
     "dockerfile": "dockerfile",
 }
-_NAMES = {"makefile": "make", "gnumakefile": "make", "containerfile": "dockerfile", "dockerfile": "dockerfile"}
-KINDS = tuple(sorted(set(_SUFFIXES.values())))
 
 
 def kind_of(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
+    return kind_by_name(name) or _guess(text[:4000])
+
+
+def kind_by_name(name: str) -> str:
+    """Return the format of a file by its name; empty when that says nothing."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
-    if base in _NAMES or base.startswith(("dockerfile.", "makefile.")):
-        return _NAMES[base.partition(".")[0]]
+    if hit := re.match(r"(?:gnu)?(makefile)(?![a-z])|(dockerfile|containerfile)(?![a-z])", base):
+        return "make" if hit.group(1) else "dockerfile"
     if base.startswith(".env"):
         return "env"
-    kind = _SUFFIXES.get(base.rpartition(".")[2]) if "." in base else None
-    return kind or _guess(text[:4000])
+    return _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
 
 
 def _guess(text: str) -> str:
