@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -51,14 +51,17 @@ def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")(function)
 
 
-def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of targets, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).targets() if name.startswith(incomplete)]
+def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of jobs, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).jobs() if name.startswith(incomplete)]
+complete_target = _names_of(Project.targets)
+complete_job = _names_of(Project.jobs)
+complete_sources = _names_of(Project.source_profiles)
+"""They offer names that are read from files alone."""
 
 
 def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,8 +97,3 @@ def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=complete_sources,
         help="Where files come from: direct, cn, or a file of sources/ [RLBOX_SOURCES].",
     )(function)
-
-
-def complete_sources(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of sources profiles, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).source_profiles() if name.startswith(incomplete)]

@@ -92,13 +92,6 @@ def _is_literal(setting: Setting) -> bool:
     return len(value) >= 6 and not unsaid and value.lower() not in {"true", "false", "none", "null", "dummy", "empty"}
 
 
-def wandb_name(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a key under a name that the library does not read, where the document does nothing with it."""
-    settings = [setting for setting in document.settings if setting.name in rule.names]
-    if not document.says(r"WANDB_API_KEY") and not set(rule.names) & document.reads:
-        yield from map(hit_setting, settings)
-
-
 def segments_with_sleep(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find expandable segments where the rollout engine sleeps."""
     sleeping = any(re.search(_SLEEPING, call.text) for call in document.calls)
@@ -106,14 +99,6 @@ def segments_with_sleep(document: Document, rule: DriftRule, where: Where) -> It
         expanding = re.search(r"expandable_segments\s*:\s*True", setting.value, re.IGNORECASE)
         if sleeping and expanding and setting.name in rule.names:
             yield hit_setting(setting)
-
-
-def no_mirror_for_xet(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a Hugging Face mirror without the switch that sends large files there, too."""
-    if not document.says(r"HF_HUB_DISABLE_XET"):
-        for setting in document.settings:
-            if setting.name in rule.names and re.search(r"https?://(?!huggingface\.co)", setting.value):
-                yield hit_setting(setting)
 
 
 def index_for_uv(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:

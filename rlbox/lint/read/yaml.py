@@ -28,12 +28,24 @@ _MOST_READ = 10_000_000  # characters, over all that is read again
 _STARTERS = {"args": "command", "command": "entrypoint"}  # words of the first key are put behind those of the second
 
 
-def read_yaml(reader: Reader, piece: Piece, facts: Facts | None = None) -> None:
+def read_yaml(reader: Reader, piece: Piece) -> None:
     """Read YAML; what is no YAML, such as lines of a template, is left out."""
     text, documents = _composed(piece.text)
-    walk = _Walk(facts or Facts(reader), piece, text)
+    walk = _Walk(Facts(reader), piece, text)
     for node in documents:
         walk.value((), node)
+
+
+def json_words(reader: Reader, piece: Piece) -> list[Word]:
+    """Return the words of a text that is a JSON list of texts; none of every other text."""
+    try:
+        nodes = list(_Composer(piece.text).documents()) if piece.text.lstrip().startswith("[") else []
+    except (YAMLError, RecursionError):
+        return []
+    walk = _Walk(Facts(reader), piece, piece.text)
+    lists = [node for node in nodes[:1] if isinstance(node, SequenceNode)]
+    texts = all(getattr(item, "style", "") == '"' for node in lists for item in node.value)
+    return [word for node in lists if texts for word in walk.words(node)]
 
 
 class _Composer(Composer, CBaseLoader):
@@ -112,13 +124,14 @@ class _Walk:
             self._mapping(path, node)
 
     def _sequence(self, path: tuple[str, ...], node: SequenceNode) -> None:
-        words = self._words(node)
+        words = self.words(node)
         if words:
             self.facts.array(path, words)
         for item in node.value:
             self.value(path, item)
 
-    def _words(self, node: SequenceNode) -> list[Word]:
+    def words(self, node: SequenceNode) -> list[Word]:
+        """Return the texts of a list."""
         return [self._word(item) for item in node.value if isinstance(item, ScalarNode)]
 
     def _mapping(self, path: tuple[str, ...], node: MappingNode) -> None:
@@ -133,7 +146,7 @@ class _Walk:
                 if value.value or value.style:
                     self.facts.scalar(deeper, self._word(value), self.piece.at[self._begin(key)])
             elif isinstance(starter, SequenceNode) and isinstance(value, SequenceNode):
-                self.facts.array(deeper, [*self._words(starter), *self._words(value)])
+                self.facts.array(deeper, [*self.words(starter), *self.words(value)])
             else:
                 self.value(deeper, value)
 
