@@ -22,8 +22,6 @@ _ALL: tuple[Check, ...] = (
     values.empty_element,
     values.placeholder,
     values.secret,
-    values.segments_with_sleep,
-    values.index_for_uv,
     ray.ray_ports,
     ray.long_temp,
     ray.spill_object,
