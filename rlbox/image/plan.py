@@ -20,13 +20,6 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
-
-if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.bake import Baked
-    from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import PatchRow
     from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
@@ -81,7 +74,7 @@ class ImagePlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_image_plan` is the way back."""
-        return {**asdict(self), "context": dict(self.context)}
+        return asdict(self)
 
 
 def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
