@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked
 
 
-def container_limits(container: ContainerDefaults) -> dict[str, Any]:
-    """Return limits and data disk of containers, as JSON types.
+def limits_text(container: ContainerDefaults) -> str:
+    """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
 
-    They are in the image's environment, as RLBOX_LIMITS, and in no file: so that changing one moves no layer.
+    They are in the image's environment, and in no file: so that changing one moves no layer.
     """
+    return json.dumps(container_limits(container), sort_keys=True, separators=(",", ":"))
+
+
+def container_limits(container: ContainerDefaults) -> dict[str, Any]:
+    """Return limits and data disk of containers, as JSON types."""
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
         "run": {name: getattr(container, name) for name in limits},

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
 from rlbox.image.labels import rootfs_checksum, spec_checksum
+from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
-from rlbox.image.paths import lock_folder
 from rlbox.target.torch import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 

@@ -245,12 +245,11 @@ class _Placed:
         )
 
     def _environment(self) -> str:
-        from rlbox.image.machine import container_defaults, container_limits
+        from rlbox.image.machine import container_defaults, limits_text
 
-        limits = container_limits(container_defaults(self._target, self._baked))
-        compact = json.dumps(limits, sort_keys=True, separators=(",", ":"))
+        limits = limits_text(container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
-        lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": compact, "RLBOX_PLACE": OWN})
+        lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
         lines += [f': "${{PATH:={_SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []

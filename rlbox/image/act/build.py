@@ -13,7 +13,7 @@ from rlbox.errors import EngineError, WorkFailed
 from rlbox.image.act.digest import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
-from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.labels import BUILD_LABEL
 from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:

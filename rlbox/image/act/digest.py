@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.files.act.copies import sum_file
 from rlbox.image.act.context import context_entries
-from rlbox.image.parts import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
+from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
 from rlbox.image.plan import ImagePlan
 
 

@@ -16,8 +16,7 @@ from rlbox.image.act.context import carried_entries, context_entries, other_entr
 from rlbox.image.act.digest import build_labels
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
-from rlbox.image.layers import layer_folder, plan_layers
-from rlbox.image.paths import part_files
+from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.plan import ImagePlan
 from rlbox.lock.state import require_lock
 from rlbox.machine.site import SiteFacts

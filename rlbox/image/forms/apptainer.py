@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
-from rlbox.image.machine import container_defaults
-from rlbox.image.paths import lock_folder, part_files
+from rlbox.image.layers import lock_folder, part_files
+from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import render
 from rlbox.target.torch import TORCH_WHEELS
 
@@ -114,9 +114,7 @@ def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
 
 def _environment(target: Target, baked: Baked) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
-    from rlbox.image.machine import container_limits
-
-    limits = _compact(container_limits(container_defaults(target, baked)))
+    limits = limits_text(container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
     found = {name: text for name, text in baked.env(plain).items() if name not in joined}
@@ -130,12 +128,6 @@ def _paths(baked: Baked) -> dict[str, str]:
         for name, folders in block.path.items():
             found[name] = ":".join([*folders, *([found[name]] if name in found else [])])
     return {name: found[name] for name in sorted(found) if name != "PATH"}
-
-
-def _compact(value: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _left(container: ContainerDefaults) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.paths import part_files
+from rlbox.image.layers import part_files
 from rlbox.place.act.apply import Applied, Supplies, carry_out_apply
 from rlbox.place.act.facts import check_layout, free_bytes, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply

@@ -21,7 +21,7 @@ from rlbox.image.act.context import (
     write_context,
 )
 from rlbox.image.act.digest import build_labels, outdated
-from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import PACKAGE
 
