@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.engine.container import CA_NAMES
-from rlbox.fixes.patches import needs_patching, patch_notes
+from rlbox.fixes.bake import Baked, FixEnv
+from rlbox.fixes.patches import PatchRow, needs_patching, patch_notes
 from rlbox.image.labels import image_labels
-from rlbox.image.layers import lock_folder, part_files
+from rlbox.image.layers import BuildStage, lock_folder, part_files
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import quote_dockerfile
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
 from rlbox.target.torch import TORCH_WHEELS
-
-if TYPE_CHECKING:
-    from rlbox.fixes.bake import Baked, FixEnv
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import BuildStage
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
 
 PARTS = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.patches import PatchRow
-    from rlbox.image.plan import ImagePlan
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -64,9 +63,8 @@ def part_of(name: str) -> str:
     return _FOLDERS.get(name.partition("/")[0], "rlbox")
 
 
-def parts_text(plan: ImagePlan, digests: Mapping[str, str]) -> str:
+def parts_text(parts: Mapping[str, str]) -> str:
     """Return the label that names the parts: `NAME:DIGEST` in words, the digests cut to twelve digits."""
-    parts = {**digests, "spec": plan.spec_checksum, "lock": plan.lock_checksum}
     return " ".join(f"{name}:{parts[name][:_SHORT]}" for name in _REASONS if parts.get(name))
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rlbox import __version__
 from rlbox.image.contents import Content, components
 from rlbox.image.sbom import CONFIGURATION_NOTE, Built
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 PROVENANCE_FILE = "provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"

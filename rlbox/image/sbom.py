@@ -7,13 +7,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox import __version__
 from rlbox.image.contents import BUILD_TOOLS, Content, components, purl
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 SBOM_FILE = "sbom.spdx.json"
 CONFIGURATION_NOTE = "The engine keeps no manifest of the image: the digest is that of its configuration."

@@ -24,10 +24,9 @@ def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str
         line = f"{name}\0{digest}{mark}\n".encode()
         total.update(line)
         parts.setdefault(part_of(name), hashlib.sha256()).update(line)
-    return {
-        BUILD_LABEL: total.hexdigest(),
-        PARTS_LABEL: parts_text(plan, {name: p.hexdigest() for name, p in parts.items()}),
-    }
+    short = {name: part.hexdigest() for name, part in parts.items()}
+    short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
+    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: parts_text(short)}
 
 
 def outdated(plan: ImagePlan, image: Mapping[str, Any]) -> str:

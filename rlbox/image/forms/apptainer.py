@@ -8,23 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import Baked, bake_fixes
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import PatchRow, needs_patching, patch_rows
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
-from rlbox.image.layers import lock_folder, part_files
+from rlbox.image.layers import BuildStage, lock_folder, part_files, plan_layers, plan_stages
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import render
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
 from rlbox.target.torch import TORCH_WHEELS
-
-if TYPE_CHECKING:
-    from rlbox.engine.limits import ContainerDefaults
-    from rlbox.fixes.bake import Baked
-    from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import BuildStage
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
 
 TEMPLATE = "apptainer.def.j2"
 SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,11 +41,6 @@ class Exported:
 
 def plan_exported(target: Target, lock: Lock | None, fixes: Sequence[Fix], patches: Mapping[str, str]) -> Exported:
     """Return what an export is made from; `patches` are the target's own, file name to text."""
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.patches import patch_rows
-    from rlbox.image.layers import plan_layers, plan_stages
-
     versions = stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
     return Exported(
@@ -86,8 +79,6 @@ def plan_apptainer(exported: Exported, templates: Sequence[Path], bytecode: Path
 
 
 def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
-    from rlbox.fixes.patches import needs_patching
-
     target, baked = exported.target, exported.baked
     patched = needs_patching(exported.patching)
     programs = any(file.mode == "0755" for file in baked.files)
