@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +51,12 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Return the finding as JSON types; `load_finding` is the way back."""
         return {**asdict(self), "fixable": self.fixable}
+
+
+def listed(texts: Sequence[str], most: int = 4) -> str:
+    """Return texts as `Finding.seen` names them: the first few, then how many more there are."""
+    more = f" (+{len(texts) - most} more)" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def load_finding(data: Mapping[str, Any]) -> Finding:

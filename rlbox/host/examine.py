@@ -6,8 +6,7 @@ import os
 
 from rlbox.app import App
 from rlbox.doctor.act.inside import BUDGET_S, examine_inside
-from rlbox.doctor.report import Report
-from rlbox.doctor.view import report_text, summary_line
+from rlbox.doctor.report import Report, report_text, summary_line
 from rlbox.errors import WorkFailed
 from rlbox.machine.act.identity import in_image
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -89,7 +89,7 @@ def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
             id="stale-containers", title="containers of ended runs are still there", level="warning",
-            seen=", ".join(rows[:4]) + (f" (+{len(rows) - 4} more)" if len(rows) > 4 else ""), where="engine",
+            seen=listed(rows), where="engine",
             remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
         )  # fmt: skip
 
