@@ -26,7 +26,7 @@ from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
 from rlbox.host.gpu_choice import choose_gpus, stack_needs, wished
-from rlbox.image.act.digest import outdated
+from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan

@@ -25,14 +25,15 @@ _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
 
 
-def _scalar(value: Any) -> Any:
+def check_scalar(value: Any) -> Any:
+    """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
         raise ValueError(f"must be a number, text, true or false (got {shown!r})")
     return value
 
 
-Value = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+Value = Annotated[bool | int | float | str, BeforeValidator(check_scalar)]
 
 
 class Param(Frozen):

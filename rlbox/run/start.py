@@ -10,8 +10,8 @@ import socket
 
 from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
-from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
+from rlbox.fixes.manifest import known_benign
 from rlbox.gate.told import tell_gate
 from rlbox.host.gpu_choice import wished
 from rlbox.image.act.plans import image_plan

@@ -13,8 +13,7 @@ from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.act.builder import BuildRun, find_builder
-from rlbox.image.act.context import carried_entries, context_entries, other_entries, write_context
-from rlbox.image.act.digest import build_labels
+from rlbox.image.act.context import build_labels, carried_entries, context_entries, other_entries, write_context
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, part_files, plan_layers

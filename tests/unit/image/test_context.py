@@ -14,13 +14,14 @@ from fakes import image_plan
 from rlbox.errors import NodeError, SpecError
 from rlbox.image.act.context import (
     INSIDE,
+    build_labels,
     carried_entries,
     check_context_folder,
     context_entries,
     other_entries,
+    outdated,
     write_context,
 )
-from rlbox.image.act.digest import build_labels, outdated
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import PACKAGE
