@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
-from rlbox.target.target import Target
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
+    from rlbox.target.target import Target
 
 
 def limits_text(container: ContainerDefaults) -> str:
