@@ -61,7 +61,6 @@ def listed(texts: Sequence[str], most: int = 4) -> str:
 
 def load_finding(data: Mapping[str, Any]) -> Finding:
     """Return the finding that `Finding.as_json` wrote; keys of a newer rlbox are left out."""
-    lists = {key: tuple(map(str, data.get(key, ()))) for key in ("repair", "breaks", "covers")}
-    texts = {key: str(data[key]) for key in ("id", "title", "level", "seen", "where", "remedy") if key in data}
-    values: dict[str, Any] = {**texts, **lists}
-    return Finding(**values)
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Finding).validate_python(data)

@@ -6,11 +6,11 @@ For people each finding says what, with which number, where, and what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlbox.findings import LEVELS, Finding, load_finding
+from rlbox.findings import LEVELS, Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +30,15 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON types; `load_report` is the way back."""
-        return {
-            "findings": [finding.as_json() for finding in self.findings],
-            "follows": [finding.as_json() for finding in self.follows],
-            "checks": self.checks,
-            "unfinished": list(self.unfinished),
-            "seconds": round(self.seconds, 2),
-        }
+        rows = {key: [row.as_json() for row in getattr(self, key)] for key in ("findings", "follows")}
+        return {**asdict(self), **rows, "seconds": round(self.seconds, 2)}
 
 
 def load_report(data: dict[str, Any]) -> Report:
     """Return the report that `Report.as_json` wrote."""
-    return Report(
-        findings=tuple(map(load_finding, data["findings"])),
-        follows=tuple(map(load_finding, data.get("follows", ()))),
-        checks=int(data["checks"]),
-        unfinished=tuple(map(str, data.get("unfinished", ()))),
-        seconds=float(data["seconds"]),
-    )
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Report).validate_python(data)
 
 
 def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:

@@ -88,6 +88,7 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
 def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
     made_by_a_run = image is not None and image.container.create and folder is not None and not folder.exists()
     disk = [("data", str(folder))] if folder else []
+    shares_network = image is not None and image.container.network == "host"
     return Scene(
         environ=dict(os.environ),
         demands=demands,
@@ -95,13 +96,9 @@ def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | N
         folders=tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ())))),
         places=disk if image and not made_by_a_run else None,
         needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
-        free_ports=lambda: demands.ports if _shares_network(image) else {},
+        free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},
         mirrors=lambda: _mirrors(app, image) if image else (),
     )
-
-
-def _shares_network(image: ImagePlan | None) -> bool:
-    return image is not None and image.container.network == "host" and engine_is_here()
 
 
 def _mirrors(app: App, image: ImagePlan) -> list[Reached]:

@@ -52,7 +52,7 @@ def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
     groups = {group.name: group for group in (lock.groups if lock else ())}
     alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MOST_LAYERS - len(target.stack)))
     return tuple(
-        _layer(name, spec.name, part)
+        Layer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
         for spec in target.stack
         for name, part in split_group(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
     )
@@ -112,10 +112,6 @@ def lock_folder(lock: Lock) -> str:
     BuildKit takes files of one path, size and time stamp for the same.
     """
     return f"lock/{lock.checksum()[:12]}"
-
-
-def _layer(name: str, group: str, packages: tuple[Package, ...]) -> Layer:
-    return Layer(name=name, group=group, packages=packages, channel=_channel(group, packages))
 
 
 def _channel(group: str, packages: Iterable[Package]) -> str:

@@ -68,7 +68,7 @@ def plan_provenance(lock: Lock, image: Built, built: BuiltBy) -> str:
 
 def _subject(image: Built) -> dict[str, Any]:
     note = {} if image.has_manifest else {"annotations": {"rlbox.digest": CONFIGURATION_NOTE}}
-    return {"name": image.name, "digest": _digest(image.digest.partition(":")[2]), **note}
+    return {"name": image.name, "digest": {"sha256": image.digest.partition(":")[2]}, **note}
 
 
 def _dependency(part: Content) -> dict[str, Any]:
@@ -76,10 +76,6 @@ def _dependency(part: Content) -> dict[str, Any]:
     return {
         "name": part.file or part.name,
         "uri": part.purl,
-        "digest": {**_digest(part.sha256), **commit},
+        "digest": {"sha256": part.sha256, **commit},
         "annotations": {"rlbox.groups": " ".join(part.groups)},
     }
-
-
-def _digest(sha256: str) -> dict[str, str]:
-    return {"sha256": sha256}

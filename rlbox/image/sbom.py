@@ -38,6 +38,7 @@ def plan_sbom(lock: Lock, image: Built) -> str:
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/
     """
     parts = components(lock)
+    own = _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -45,7 +46,7 @@ def plan_sbom(lock: Lock, image: Built) -> str:
         "name": image.name,
         "documentNamespace": f"urn:rlbox:sbom:{image.digest}",
         "creationInfo": {"created": moment(image.epoch), "creators": [f"Tool: rlbox-{__version__}"]},
-        "packages": [_image(image), _own(), *map(_package, parts)],
+        "packages": [_image(image), own, *map(_package, parts)],
         "relationships": list(_relationships(parts)),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
@@ -85,10 +86,6 @@ def _image(image: Built) -> dict[str, Any]:
         "checksums": _checksums(image.digest.partition(":")[2]),
         **({} if image.has_manifest else {"comment": CONFIGURATION_NOTE}),
     }
-
-
-def _own() -> dict[str, Any]:
-    return _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
 
 
 def _package(part: Content) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.job.filler import Filler
 from rlbox.job.gate import Gate
-from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, ProbeRule, RequireRule
+from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
 from rlbox.job.job import Ready
 from rlbox.job.param import Scalar
 
@@ -118,21 +118,17 @@ def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
         require=tuple(_plan_line(f"{where}.require", rule, fill) for rule in gate.require),
         ordered=gate.ordered,
         forbid=tuple(_plan_line(f"{where}.forbid", rule, fill) for rule in gate.forbid),
-        benign=tuple(_plan_benign(f"{where}.benign", rule, fill) for rule in gate.benign),
+        benign=tuple(BenignPlan(**_line(f"{where}.benign", rule, fill)) for rule in gate.benign),
         exit_codes=gate.exit_codes,
         files=plan_files(f"{where}.files", gate.files, fill),
         metrics=tuple(_plan_metric(f"{where}.metrics", rule, fill) for rule in gate.metrics),
-        probes=tuple(_plan_probe(f"{where}.probes", rule, fill) for rule in gate.probes),
+        probes=tuple(ProbePlan(**_request(f"{where}.probes", rule, fill)) for rule in gate.probes),
     )
 
 
 def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: Filler) -> LinePlan:
     until = {"until": fill.pattern(where, rule.until)} if isinstance(rule, ForbidRule) else {}
     return LinePlan(**{"count": 1, **_line(where, rule, fill), **until})
-
-
-def _plan_benign(where: str, rule: BenignRule, fill: Filler) -> BenignPlan:
-    return BenignPlan(**_line(where, rule, fill))
 
 
 def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: Filler) -> dict[str, Any]:
@@ -154,10 +150,6 @@ def plan_ready(where: str, rule: Ready, ports: Mapping[str, int], fill: Filler) 
     """Return what proves that a service does its work, filled in; `ports` maps names to numbers."""
     line = fill.pattern(f"{where}.line", rule.line)
     return ReadyPlan(**{**_request(where, rule, fill), "line": line, "port": ports.get(rule.port, 0)})
-
-
-def _plan_probe(where: str, rule: ProbeRule, fill: Filler) -> ProbePlan:
-    return ProbePlan(**_request(where, rule, fill))
 
 
 def _request(where: str, rule: Probe, fill: Filler) -> dict[str, Any]:

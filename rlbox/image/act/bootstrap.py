@@ -66,14 +66,11 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Sto
     for deb in debs:
         path = folder / deb_file(deb)
         store.link(deb.sha256, path)
-        controls[deb.sha256] = _control(path)
+        field = Command(argv=("dpkg-deb", "--field", str(path)))
+        controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
     index = plan_package_list(debs, controls).encode()
     (folder / "Packages").write_bytes(index)
     release = plan_release(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
     (folder / "Release").write_text(release)
     for path in (folder / "Packages", folder / "Release"):
         path.chmod(0o644)
-
-
-def _control(path: Path) -> str:
-    return check_command(Command(argv=("dpkg-deb", "--field", str(path))), f"{path.name} is no Debian package").stdout

@@ -28,7 +28,7 @@ from rlbox.store.act.base_layout import write_base_layout
 from rlbox.store.act.fetch import ensure
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.store.act.view import fetch_view
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
 
@@ -127,7 +127,8 @@ class BuildInputs:
         app, plan, store = self._app, self._plan, self._store
         wanted = artifacts(self._lock)
         everything = self._wish.hermetic
-        carried = [file for file in wanted if everything or file.kind in ("apt", "git", "http") or _is_uv(file)]
+        kinds, uv = ("apt", "git", "http"), ("uv", "runtime")
+        carried = [file for file in wanted if everything or file.kind in kinds or (file.name, file.group) == uv]
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
@@ -160,10 +161,6 @@ def _engine() -> tuple[int, ...]:
         return engine_version()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
-
-
-def _is_uv(file: Artifact) -> bool:
-    return (file.name, file.group) == ("uv", "runtime")
 
 
 def _carried(folder: str, package: Package) -> bool:
