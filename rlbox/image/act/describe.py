@@ -9,9 +9,8 @@ from rlbox.engine.act.api import find_image
 from rlbox.engine.act.stream import engine_says
 from rlbox.engine.oci import stored_digest
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
-from rlbox.image.provenance import PROVENANCE_FILE, BuiltBy, plan_provenance
-from rlbox.image.sbom import SBOM_FILE, Built, plan_sbom
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE
 

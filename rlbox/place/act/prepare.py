@@ -11,7 +11,6 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
-from rlbox.image.layers import part_files
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.lock.state import require_lock
@@ -127,8 +126,7 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
 
 def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
     """Bring the git trees and files of the target into the store."""
-    names = part_files(prepared.lock)
-    files = [file for file in artifacts(prepared.lock) if file.kind in ("git", "http") and file.name in names]
+    files = [file for file in artifacts(prepared.lock) if file.group in ("git", "http")]
     missing = [file for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
         return
