@@ -161,11 +161,18 @@ def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands)
 
 
 def _gpus_enough(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    if demands.gpus and driver.devices and driver.devices < demands.gpus:
+    if driver.devices:
+        yield from too_few_gpus(driver.devices, demands)
+
+
+def too_few_gpus(count: int, demands: Demands) -> Iterator[Finding]:
+    """Yield a finding when `count` GPUs are fewer than the target uses."""
+    if count < demands.gpus:
         yield Finding(
-            id="gpu-count", title="there are fewer GPUs than the target uses",
-            seen=f"{driver.devices} of {demands.gpus}", where="/dev/nvidia*",
+            id="gpu-count", title="there are fewer GPUs than the target uses", seen=f"{count} of {demands.gpus}",
+            where="/dev/nvidia*",
             remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
+            covers=("invalid-device-ordinal",),
         )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class BroughtPlace:
     layout: Layout
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | None = None) -> BroughtPlace:
+def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -71,7 +71,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | No
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
-            carry_out(app, prepared, plan, wish or ApplyWish())
+            carry_out(app, prepared, plan, ApplyWish())
     return place_at(layout)
 
 
