@@ -8,8 +8,10 @@ from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
 from rlbox.image.act.plans import Recipe, image_plan
-from rlbox.image.forms.apptainer import plan_apptainer, plan_exported
+from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
 from rlbox.lock.state import require_lock
@@ -26,13 +28,13 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     """
     _check_image(form, image)
     recipe, bytecode = Recipe.load(app.project, name), make_folder(cache_folder("templates"))
-    exported = plan_exported(recipe.target, recipe.lock, recipe.fixes, recipe.patches)
+    target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
-        container = container_defaults(exported.target, exported.baked)
-        return plan_compose(exported.target, container, recipe.templates, bytecode, image=image, gpus=gpus, way=way)
+        container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
+        return plan_compose(target, container, templates, bytecode, image=image, gpus=gpus, way=way)
     if not image:
         require_lock(name, image_plan(app.project, name).lock)
-    return plan_apptainer(exported, recipe.templates, bytecode, image=image)
+    return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, bytecode, image=image)
 
 
 def _check_image(form: str, image: str) -> None:
