@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.amounts import columns
 from rlbox.vast.offers import Needs, Offer
 from rlbox.vast.request import Request, cost_lines
 
@@ -80,7 +81,4 @@ def offer_table(offers: tuple[Offer, ...]) -> str:
         )
         for offer in offers
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    )
+    return "\n".join(columns([head, *rows]))
