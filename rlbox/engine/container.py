@@ -20,7 +20,7 @@ CA_NAMES = (
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
 )
-"""Variables that name it to OpenSSL and httpx, requests, curl, pip, git and Node."""
+"""Variables that name it to OpenSSL, requests, curl, pip, git and Node."""
 
 TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
 

@@ -16,8 +16,7 @@ from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder,
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
-from rlbox.image.act.context import context_entries
-from rlbox.image.act.digest import build_labels
+from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
-from rlbox.image.act.digest import outdated
+from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
-from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.labels import BUILD_LABEL
 from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from rlbox.app import App
 from rlbox.engine.act.api import engine
 from rlbox.errors import WorkFailed
 from rlbox.image.act.builder import BuildRun, build_image
 from rlbox.image.act.diff import differences
 from rlbox.image.act.progress import build_view
 from rlbox.image.plan import ImagePlan
-
-if TYPE_CHECKING:
-    from rlbox.app import App
 
 _SHOWN = 40
 

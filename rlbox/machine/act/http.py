@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
+from rlbox.machine.act.site import site_logins
 from rlbox.machine.no_answer import Kind, NoAnswer, plain
 from rlbox.machine.site import SiteFacts
 
@@ -132,7 +133,7 @@ class Http:
         self._follow = follow
         self._headers = {"User-Agent": f"rlbox/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
         self._proxies = getproxies() if proxies else {}
-        self._netrc = _netrc() if logins else None
+        self._netrc = site_logins() if logins else None
         self._pools: dict[tuple[str, str], PoolManager] = {}
         self._lock = Lock()
 
@@ -178,8 +179,10 @@ class Http:
             _leave(response, _DRAINED)
             if len(asked) > _REDIRECTS:
                 raise NoAnswer(f"it redirects more than {_REDIRECTS} times", "address", _host(url))
-            asked.append(urljoin(asked[-1], place))
-            if urlsplit(asked[-2])[:2] != urlsplit(asked[-1])[:2]:
+            with _told(url):
+                asked.append(urljoin(asked[-1], place))
+                abroad = urlsplit(asked[-2])[:2] != urlsplit(asked[-1])[:2]
+            if abroad:
                 told = {name: value for name, value in told.items() if name.title() != "Authorization"}
         try:
             yield Answer(response, tuple(asked))
@@ -221,9 +224,8 @@ class Http:
         """Return the connections to a host: straight, or through the proxy that is set for it."""
         from urllib3 import PoolManager, ProxyManager, make_headers
 
-        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
-        if proxy and proxy_bypass(parts.hostname or ""):
-            proxy = ""
+        known = self._proxies.get(parts.scheme) or self._proxies.get("all")
+        proxy = known if known and not proxy_bypass(parts.hostname or "") else ""
         with self._lock:
             if found := self._pools.get((parts.scheme, proxy)):
                 return found
@@ -309,7 +311,10 @@ def _parts(url: str) -> SplitResult:
 
 
 def _host(url: str) -> str:
-    return urlsplit(url).hostname or ""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _userinfo(parts: SplitResult) -> str:
@@ -322,15 +327,6 @@ def _login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
     if not login and known and (found := known.authenticators(parts.hostname or "")):
         login = f"{found[0]}:{found[2]}" if found[2] else ""
     return {"Authorization": f"Basic {b64encode(login.encode()).decode()}"} if login else {}
-
-
-def _netrc() -> netrc | None:
-    from netrc import NetrcParseError, netrc
-
-    try:
-        return netrc(os.environ.get("NETRC"))
-    except (OSError, NetrcParseError, UnicodeDecodeError):
-        return None
 
 
 def _opened(body: Body, stack: ExitStack) -> tuple[Any, int]:

@@ -328,6 +328,11 @@ def test_what_is_no_address(url: str) -> None:
     assert (error.kind, explain(error)) == ("address", f"unsupported protocol in {url!r}")
 
 
+def test_addresses_that_cannot_be_read() -> None:
+    with answering(always(b"HTTP/1.1 302 F\r\nLocation: http://[x/\r\nContent-Length: 0\r\n\r\n")) as server:
+        assert [failure(url).kind for url in ("http://[x/", server.url, "http://h:x/")] == ["address"] * 3
+
+
 def test_redirects_are_followed_to_their_end() -> None:
     with (
         answering(always(OK)) as other,
