@@ -10,8 +10,7 @@ from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
 from rlbox.fixes.words import baked_rows, condition_words, kind_of
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 
