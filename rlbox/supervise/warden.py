@@ -1,7 +1,7 @@
 """The process above a supervisor that runs in place: it sees the supervisor die, ends the run and writes it down.
 
 In a container the engine does this. The warden does nothing else, so that little can go wrong with it: it imports
-what it needs for the end only then, hands signals on, and holds the data disk's lock until nothing of the run is left.
+what it needs for the end only then, hands signals on, and holds the data disk until nothing of the run is left.
 When the warden itself is killed the supervisor goes on; when both are, the next verb about runs does what is left.
 """
 
@@ -24,22 +24,22 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def watch_over(run_dir: Path, lock: int) -> int:
+def watch_over(run_dir: Path, hold: int) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
     Parameters
     ----------
-    lock
-        The open file that holds the data disk's lock; the supervisor inherits it.
+    hold
+        The open file that holds the data disk; the supervisor inherits it.
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
     run_id = json.loads((run_dir / "plan.json").read_bytes())["run_id"]
     processes = RunProcesses(run_id, Interrupt())  # before there is a child: all that comes later is the run's
-    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--lock", str(lock))
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(hold))
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    supervisor = start_command(Command(argv=argv), stdin=None, keep=(lock,))  # it unblocks them itself
+    supervisor = start_command(Command(argv=argv), stdin=None, keep=(hold,))  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.lock import lock_file
 
 _BLOCK = 1 << 20
 
@@ -62,8 +62,10 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
                 where=str(path.parent),
                 next_step="free space, or name a file on another disk",
             )
-        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-            _hold(file, part)
+        handle = lock_file(part, create=True)
+        if handle is None:
+            raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")
+        with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
                 yield file
@@ -84,14 +86,3 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
 def _free(folder: Path) -> int:
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
-
-
-def _hold(file: BinaryIO, part: Path) -> None:
-    """Lock the file, and make sure that it has not become the whole archive of another process meanwhile."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.path.samestat(os.fstat(file.fileno()), os.stat(part))
-    except OSError:
-        mine = False
-    if not mine:
-        raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
-import fcntl
 import glob
 import os
 import time
@@ -18,9 +17,9 @@ from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.errors import EngineError
+from rlbox.files.act.lock import try_lock
 from rlbox.machine.act.identity import in_image
-
-_RUN_LOCK = ".rlbox-run.lock"
+from rlbox.record.act.disk_hold import LOCK_FILE
 
 
 def probe_engine() -> EngineFacts:
@@ -56,7 +55,7 @@ def _container(row: Mapping[str, Any]) -> Container:
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),
         owner=f"uid {labels.get(OWNER_LABEL, 'unknown')}",
-        busy=any(_may_be_held(Path(str(mount.get("Source", "")), _RUN_LOCK)) for mount in row.get("Mounts") or ()),
+        busy=any(_may_be_held(Path(str(mount.get("Source", "")), LOCK_FILE)) for mount in row.get("Mounts") or ()),
     )
 
 
@@ -72,12 +71,11 @@ def _may_be_held(path: Path) -> bool:
     """Return whether a living rlbox holds the lock of a data disk; a lock that cannot be asked may be held."""
     try:
         with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not try_lock(file.fileno())
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
 
 
 def _skew(text: str) -> float:
