@@ -144,7 +144,7 @@ DISKS: dict[str, Any] = {
         lambda disk, patch: patch.setattr("tempfile.TemporaryFile", read_only),
     ),
     "full": (
-        "the data disk is too full: 0.0 GiB free, 3 GiB needed",
+        "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",
         "free space, or name another with --data DIR",
         lambda disk, patch: patch.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 4096)),
     ),

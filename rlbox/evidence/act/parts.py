@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.causes.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
@@ -81,7 +82,7 @@ def process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
     return (
-        "\n".join([f"{'MiB':>8} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
+        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
         + "\n"
     )
 
@@ -94,7 +95,7 @@ def _process_row(process: Process) -> tuple[int, str]:
     size = probe_resident_bytes(process.pid)
     words = _cut(probe_command_line(process.pid)) if uid == os.getuid() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
-    return size, f"{size >> 20:8d} {process.pid:8d} {process.parent:8d} {_user(uid):<12} {shown}"
+    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {_user(uid):<12} {shown}"
 
 
 def _cut(words: str) -> str:
@@ -104,15 +105,15 @@ def _cut(words: str) -> str:
 
 def disk_text(folders: Iterable[Path]) -> str:
     """Return free and total space and inodes of the disks that hold `folders`."""
-    lines = [f"{'free GiB':>9} {'of GiB':>9} {'free inodes':>12} folder"]
+    lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
     for folder in dict.fromkeys(folders):
         try:
             facts = os.statvfs(folder)
         except OSError as error:
             lines.append(f"{'':9} {'':9} {'':12} {folder}: {error.strerror}")
             continue
-        free, total = facts.f_bavail * facts.f_frsize / 2**30, facts.f_blocks * facts.f_frsize / 2**30
-        lines.append(f"{free:9.2f} {total:9.2f} {facts.f_favail:12d} {folder}")
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        lines.append(f"{size_text(free):>9} {size_text(total):>9} {facts.f_favail:12d} {folder}")
     return "\n".join(lines) + "\n"
 
 

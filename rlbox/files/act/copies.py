@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.lock import lock_file
 
@@ -58,7 +59,7 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
         free = _free(path.parent)
         if free < need:
             raise NodeError(
-                f"the disk is too full: {free / 1e9:.2f} GB free, {need / 1e9:.2f} GB needed",
+                f"the disk is too full: {size_text(free)} free, {size_text(need)} needed",
                 where=str(path.parent),
                 next_step="free space, or name a file on another disk",
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.image.facts import lock_changes
 from rlbox.job.param import show_scalar
 from rlbox.job.plan import RunPlan
@@ -185,7 +186,7 @@ def _metrics(record: RunRecord) -> dict[str, str]:
 
 def _durations(record: RunRecord) -> dict[str, str]:
     stages = record.state.stages if record.state else ()
-    return {stage.name: f"{stage.seconds:.1f} s" for stage in stages if stage.seconds}
+    return {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds}
 
 
 _FACTS: dict[str, Callable[[RunRecord], Mapping[str, str]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlbox.amounts import duration_text, moment, transfer_size
+from rlbox.amounts import duration_text, moment, size_text
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
@@ -163,9 +163,9 @@ def _speed(facts: RunFacts) -> str:
 
 
 def _use(sample: Sample) -> str:
-    parts = [f"cpu {sample.cpu_pct:.0f} %", f"memory {transfer_size(sample.resident_bytes)}"]
+    parts = [f"cpu {sample.cpu_pct:.0f} %", f"memory {size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
-    return " · ".join([*parts, *(f"{name} {transfer_size(value)}/s" for name, value in rates if value >= 1000)])
+    return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
 def _gpus(sample: Sample) -> str:
@@ -173,14 +173,12 @@ def _gpus(sample: Sample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {transfer_size(memory)} in all"
-    return " · ".join(
-        f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {transfer_size(g.memory_bytes)}" for g in gpus
-    )
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {size_text(memory)} in all"
+    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in gpus)
 
 
 def _disk(facts: RunFacts, sample: Sample) -> str:
-    left = f"{transfer_size(sample.disk_free_bytes)} left"
+    left = f"{size_text(sample.disk_free_bytes)} left"
     return left if facts.full_in_s is None else f"{left}, full in {duration_text(facts.full_in_s)} at the present rate"
 
 

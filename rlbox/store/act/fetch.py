@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rlbox.amounts import size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.machine.act.http_client import http_client
 from rlbox.machine.act.site import probe_site
@@ -210,7 +211,7 @@ def full_disk(store: Store, needed: int) -> NodeError:
     """Return the error that says how much room the store's disk lacks."""
     free = free_bytes(store)
     return NodeError(
-        f"the store's disk is full: {needed / 1e6:.1f} MB needed, {free / 1e6:.1f} MB free",
+        f"the store's disk is full: {size_text(needed)} needed, {size_text(free)} free",
         where=str(store.root),
         next_step="rlbox store prune, or name another disk with --store DIR",
     )

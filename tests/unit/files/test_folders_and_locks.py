@@ -168,7 +168,7 @@ ADVICE = "mount it or make it, or name another with --data DIR"
         (
             lambda p, m: m.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 1 << 29)) or p,
             False,
-            "the data disk is too full: 0.5 GiB free, 2 GiB needed\n"
+            "the data disk is too full: 536.9 MB free, 2.1 GB (2 GiB) needed\n"
             "  where: PATH\n  next:  free space, or name another with --data DIR",
         ),
     ],
