@@ -146,7 +146,16 @@ def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-1, "0 s"), (0.44, "0.4 s"), (8.0, "8 s"), (9.96, "10 s"), (59.9, "59 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (3 * 86400 + 4 * 3600, "3 d 04 h")],
+    [
+        (-1, "0 s"),
+        (0.44, "0.4 s"),
+        (8.0, "8 s"),
+        (9.96, "10 s"),
+        (59.9, "59 s"),
+        (185, "3 min 05 s"),
+        (7620, "2 h 07 min"),
+        (3 * 86400 + 4 * 3600, "3 d 04 h"),
+    ],
 )
 def test_spans(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
