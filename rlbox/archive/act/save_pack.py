@@ -22,7 +22,7 @@ from rlbox.archive.parts import (
 )
 from rlbox.engine.act.stream import engine_call
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest
-from rlbox.files.act.compression import CHUNK, Hashed, zstandard_packed
+from rlbox.files.act.compression import CHUNK, Hashed, zstd_packed
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")
@@ -71,7 +71,7 @@ def _take(
         return
     plain = Hashed()
     chunks = (plain.take(chunk) for chunk in _chunks(head, source, on_bytes))
-    packed = writer.add_unknown(zstandard_packed(chunks), f"{LAYER}+zstd")
+    packed = writer.add_unknown(zstd_packed(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 
