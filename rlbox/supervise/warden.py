@@ -69,17 +69,10 @@ def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
     from rlbox.causes.lost import process_end
     from rlbox.errors import RlboxError
+    from rlbox.files.act.tail import read_end
     from rlbox.record.act.folder import load_plan
     from rlbox.record.act.settle import settle_run
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
-        settle_run(run_dir, load_plan(run_dir), process_end(code, _last_words(run_dir)))
-
-
-def _last_words(run_dir: Path) -> str:
-    try:
-        with open(run_dir / LOG_FILE, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+        said = read_end(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        settle_run(run_dir, load_plan(run_dir), process_end(code, said))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
@@ -39,14 +39,6 @@ title = "asks"
 command = ["ask", "{param.rounds}"]
 services = ["server"]
 """
-
-
-class Usage(NamedTuple):
-    """What `shutil.disk_usage` returns."""
-
-    total: int
-    used: int
-    free: int
 
 
 @pytest.fixture
@@ -146,7 +138,7 @@ DISKS: dict[str, Any] = {
     "full": (
         "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",
         "free space, or name another with --data DIR",
-        lambda disk, patch: patch.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 4096)),
+        lambda disk, patch: patch.setattr("rlbox.engine.act.data_disk.free_bytes", lambda path: 4096),
     ),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -10,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import disk_full
 
 MANIFEST_FILE = "manifest.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
@@ -37,7 +36,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
             if number == 0:
                 raise
             problems[name] = error.strerror or str(error)
-            full = problems[name] if error.errno in _FULL else ""
+            full = problems[name] if disk_full(error) else ""
     return problems
 
 

@@ -20,6 +20,7 @@ from rlbox.causes.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
+from rlbox.files.act.tail import read_end
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.process_table import Process, probe_command_line, probe_processes, probe_resident_bytes
@@ -209,15 +210,8 @@ def ray_log_text(temp_dir: str) -> str:
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    return "\n".join(f"==> {path.name} <==\n{_tail(path)}" for path in chosen[:_RAY_FILES])
-
-
-def _tail(path: Path) -> str:
-    with open(path, "rb") as file:
-        start = max(0, os.fstat(file.fileno()).st_size - _RAY_TAIL)
-        file.seek(start)
-        data = file.read(_RAY_TAIL)
-    return (data.partition(b"\n")[2] if start else data).decode("utf-8", "replace")
+    ends = ((path.name, read_end(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
+    return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
 
 
 def _tool(*words: str) -> str:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.lock import lock_file
+from rlbox.files.act.room import free_bytes
 
 _BLOCK = 1 << 20
 
@@ -56,7 +57,7 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        free = _free(path.parent)
+        free = free_bytes(path.parent)
         if free < need:
             raise NodeError(
                 f"the disk is too full: {size_text(free)} free, {size_text(need)} needed",
@@ -82,8 +83,3 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
             where=str(part),
             next_step="free space, or name a file on another disk",
         ) from error
-
-
-def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize

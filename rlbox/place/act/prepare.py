@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.files.act.room import free_bytes
 from rlbox.image.paths import part_files
 from rlbox.place.act.apply import Applied, Supplies, carry_out_apply
-from rlbox.place.act.facts import check_layout, free_bytes, installed_debs, probe_apply, read_record, there
+from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply
 from rlbox.place.act.whereabouts import remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply

@@ -14,9 +14,10 @@ from pathlib import Path
 from rlbox.amounts import size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import free_bytes
 from rlbox.machine.act.command import check_command, run_command
 from rlbox.machine.act.uv import find_uv
-from rlbox.place.act.facts import STAMP, free_bytes, probe_installed
+from rlbox.place.act.facts import STAMP, probe_installed
 from rlbox.place.act.files import disk_errors, free_place
 from rlbox.place.changes import PartRecord, stamp_of
 from rlbox.place.layout import Layout
