@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import pwd
 import re
 import shutil
 from collections import deque
@@ -22,8 +21,9 @@ from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
 from rlbox.files.act.tail import read_end
 from rlbox.machine.act.command import run_command
+from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.memory import probe_memory
-from rlbox.machine.act.process_table import Process, probe_command_line, probe_processes, probe_resident_bytes
+from rlbox.machine.act.process_table import Process, owner_of, probe_command_line, probe_processes, probe_resident_bytes
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.values import Command
 
@@ -89,14 +89,11 @@ def process_text() -> str:
 
 
 def _process_row(process: Process) -> tuple[int, str]:
-    try:
-        uid = os.stat(f"/proc/{process.pid}").st_uid
-    except OSError:
-        uid = -1
+    owner = owner_of(process.pid)
     size = probe_resident_bytes(process.pid)
-    words = _cut(probe_command_line(process.pid)) if uid == os.getuid() else ""
+    words = _cut(probe_command_line(process.pid)) if owner == user_name() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
-    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {_user(uid):<12} {shown}"
+    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {owner:<12} {shown}"
 
 
 def _cut(words: str) -> str:
@@ -225,13 +222,6 @@ def _tool(*words: str) -> str:
         last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
         raise NotHere(f"{words[0]}: exit code {outcome.exit_code}: {' '.join(last)}")
     return outcome.stdout
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name if uid >= 0 else ""
-    except KeyError:
-        return str(uid)
 
 
 def _json(data: dict[str, Any]) -> str:
