@@ -1,8 +1,9 @@
-"""Files that grow by whole lines: how a line is appended, and how they are read."""
+"""Files of JSON: one object, or lines of them, which a file grows by."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,15 @@ from typing import Any
 from rlbox.files.rows import json_rows
 
 _LONGEST_LINE = 1 << 20
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; empty when it is missing, torn or holds anything else."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

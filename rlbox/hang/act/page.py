@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
+from rlbox.files.act.rows import read_table
 from rlbox.hang.act.stacks import STACKS_FOLDER
 from rlbox.job.names import HANG_FILE, HANG_PAGE
 
@@ -26,9 +26,8 @@ def write_hang_page(evidence: Path) -> Path | None:
     OSError
         The disk is full.
     """
-    try:
-        facts = json.loads((evidence / HANG_FILE).read_bytes())
-    except (OSError, ValueError):
+    facts = read_table(evidence / HANG_FILE)
+    if not facts:
         return None
     path = evidence / HANG_PAGE
     path.write_text(render_hang(facts), encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.image.act.context import context_entries
 from rlbox.image.act.plan_cache import file_key
 from rlbox.image.parts import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
@@ -51,11 +52,7 @@ class FileDigests:
     @classmethod
     def load(cls) -> FileDigests:
         """Return the memory of this machine; a torn or missing one is empty."""
-        try:
-            known = json.loads(_memory().read_bytes())
-            return cls(known if isinstance(known, dict) else {})
-        except (OSError, ValueError):
-            return cls({})
+        return cls(read_table(_memory()))
 
     def of(self, path: Path) -> str:
         """Return the digest of a file."""

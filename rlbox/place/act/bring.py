@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlbox.doctor.act.fix_checks import PLACE, probe_fixes, read_table
+from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.doctor.fix_checks import checks_of
 from rlbox.errors import NodeError
+from rlbox.files.act.rows import read_table
 from rlbox.place.act.apply import NOTHING, Applied, lay_back
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.prepare import ApplyWish, Prepared, carry_out, look, prepare, with_room

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlbox.doctor.act.fix_checks import read_table
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.lock import hold
+from rlbox.files.act.rows import read_table
 from rlbox.place.act.facts import read_record
 from rlbox.place.layout import Layout, check_prefix
 from rlbox.values import LOCK_IN_IMAGE

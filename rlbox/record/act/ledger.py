@@ -22,6 +22,7 @@ from pathlib import Path
 
 from rlbox.errors import LockHeld, RlboxError, SpecError
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.ends import carrier_word, has_ended, write_end
@@ -136,8 +137,8 @@ class Ledger:
         found = {}
         for path in sorted(self._notes.glob("*.json")):
             try:
-                note = CarrierNote(**json.loads(path.read_bytes()))
-            except (OSError, ValueError, TypeError):
+                note = CarrierNote(**read_table(path))
+            except TypeError:
                 continue
             found[note.run] = note
         return found

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.act.fix_checks import probe_fixes, read_table
+from rlbox.doctor.act.fix_checks import probe_fixes
 from rlbox.doctor.act.probe.disks import places_of, probe_places
 from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.act.probe.limits import probe_limits
@@ -26,6 +26,7 @@ from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.act.repair import repair
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands
+from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
