@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.amounts import size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
 
@@ -94,7 +95,7 @@ def full_disk(path: str, free_bytes: int) -> Cause:
     """Nothing more can be written."""
     return Cause(
         kind="disk",
-        what=f"data disk full: {free_bytes / 2**20:.1f} MiB free at {path}",
+        what=f"data disk full: {size_text(free_bytes)} free at {path}",
         where=path,
         next_step="free space there, then run again",
     )

@@ -21,7 +21,7 @@ from rlbox.archive.parts import (
 )
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest
 from rlbox.errors import WorkFailed
-from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstandard_packed
+from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstd_packed
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")
@@ -66,7 +66,7 @@ def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, sourc
         return
     plain = Hashed()
     chunks = (plain.take(chunk) for chunk in _chunks(head, source))
-    packed = writer.add_unknown(zstandard_packed(chunks), f"{LAYER}+zstd")
+    packed = writer.add_unknown(zstd_packed(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 

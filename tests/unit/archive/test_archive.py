@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from rlbox.archive.act.check import Archive, check_archive
 from rlbox.archive.act.load import docker_archive
@@ -26,7 +25,7 @@ from rlbox.archive.parts import (
 )
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest, index, sha256_of
 from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.files.act.compression import Chunks, unpacked, zstandard_packed
+from rlbox.files.act.compression import Chunks, unpacked, zstd, zstd_packed
 from rlbox.files.act.copies import whole_file
 
 CONTENTS = (b"first layer" * 90_000, b"second")
@@ -36,7 +35,7 @@ AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing wa
 
 def pack(data: bytes, kind: str) -> bytes:
     if kind == "zstd":
-        return zstandard.ZstdCompressor().compress(data)
+        return zstd.compress(data)
     return gzip.compress(data, mtime=0) if kind == "gzip" else data
 
 
@@ -204,7 +203,7 @@ def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
 
 def test_packing_gives_the_same_bytes_again() -> None:
     data = [bytes(range(256)) * 4096] * 5
-    first, second = (b"".join(zstandard_packed(iter(data))) for _ in range(2))
+    first, second = (b"".join(zstd_packed(iter(data))) for _ in range(2))
     assert first == second
     for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
         parts = Chunks(iter([packed[:100], packed[100:]]))
@@ -272,7 +271,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_too_little_room(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match=r"the disk is too full: [0-9.]+ GB free, 1000000000.00 GB needed"):
+    with pytest.raises(NodeError, match=r"the disk is too full: [0-9.]+ GB free, 1000.0 PB needed"):
         fill(tmp_path / "x.tar", need=10**18)
     assert list(tmp_path.iterdir()) == []
 
