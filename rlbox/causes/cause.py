@@ -17,6 +17,10 @@ CauseKind = Literal[
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
 ]  # fmt: skip
 
+End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
+_ENGINE_LOST = 255
+_KILLED = 137
+
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
 UNEXPECTED = 3
@@ -104,11 +108,6 @@ def unwritable(path: str, reason: str) -> Cause:
 def interrupted(signal_name: str) -> Cause:
     """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
-
-
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
-_ENGINE_LOST = 255
-_KILLED = 137
 
 
 @dataclass(frozen=True, kw_only=True)
