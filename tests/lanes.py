@@ -125,10 +125,10 @@ def words(prog: str, about: str) -> argparse.ArgumentParser:
     return parser
 
 
-def provenance() -> str:
-    """Date, tree and machine of a result, as one line of a table's head."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    changed = " and uncommitted changes" if _git("status", "--porcelain") else ""
+def provenance(table: Path) -> str:
+    """Date, tree and machine of a result, for the head of its table."""
+    commit = _git("rev-parse", "--short=12", "HEAD^{tree}")
+    changed = " and changes" if _git("status", "--porcelain", "--", ".", f":!{table.relative_to(CHECKOUT)}") else ""
     date = time.strftime("%Y-%m-%d", time.gmtime())
     return f"{date}, tree {commit or 'unknown'}{changed}, Python {platform.python_version()}, {os.cpu_count()} CPUs"
 

@@ -40,7 +40,8 @@ RESULTS = FAULTS / "RESULTS.md"
 PATCHING = ("apply_patches.py", "unified_diff.py")
 HEAD = """# Faults, and the mutants of fixes
 
-`make faults` wrote this: {provenance}, engine {engine}. {seconds:.0f} s of work.
+`make faults` wrote this: {provenance},
+engine {engine}; {seconds:.0f} s of work.
 
 {proven} of {cases} fault tests hold; {noticed} mutants (a fix without one thing that it bakes)
 are noticed by the test of their fix. `yes` twice: the fault is seen in a container without the fix, and is gone with
@@ -107,7 +108,7 @@ def table(rows: Sequence[Row], engine: str) -> str:
     of_mutants = [row for row in rows if ": " in row.name]
     alive = [f"- {row.name}" for row in of_mutants if not row.held]
     head = HEAD.format(
-        provenance=provenance(),
+        provenance=provenance(RESULTS),
         engine=engine,
         seconds=sum(row.seconds for row in rows),
         proven=sum(row.held for row in rows) - sum(row.held for row in of_mutants),
