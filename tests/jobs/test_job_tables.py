@@ -1,0 +1,125 @@
+"""What every job would run, as tables: its parameters, what each profile changes, the options of its programs.
+
+The plan is the one that a run carries out: commands with the defaults filled in, limits, services, gates. A changed
+default or a dropped argument is a changed line: `pytest --update-golden` rewrites the tables, the diff is reviewed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobplan import job_of, plan_of
+
+from rlbox.job.plan import RunPlan
+from rlbox.job.resume import plan_resume
+
+JOBS = Path(__file__).parents[2] / "jobs"
+NAMES = sorted(path.stem for path in JOBS.glob("*.toml"))
+READ_BY_PEOPLE = {"title", "why", "remedy", "digest", "origins", "units"}
+
+
+@pytest.mark.parametrize("job", NAMES)
+def test_what_a_job_runs(job: str, golden: Callable[[str, str], None]) -> None:
+    found = job_of(job)
+    lines = [f"target {found.target}", f"secrets {found.secrets} {found.optional_secrets}", "", "# Parameters", ""]
+    lines += [_parameter(name, param) for name, param in found.params.items()]
+    plain = _lines(plan_of(job))
+    lines += ["", "# The plan of the defaults", "", *plain]
+    for profile in found.profiles:
+        lines += ["", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile)))]
+    for name, param in found.params.items():
+        if isinstance(param.default, bool):
+            other = _lines(plan_of(job, "", {name: str(not param.default).lower()}))
+            lines += ["", f"# --set {name}={not param.default}", "", *_changes(plain, other)]
+    for stage in found.stages:
+        if stage.resume or found.resume.params:
+            before = plan_of(job, next(iter(stage.profiles), ""))
+            again = _lines(plan_resume(found, before, {stage.name: 2}))
+            lines += ["", f"# {stage.name} again", "", *_changes(_lines(before), again)]
+    golden(f"jobs/{job}.txt", "\n".join(lines) + "\n")
+
+
+def _parameter(name: str, param: Any) -> str:
+    aside = {"help"} if isinstance(param.default, bool) else {"help", "true", "false"}
+    told = {key: value for key, value in param if key not in aside and value not in (None, (), "", False)}
+    told |= {"default": param.default} if param.default is False else {}
+    return f"{name}: " + ", ".join(f"{key} {value!r}" for key, value in told.items())
+
+
+def _changes(before: list[str], after: list[str]) -> list[str]:
+    found = difflib.unified_diff(before, after, n=0, lineterm="")
+    return [line for line in found if not line.startswith(("---", "+++", "@@"))]
+
+
+def _lines(plan: RunPlan) -> list[str]:
+    return list(_flat("", dataclasses.asdict(plan)))
+
+
+def _flat(at: str, value: Any) -> Iterator[str]:
+    """A plan as lines: place and value; a command has a line for each option."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key not in READ_BY_PEOPLE and item not in (None, (), "", {}):
+                yield from _flat(f"{at}.{key}" if at else str(key), item)
+    elif at.endswith(("argv", "plot")):
+        yield from (f"{at} {option}" for option in _options(value))
+    elif isinstance(value, tuple):
+        for item in value:
+            named = item.get("name", "") if isinstance(item, Mapping) else ""
+            yield from _flat(f"{at}.{named}" if named else f"{at}[]", item)
+    else:
+        yield f"{at} = {value!r}"
+
+
+def _options(words: tuple[str, ...]) -> Iterator[str]:
+    index = 0
+    while index < len(words):
+        behind = words[index + 1 : index + 2]
+        named = words[index].startswith("--") and "=" not in words[index]
+        two = named and bool(behind) and not behind[0].startswith("-")
+        yield " ".join(words[index : index + 1 + two])
+        index += 1 + two
+
+
+class Parsed(Exception):
+    """A program has said which options it takes."""
+
+
+def _programs() -> list[str]:
+    found = sorted(JOBS.glob("*/*.py"))
+    return [f"{path.parent.name}.{path.stem}" for path in found if "ArgumentParser(" in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("job", NAMES)
+def test_what_the_programs_of_a_job_take(
+    job: str, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(parser: argparse.ArgumentParser, words: Any = None) -> None:
+        raise Parsed(parser)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", tell)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    lines = []
+    for name in _programs():
+        if name.partition(".")[0] == job:
+            if job == "smoke":
+                pytest.importorskip("pokerkit", reason="pokerkit needs Python 3.11")
+            with pytest.raises(Parsed) as raised:
+                importlib.import_module(name).main()
+            lines += [f"# {name}", "", *map(_option, raised.value.args[0]._actions[1:]), ""]
+    golden(f"jobs/{job}-programs.txt", "\n".join(lines))
+
+
+def _option(action: argparse.Action) -> str:
+    told = [" ".join(action.option_strings) or action.dest]
+    told += ["required"] if action.required else []
+    told += [f"default {action.default!r}"] if action.default is not None else []
+    told += [f"one of {list(action.choices)}"] if action.choices else []
+    return ", ".join(told)
