@@ -31,7 +31,7 @@ from lanes import (  # noqa: E402
     share,
     words,
 )
-from mutant_worker import Worker, concerned, worker  # noqa: E402
+from mutant_worker import TABLE, Worker, concerned, worker  # noqa: E402
 from mutants import JOBS, UNREACHED, Mutant, every_mutant  # noqa: E402
 
 from rlbox.files.act.folders import cache_folder  # noqa: E402
@@ -70,7 +70,12 @@ _SEEN: dict[tuple[str, tuple[str, ...]], str] = {}
 def _around(job: str, files: tuple[str, ...]) -> str:
     """The digest of what judges the mutants of a job: its other files, the tests, and the rooms that read a job."""
     if (job, files) not in _SEEN:
-        paths = [JOBS / f"{job}.toml", *(JOBS / job).glob("*.py"), *(HERE / name.partition("::")[0] for name in files)]
+        paths = [
+            HERE / TABLE,
+            JOBS / f"{job}.toml",
+            *(JOBS / job).glob("*.py"),
+            *(HERE / name.partition("::")[0] for name in files),
+        ]
         paths += [path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "mutant"))]
         paths += [path for room in ROOMS for path in (CHECKOUT / "rlbox" / room).rglob("*.py")]
         paths += [*(CHECKOUT / "tests/golden/expected/jobs").glob(f"{job}*.txt"), CHECKOUT / "tests/gatebox.py"]

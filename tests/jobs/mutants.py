@@ -1,7 +1,7 @@
 """Jobs with one thing changed: a default, a guard, a rule of a gate, a word of a command. A test must notice each.
 
 Made from every `jobs/*.toml` and `jobs/*/*.py`, in an order that depends on nothing but the files. Nothing that only
-people read is changed: titles, reasons, help, docstrings, messages, type hints. A changed job that rlbox would refuse to
+people read is changed: titles, reasons, help, docstrings, messages, type hints. A job that rlbox would refuse to
 load is left out, and so is changed Python whose code is the same as before.
 """
 

@@ -27,23 +27,27 @@ READ_BY_PEOPLE = {"title", "why", "remedy", "digest", "origins", "units"}
 
 @pytest.mark.parametrize("job", NAMES)
 def test_what_a_job_runs(job: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"jobs/{job}.txt", "".join(f"{line}\n" for line in table(job)))
+
+
+def table(job: str) -> Iterator[str]:
+    """The lines of a job's table, each made when it is asked for."""
     found = job_of(job)
-    lines = [f"target {found.target}", f"secrets {found.secrets} {found.optional_secrets}", "", "# Parameters", ""]
-    lines += [_parameter(name, param) for name, param in found.params.items()]
     plain = _lines(plan_of(job))
-    lines += ["", "# The plan of the defaults", "", *plain]
+    yield from ("# The plan of the defaults", "", *plain, "", f"target {found.target}")
+    yield from (f"secrets {found.secrets} {found.optional_secrets}", "", "# Parameters", "")
+    yield from (_parameter(name, param) for name, param in found.params.items())
     for profile in found.profiles:
-        lines += ["", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile)))]
+        yield from ("", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile))))
     for name, param in found.params.items():
         if isinstance(param.default, bool):
             other = _lines(plan_of(job, "", {name: str(not param.default).lower()}))
-            lines += ["", f"# --set {name}={not param.default}", "", *_changes(plain, other)]
+            yield from ("", f"# --set {name}={not param.default}", "", *_changes(plain, other))
     for stage in found.stages:
         if stage.resume or found.resume.params:
             before = plan_of(job, next(iter(stage.profiles), ""))
             again = _lines(plan_resume(found, before, {stage.name: 2}))
-            lines += ["", f"# {stage.name} again", "", *_changes(_lines(before), again)]
-    golden(f"jobs/{job}.txt", "\n".join(lines) + "\n")
+            yield from ("", f"# {stage.name} again", "", *_changes(_lines(before), again))
 
 
 def _parameter(name: str, param: Any) -> str:
