@@ -32,7 +32,7 @@ def concerned(path: str) -> list[str]:
         return sorted(file.name for file in files if "plan_of" in file.read_text("utf-8"))
     stem = module.removesuffix(".py")
     names = {file.name: file.read_text("utf-8").count(stem) for file in files}
-    rest = sorted(names, key=lambda name: (-names[name], name))
+    rest = sorted(names, key=lambda name: (not name.endswith("_programs.py"), -names[name], name))
     return [f"{TABLE}::test_what_the_programs_of_a_job_take[{job}]", *rest]
 
 

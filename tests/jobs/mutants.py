@@ -71,12 +71,14 @@ def every_mutant(names: Collection[str] = ()) -> list[Mutant]:
 def spec_mutants(path: Path) -> Iterator[tuple[str, str]]:
     """What was changed in a job's TOML, and the whole text."""
     data = tomllib.loads(path.read_text("utf-8"))
+    before = check_spec(Job, {**data, "name": path.stem}, "job")
     for what, changed in _spec_changes(data):
         try:
-            check_spec(Job, {**changed, "name": path.stem}, "mutant")
+            after = check_spec(Job, {**changed, "name": path.stem}, "mutant")
         except SpecError:
             continue
-        yield what, toml_text(changed)
+        if after != before:
+            yield what, toml_text(changed)
 
 
 def toml_text(data: dict[str, Any]) -> str:
@@ -156,7 +158,7 @@ def _other(at: tuple[Any, ...], value: Any, table: dict[str, Any]) -> Any:
         return f"{value}1"
     if at[-1] in ("total_s", "silence_s", "start_s", "answer_s") or (changes_nothing_else and value[:1].isdigit()):
         amount = re.match(r"\d+(?:\.\d+)?(?=\s*[A-Za-z%]*$)", value)
-        return f"{float(amount.group()) / 2:g}{value[amount.end() :]}" if amount else f"{value}x"
+        return f"{float(amount.group()) * 2 + 1:g}{value[amount.end() :]}" if amount else f"{value}x"
     return f"{value}x" if changes_nothing_else else None
 
 

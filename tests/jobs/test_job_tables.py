@@ -39,10 +39,13 @@ def table(job: str) -> Iterator[str]:
     yield from (_parameter(name, param) for name, param in found.params.items())
     for profile in found.profiles:
         yield from ("", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile))))
+    own = {profile for stage in found.stages for profile in stage.profiles}
     for name, param in found.params.items():
-        if isinstance(param.default, bool):
-            other = _lines(plan_of(job, "", {name: str(not param.default).lower()}))
-            yield from ("", f"# --set {name}={not param.default}", "", *_changes(plain, other))
+        for profile in ("", *sorted(own)) if isinstance(param.default, bool) else ():
+            before = plan_of(job, profile)
+            after = plan_of(job, profile, {name: str(not before.params[name]).lower()})
+            yield from ("", f"# {profile} --set {name}={after.params[name]}", "")
+            yield from _changes(_lines(before), _lines(after))
     for stage in found.stages:
         if stage.resume or found.resume.params:
             before = plan_of(job, next(iter(stage.profiles), ""))
@@ -52,8 +55,7 @@ def table(job: str) -> Iterator[str]:
 
 def _parameter(name: str, param: Any) -> str:
     aside = {"help"} if isinstance(param.default, bool) else {"help", "true", "false"}
-    told = {key: value for key, value in param if key not in aside and value not in (None, (), "", False)}
-    told |= {"default": param.default} if param.default is False else {}
+    told = {key: value for key, value in param if key not in aside and value not in (None, (), "")}
     return f"{name}: " + ", ".join(f"{key} {value!r}" for key, value in told.items())
 
 
@@ -70,7 +72,7 @@ def _flat(at: str, value: Any) -> Iterator[str]:
     """A plan as lines: place and value; a command has a line for each option."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if key not in READ_BY_PEOPLE and item not in (None, (), "", {}):
+            if key not in READ_BY_PEOPLE and item not in (None, (), {}):
                 yield from _flat(f"{at}.{key}" if at else str(key), item)
     elif at.endswith(("argv", "plot")):
         yield from (f"{at} {option}" for option in _options(value))
