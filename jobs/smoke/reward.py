@@ -76,9 +76,7 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        message = (
-            f"cannot listen on {HOST}:{port}: {os.strerror(error.errno or 0)}; free the port or pass another --port"
-        )
+        message = f"cannot listen on {HOST}:{port}: {os.strerror(error.errno)}; free the port or pass another --port"
         raise program.JobError(message) from error
 
 

@@ -154,9 +154,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port))
     except OSError as error:
-        message = (
-            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; free the port or pass another --port"
-        )
+        message = f"cannot listen on {host}:{port}: {os.strerror(error.errno)}; free the port or pass another --port"
         raise JobError(message) from error
 
 
