@@ -54,10 +54,10 @@ comparison of a program (`tests/jobs/mutants.py`). Not made, since no fast test 
 """
 
 
-def proofs(names: Sequence[str], workers: queue.Queue[Worker]) -> list[Proof]:
+def proofs(names: Sequence[str], at_once: int, workers: queue.Queue[Worker]) -> list[Proof]:
     """A proof for each mutant of the jobs or files `names`; all when there are none."""
     found = []
-    for mutant in every_mutant(names):
+    for mutant in every_mutant(names, at_once):
         files = concerned(mutant.path)
         key = digest(mutant.name, mutant.text, _around(mutant.job, tuple(files)))
         found.append(Proof(key=key, name=mutant.name, prove=partial(_judge, mutant, files, workers)))
@@ -117,7 +117,7 @@ def main() -> int:
         "make job-mutants", "Every job with one thing changed, which its fast tests must notice."
     ).parse_args()
     workers: queue.Queue[Worker] = queue.Queue()
-    todo = proofs(asked.names, workers)
+    todo = proofs(asked.names, asked.at_once, workers)
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="job-mutants-") as folder:
         for number in range(asked.at_once):
             workers.put(stack.enter_context(worker(Path(folder) / f"tree{number}")))

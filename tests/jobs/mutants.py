@@ -13,6 +13,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,23 +47,36 @@ class Mutant:
 
     @property
     def job(self) -> str:
-        return self.path.partition("/")[0].removesuffix(".toml")
+        return _job(self.path)
 
 
-def every_mutant(names: Collection[str] = ()) -> list[Mutant]:
+def every_mutant(names: Collection[str] = (), at_once: int = 1) -> list[Mutant]:
     """All mutants of the jobs or files `names`, of all when there are none; a mutant's name is its own."""
+    paths = sorted([*JOBS.glob("*.toml"), *JOBS.glob("*/*.py")])
+    wanted = [path for path in paths if not names or {_short(path), _job(_short(path))} & set(names)]
+    if at_once == 1:
+        return [mutant for path in wanted for mutant in mutants_of(path)]
+    with ProcessPoolExecutor(at_once) as pool:
+        return [mutant for made in pool.map(mutants_of, wanted) for mutant in made]
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """The mutants of one file."""
     found: dict[str, Mutant] = {}
-    for path in sorted([*JOBS.glob("*.toml"), *JOBS.glob("*/*.py")]):
-        short = path.relative_to(JOBS).as_posix()
-        if names and not {short, short.partition("/")[0].removesuffix(".toml")} & set(names):
-            continue
-        made = spec_mutants(path) if path.suffix == ".toml" else code_mutants(path)
-        for what, text in made:
-            name, again = f"{short}: {what}", 2
-            while name in found:
-                name, again = f"{short}: {what} ({again})", again + 1
-            found[name] = Mutant(path=short, name=name, text=text)
+    for what, text in spec_mutants(path) if path.suffix == ".toml" else code_mutants(path):
+        name, again = f"{_short(path)}: {what}", 2
+        while name in found:
+            name, again = f"{_short(path)}: {what} ({again})", again + 1
+        found[name] = Mutant(path=_short(path), name=name, text=text)
     return list(found.values())
+
+
+def _job(short: str) -> str:
+    return short.partition("/")[0].removesuffix(".toml")
+
+
+def _short(path: Path) -> str:
+    return path.relative_to(JOBS).as_posix()
 
 
 # ---------------------------------------------------------------------------------------------------------------- TOML
