@@ -65,23 +65,30 @@ def _changes(before: list[str], after: list[str]) -> list[str]:
 
 
 def _lines(plan: RunPlan) -> list[str]:
-    return list(_flat("", dataclasses.asdict(plan)))
+    return list(_flat("", plan))
 
 
 def _flat(at: str, value: Any) -> Iterator[str]:
-    """A plan as lines: place and value; a command has a line for each option."""
+    """A plan as lines, place and value, without what is as always; a command has a line for each option."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if _is_set(field, value)}
     if isinstance(value, Mapping):
-        for key, item in value.items():
+        for key, item in sorted(value.items()):
             if key not in READ_BY_PEOPLE and item not in (None, (), {}):
                 yield from _flat(f"{at}.{key}" if at else str(key), item)
     elif at.endswith(("argv", "plot")):
         yield from (f"{at} {option}" for option in _options(value))
     elif isinstance(value, tuple):
         for item in value:
-            named = item.get("name", "") if isinstance(item, Mapping) else ""
-            yield from _flat(f"{at}.{named}" if named else f"{at}[]", item)
+            yield from _flat(f"{at}.{item.name}" if hasattr(item, "name") else f"{at}[]", item)
     else:
         yield f"{at} = {value!r}"
+
+
+def _is_set(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a field has another value than where nothing is said."""
+    made = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    return getattr(value, field.name) != made
 
 
 def _options(words: tuple[str, ...]) -> Iterator[str]:
