@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from benchmarks.pairs import Case, Sample, compare
+from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 
 
-def unchanged(place: Place, rounds: int) -> Sample:
+def unchanged(place: Place) -> Sample:
     """`rlbox build` proves that nothing changed; the anchor has BuildKit find that out."""
     target = place.built_target()
-    return compare(place.rlbox("build", target, says="unchanged"), quiet_build(place, target), rounds)
+    return place.compare(place.rlbox("build", target, says="unchanged"), quiet_build(place, target))
 
 
-def through_buildkit(place: Place, rounds: int) -> Sample:
+def through_buildkit(place: Place) -> Sample:
     """`rlbox build --rebuild` against the command that it runs; every step is in BuildKit's cache."""
     target = place.built_target()
     anchor = _cached(place, _bare_build(place, target))
-    return compare(place.rlbox("build", target, "--rebuild", says="built"), anchor, rounds)
+    return place.compare(place.rlbox("build", target, "--rebuild", says="built"), anchor)
 
 
 def quiet_build(place: Place, target: str) -> Case:

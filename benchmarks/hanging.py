@@ -13,11 +13,10 @@ from pathlib import Path
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from benchmarks.watching import Supervised
+from benchmarks.watching import Supervised, bare_stage, unix
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phases import plan_phases
-from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
 from rlbox.machine.counters import Rates
 
@@ -27,15 +26,15 @@ NCCL_TIMEOUT_S = 600.0
 LOGS = Path(__file__).parents[1] / "tests" / "cases" / "hang" / "logs"
 STEPS = 15
 STEPPER = f"""
-import threading, time
+import sys, threading, time
 def beat():
     while True:
         print("heartbeat: all workers registered", flush=True)
-        time.sleep(3)
+        time.sleep(float(sys.argv[2]))
 threading.Thread(target=beat, daemon=True).start()
 for n in range({STEPS}):
     print(f"step {{n}} loss {{2 / (n + 1):.4f}} at {{time.time():.6f}}", flush=True)
-    time.sleep(1)
+    time.sleep(float(sys.argv[1]))
 time.sleep(1000)
 """
 
@@ -44,25 +43,41 @@ _STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _BAR = re.compile(r"/(\d+)(?: examples)? \[(?:(\d+):)?(\d+):(\d\d)<")
 
 
-def found(event: str) -> Callable[[Place, int], Sample]:
+class Hangs:
+    """Runs whose steps stop, and when each kind of event first came, in seconds after the last step."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._found: list[dict[str, float]] = []
+
+    def found(self, rounds: int) -> list[dict[str, float]]:
+        """Return the events of that many runs; those that were made are used again."""
+        while len(self._found) < rounds:
+            self._found.append(self._run(f"hang-{len(self._found)}"))
+        return self._found[:rounds]
+
+    def _run(self, name: str) -> dict[str, float]:
+        step_s, beat_s, silence_s = self._place.pick((1, 3, 600.0), (0.2, 100, 6.0))  # heartbeats would end the silence
+        stage = bare_stage("s", ("-c", STEPPER, str(step_s), str(beat_s)), silence_s=silence_s)
+        with Supervised(self._place, name, [stage]) as run:
+            run.finish(ends=(7,))
+            last = float(run.log("s").read_text().split(" at ")[-1].split()[0])
+            return {one["event"]: unix(one["t"]) - last for one in reversed(run.events())}
+
+
+def found(event: str) -> Callable[[Place], Sample]:
     """Return the measurement of `stalled` (told) or `hang` (stopped): steps of one second stop, heartbeats go on."""
 
-    def measure(place: Place, rounds: int) -> Sample:
-        ours = []
-        for number in range(rounds):
-            with Supervised(place, f"{event}-{number}", [_stage()]) as run:
-                run.finish(ends=(7,))
-                told = [one for one in run.events() if one["event"] == event]
-                last = run.log("s").read_text().split(" at ")[-1].split()[0]
-            if not told:
-                raise Unusable(f"no event {event!r}")
-            ours.append(datetime.fromisoformat(told[0]["t"]).timestamp() - float(last))
-        return Sample(ours=tuple(ours), anchor=(NCCL_TIMEOUT_S,) * rounds)
+    def measure(place: Place) -> Sample:
+        runs = place.kept.get(Hangs).found(place.rounds)
+        if not all(event in run for run in runs):
+            raise Unusable(f"no event {event!r}")
+        return Sample(ours=tuple(run[event] for run in runs), anchor=(NCCL_TIMEOUT_S,) * len(runs))
 
     return measure
 
 
-def false_alarms(place: Place, rounds: int) -> Sample:
+def false_alarms(place: Place) -> Sample:
     """How many of the healthy logs would have been called hung."""
     logs = sorted(LOGS.glob("*.log"))
     alarms = [path for path in logs if replay(path.read_bytes())]
@@ -130,24 +145,6 @@ def _told(texts: Sequence[str]) -> Iterator[float | None]:
             bars[bar.group(1)] = (clock, now if at is None else at)
         now = now if at is None else at
         yield at
-
-
-def _stage() -> StagePlan:
-    return StagePlan(
-        name="s",
-        title="s",
-        directory="stages/s",
-        argv=(sys.executable, "-I", "-S", "-c", STEPPER),
-        env={},
-        services=(),
-        needs=(),
-        ray=None,
-        require=(),
-        forbid=(),
-        files=(),
-        total_s=3600.0,
-        silence_s=600.0,
-    )
 
 
 def main(paths: Sequence[str]) -> int:
