@@ -57,7 +57,9 @@ class Hangs:
         return self._found[:rounds]
 
     def _run(self, name: str) -> dict[str, float]:
-        step_s, beat_s, silence_s = self._place.pick((1, 3, 600.0), (0.2, 100, 6.0))  # heartbeats would end the silence
+        step_s, beat_s, silence_s = self._place.pick(
+            (1, 3, 600.0), (0.2, 100, 12.0)
+        )  # heartbeats would end the silence
         stage = bare_stage("s", ("-c", STEPPER, str(step_s), str(beat_s)), silence_s=silence_s)
         with Supervised(self._place, name, [stage]) as run:
             run.finish(ends=(7,))

@@ -150,34 +150,37 @@ class Place:
         for path in (self.project / "Dockerfile.base", *self.project.glob("images/*/Dockerfile")):
             path.unlink(missing_ok=True)
 
-    def built_target(self) -> str:
-        """Make a target by `own_target`, build its image, and return its name.
-
-        The image of `local` must have been built before: its layers are used, itself is left alone.
-        """
-        if shutil.which("docker") is None:
-            raise NotHere("no docker client on PATH")
-        name = f"bench-{os.getpid()}"
-        if (self.project / "images" / name).exists():
-            return name
-        self.own_target(name)
-        self.use_archives()
-        self.on_close.callback(_drop_contexts, _context_records())
-        self.remove_at_end(f"rlbox/{name}:latest")
-        run(self.rlbox("build", name).argv, env=self.env, cwd=self.project)
-        return name
-
     def use_archives(self) -> None:
         """Use the user's own archives of operating systems, by a link; those that are made stay there."""
         archives = cache_folder("bootstrap")
         archives.mkdir(parents=True, exist_ok=True)
-        (self.cache / "rlbox").mkdir()
+        (self.cache / "rlbox").mkdir(exist_ok=True)
         (self.cache / "rlbox" / "bootstrap").symlink_to(archives)
 
     def remove_at_end(self, tag: str) -> str:
         """Have an image removed from the engine at the end; return its tag."""
         self.on_close.callback(subprocess.run, ["docker", "image", "rm", tag], check=False, capture_output=True)
         return tag
+
+
+class OwnImage:
+    """A target by `own_target` whose image is built, and the place that it is in.
+
+    The image of `local` should have been built before: its layers are used, itself is left alone.
+    """
+
+    def __init__(self, place: Place) -> None:
+        if shutil.which("docker") is None:
+            raise NotHere("no docker client on PATH")
+        self.place, self.name = place, f"bench-{os.getpid()}"
+        self.image = f"rlbox/{self.name}:latest"
+        place.own_target(self.name)
+        place.use_archives()
+        place.on_close.callback(_drop_contexts, _context_records())
+        place.remove_at_end(self.image)
+        run(place.rlbox("build", self.name).argv, env=place.env, cwd=place.project)
+        self.data = place.folder / "data"
+        self.data.mkdir()
 
 
 def smallest_target(place: Place) -> Path:

@@ -7,7 +7,7 @@ import subprocess
 from itertools import pairwise
 
 from benchmarks.pairs import Case, Sample, Unusable
-from benchmarks.place import WARM_UP, Place, run
+from benchmarks.place import WARM_UP, OwnImage, Place, run
 from benchmarks.watching import unix
 
 STAGES = 12
@@ -23,58 +23,46 @@ limits = {{ total_s = 60, silence_s = 60 }}
 
 def against_plain_run(place: Place) -> Sample:
     """`rlbox shell T -- true` against the shortest `docker run` of the same image."""
-    target = place.built_target()
-    anchor = place.case(("docker", "run", "--rm", "--network", "host", _image(target), "true"), name="docker run")
-    return place.compare(_shell(place, target), anchor)
+    own = place.kept.get(OwnImage)
+    anchor = place.case(("docker", "run", "--rm", "--network", "host", own.image, "true"), name="docker run")
+    return place.compare(_shell(own), anchor)
 
 
 def against_same_run(place: Place) -> Sample:
     """`rlbox shell T -- true` against `docker run` with the limits, mounts and labels that rlbox sets."""
-    target = place.built_target()
-    command = place.output("shell", target, "--data", _data(place), "--dry-run", "--", "true")["command"]
+    own = place.kept.get(OwnImage)
+    command = own.place.output("shell", own.name, "--data", str(own.data), "--dry-run", "--", "true")["command"]
     name = f"--name=rlbox-bench-{place.folder.name}"
     argv = tuple(name if word.startswith("--name=") else word for word in command)
-    return place.compare(_shell(place, target), place.case(argv, name="docker run, same flags"))
+    return place.compare(_shell(own), place.case(argv, name="docker run, same flags"))
 
 
 def further_stage(place: Place) -> Sample:
     """From the start of a stage that does nothing to the start of the next, against `docker exec C true`."""
-    target = place.built_target()
-    words = ("docker", "run", "--rm", "--detach", "--init", "--network=none", _image(target), "sleep", "3600")
+    own = place.kept.get(OwnImage)
+    words = ("docker", "run", "--rm", "--detach", "--init", "--network=none", own.image, "sleep", "3600")
     container = run(words).strip()
     place.on_close.callback(subprocess.run, ["docker", "rm", "--force", container], check=False, capture_output=True)
-    stages = iter(_stage_seconds(place, target))
-    anchor = place.case(("docker", "exec", container, "true"), name="docker exec")
-    return place.compare(lambda: next(stages), anchor)
+    stages = iter(_stage_seconds(own, place.rounds + WARM_UP))
+    return place.compare(lambda: next(stages), place.case(("docker", "exec", container, "true"), name="docker exec"))
 
 
-def _image(target: str) -> str:
-    return f"rlbox/{target}:latest"
+def _shell(own: OwnImage) -> Case:
+    return own.place.rlbox("shell", own.name, "--", "true", env={"RLBOX_DATA": str(own.data)})
 
 
-def _shell(place: Place, target: str) -> Case:
-    return place.rlbox("shell", target, "--", "true", env={"RLBOX_DATA": _data(place)})
-
-
-def _data(place: Place) -> str:
-    folder = place.folder / "data"
-    folder.mkdir(exist_ok=True)
-    return str(folder)
-
-
-def _stage_seconds(place: Place, target: str) -> list[float]:
-    """Return times from one stage's start to the next's, as the runs' own records say, enough for all rounds."""
-    count, stages = place.rounds + WARM_UP, place.pick(STAGES, 2)
-    jobs = place.project / "jobs"
+def _stage_seconds(own: OwnImage, count: int) -> list[float]:
+    """Return at least `count` times from one stage's start to the next's, as the runs' own records say."""
+    jobs, stages = own.place.project / "jobs", own.place.pick(STAGES, 3)
     jobs.mkdir(exist_ok=True)
     (jobs / "nothing.toml").write_text(
-        JOB.format(target=target) + "".join(STAGE.format(number=n) for n in range(stages))
+        JOB.format(target=own.name) + "".join(STAGE.format(number=n) for n in range(stages))
     )
     found: list[float] = []
-    while len(found) < place.pick(count, 1):
-        case = place.rlbox("run", "nothing", "--data", _data(place))
+    while len(found) < count:
+        case = own.place.rlbox("run", "nothing", "--data", str(own.data))
         run(case.argv, env=case.env, cwd=case.cwd)
-        newest = max((place.folder / "data" / "runs").iterdir(), key=lambda path: path.name)
+        newest = max((own.data / "runs").iterdir(), key=lambda path: path.name)
         found += _gaps(json.loads((newest / "run.json").read_text()))
     return found
 
