@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = setting("few, by --quick" if options.quick else "all")
     table: Path | None = options.table
     rows = kept_rows(table.read_text(encoding="utf-8"), facts) if options.resume and table and table.exists() else {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed then, too
     busy, findings, kept = load(), list[Finding](), Kept(small=options.once)
     print(_line(COLUMNS))
     try:

@@ -24,17 +24,17 @@ NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""
 
 LOGS = Path(__file__).parents[1] / "tests" / "cases" / "hang" / "logs"
-STEPS = 15
-STEPPER = f"""
+STEPS, FEW_STEPS = 15, 11
+STEPPER = """
 import sys, threading, time
 def beat():
     while True:
         print("heartbeat: all workers registered", flush=True)
         time.sleep(float(sys.argv[2]))
 threading.Thread(target=beat, daemon=True).start()
-for n in range({STEPS}):
-    print(f"step {{n}} loss {{2 / (n + 1):.4f}} at {{time.time():.6f}}", flush=True)
-    time.sleep(float(sys.argv[1]))
+for n in range(int(sys.argv[1])):
+    print(f"step {n} loss {2 / (n + 1):.4f} at {time.time():.6f}", flush=True)
+    time.sleep(1)
 time.sleep(1000)
 """
 
@@ -48,19 +48,21 @@ class Hangs:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._found: list[dict[str, float]] = []
+        self._made: list[dict[str, float]] = []
+        self._taken: dict[str, int] = {}
 
-    def found(self, rounds: int) -> list[dict[str, float]]:
-        """Return the events of that many runs; those that were made are used again."""
-        while len(self._found) < rounds:
-            self._found.append(self._run(f"hang-{len(self._found)}"))
-        return self._found[:rounds]
+    def take(self, event: str, rounds: int) -> list[dict[str, float]]:
+        """Return that many runs of which no row about this event had any yet; one of another event may have."""
+        first = self._taken.get(event, 0)
+        last = self._taken[event] = first + rounds
+        while len(self._made) < last:
+            self._made.append(self._run(f"hang-{len(self._made)}"))
+        return self._made[first:last]
 
     def _run(self, name: str) -> dict[str, float]:
-        step_s, beat_s, silence_s = self._place.pick(
-            (1, 3, 600.0), (0.2, 100, 12.0)
-        )  # heartbeats would end the silence
-        stage = bare_stage("s", ("-c", STEPPER, str(step_s), str(beat_s)), silence_s=silence_s)
+        # its steps end earlier in a small place, and the silence, which no heartbeat may break
+        steps, beat_s, silence_s = self._place.pick((STEPS, 3, 600.0), (FEW_STEPS, 100, 8.0))
+        stage = bare_stage("s", ("-c", STEPPER, str(steps), str(beat_s)), silence_s=silence_s)
         with Supervised(self._place, name, [stage]) as run:
             run.finish(ends=(7,))
             last = float(run.log("s").read_text().split(" at ")[-1].split()[0])
@@ -71,7 +73,7 @@ def found(event: str) -> Callable[[Place], Sample]:
     """Return the measurement of `stalled` (told) or `hang` (stopped): steps of one second stop, heartbeats go on."""
 
     def measure(place: Place) -> Sample:
-        runs = place.kept.get(Hangs).found(place.rounds)
+        runs = place.kept.get(Hangs).take(event, place.rounds)
         if not all(event in run for run in runs):
             raise Unusable(f"no event {event!r}")
         return Sample(ours=tuple(run[event] for run in runs), anchor=(NCCL_TIMEOUT_S,) * len(runs))

@@ -6,8 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 
-import hpccm  # type: ignore[import-untyped]
-
 from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 
@@ -106,6 +104,8 @@ def _own_render(place: Place) -> Callable[[], str]:
 
 def _hpccm_recipe() -> str:
     """Return hpccm's Dockerfile of an image like `local`: the same layers in the same order."""
+    import hpccm  # type: ignore[import-untyped]
+
     image = hpccm.Stage(name="stack")
     image += hpccm.primitives.baseimage(image="debian:bookworm", _distro="ubuntu22", _as="stack")
     image += hpccm.primitives.comment("operating system, installer, entrypoint")
