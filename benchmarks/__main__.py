@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = setting("few, by --quick" if options.quick else "all")
     table: Path | None = options.table
     rows = kept_rows(table.read_text(encoding="utf-8"), facts) if options.resume and table and table.exists() else {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed then, too
-    busy, findings, kept = load(), list[Finding](), Kept(small=options.once)
+    busy, findings, kept, clean = load(), list[Finding](), Kept(small=options.once), True
     print(_line(COLUMNS))
     try:
         with kept.on_close:
@@ -40,11 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if table:
                     table.write_text(table_text(facts, _in_order(rows), busy), encoding="utf-8")
     except Exception as error:
-        print(f"what was kept could not be removed: {in_a_line(error)}")
+        print(f"the run did not end cleanly: {in_a_line(error)}")
+        clean = False
     if options.json:
         text = json.dumps({"schema": 1, **facts, "goals": [finding.as_json() for finding in findings]}, indent=1)
         Path(options.json).write_text(text, encoding="utf-8")
-    return _exit_code(findings, once=options.once)
+    return _exit_code(findings, once=options.once) or int(not clean)
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[Goal]]:
@@ -90,4 +90,5 @@ def _exit_code(findings: Sequence[Finding], *, once: bool) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed then, too
     sys.exit(main())
