@@ -87,7 +87,10 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 
 
 def _own_render(place: Place) -> Callable[[], str]:
+    """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
+    from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixes
     from rlbox.image.dockerfile import dockerfile_values
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
@@ -97,9 +100,10 @@ def _own_render(place: Place) -> Callable[[], str]:
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
-    stages, baked = plan_stages(plan_layers(target, lock)), bake_fixes((), target, {})
+    baked = bake_fixes(load_fixes(project), target, stack_versions(target, lock))
+    values = dockerfile_values(target, lock, plan_stages(plan_layers(target, lock)), baked, ())
     folders = project.template_folders()
-    return lambda: render(folders, "Dockerfile.j2", dockerfile_values(target, lock, stages, baked, ()))
+    return lambda: render(folders, "Dockerfile.j2", values)
 
 
 def _hpccm_recipe() -> str:
