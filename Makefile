@@ -15,7 +15,7 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-registry.sh
-	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine chaos/test_runs_killed.py) $(ARGS)
+	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
@@ -56,10 +56,12 @@ gpu-images: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	RLBOX_GIT_SNAPSHOTS=$(GIT_SNAPSHOTS) $(PY) -m pytest tests/gpu_images -s $(ARGS)
 
+# Every goal, measured for an hour or two, and its table; ARGS=--resume goes on with it. `make test` runs each once, small.
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
+	scripts/ensure-registry.sh
 	$(RLBOX) build local
-	$(PY) -m benchmarks $(ARGS)
+	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render
