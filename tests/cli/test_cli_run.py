@@ -58,13 +58,21 @@ def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
 
 # stage train: learns
 /opt/venv/bin/python train.py 'two words'
-#   gate: stage holds /loss \\d/ 2 times
-#   gate: stage never holds /NaN/
-#   gate: /data/runs/two-DRY-RUN/out is there and whole
+#   gate: require loss \\d (at least 2)
+#   gate: forbid NaN
+#   gate: exit code 0
+#   gate: file /data/runs/two-DRY-RUN/out
+#   gate: silence at most 600 s
+#   gate: total at most 3600 s
 
 # stage ask: asks
 /opt/venv/bin/python -m server --port=8100  # service server
 ask 3
+#   gate: port http 8100
+#   gate: service server
+#   gate: exit code 0
+#   gate: silence at most 600 s
+#   gate: total at most 3600 s
 """,
         err="",
     )

@@ -168,11 +168,7 @@ def _gates(record: RunRecord, plan: RunPlan) -> dict[str, str]:
     free = _place_free(plan)
     stages = record.state.stages if record.began else ()
     rules = [(stage.name, rule) for stage in stages for rule in stage.gate]
-    return {f"{name}: {_named(rule.kind, free(rule.rule))}": rule.state for name, rule in rules}
-
-
-def _named(kind: str, rule: str) -> str:
-    return rule if rule.startswith(kind) else f"{kind} {rule}"
+    return {f"{name}: {free(rule.named)}": rule.state for name, rule in rules}
 
 
 def _outcome(record: RunRecord, plan: RunPlan) -> dict[str, str]:

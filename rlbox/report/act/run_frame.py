@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlbox.amounts import duration_text, moment, size_text
+from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
@@ -29,9 +30,6 @@ _NAME_WIDTH = 24
 _WAITS_SHOWN = 3
 _GPUS_SHOWN = 2
 """GPUs that are told one by one; a node's eight would not fit a line."""
-
-_AT_END = ("forbid", "benign", "silence", "total")
-"""Kinds of rules that nothing is waited for: they hold when the stage ended without breaking them."""
 
 
 def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:
@@ -144,9 +142,9 @@ def _phase(facts: RunFacts) -> str:
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.kind} {rule.rule} BROKEN" for rule in stage.gate if rule.state == "broken"]
-    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in _AT_END]
-    shown = [f"{rule.kind} {rule.rule}" + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    broken = [f"{rule.named} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in AT_END]
+    shown = [rule.named + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
