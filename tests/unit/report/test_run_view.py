@@ -92,7 +92,7 @@ def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     assert text.splitlines()[0] == "run smoke-1 · local · profile learn · 1 h 00 min"
     assert re.search(r"train +RUNNING +1 h 00 min +1/5 held +vllm:ready", text)
     assert "phase    rollout" in text
-    assert "waits    require saved · require step (2 so far) · exit exit code 0" in text
+    assert "waits    require saved · require step (2 so far) · exit code 0" in text
     assert "step 7 of 200" in text
     assert "104.5 tokens/s out" in text
     assert "2 s a step" in text
@@ -367,6 +367,6 @@ def test_off_a_terminal_the_status_is_a_line_for_every_change(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("-- train RUNNING · rollout · ")
-    assert lines[0].endswith(" · 1/5 held · waits require saved · require step (2 so far) · exit exit code 0")
+    assert lines[0].endswith(" · 1/5 held · waits require saved · require step (2 so far) · exit code 0")
     assert lines[1].startswith("-- step 7 of 200 · 40.7 tokens/s in · 104.5 tokens/s out · 2 s a step · 6 min 26 s")
     assert "gpu 0: 97 % 312 W 40.0 GB · disk 600.0 MB left" in lines[1]
