@@ -1,7 +1,8 @@
-"""Bytes, spans and moments as people read them; the one place that writes them."""
+"""Bytes, spans, moments and tables as people read them; the one place that writes them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -48,3 +49,10 @@ def size_text(size: float, *, exact: bool = False) -> str:
             break
         value, unit = value / 1000, larger
     return f"{size:.0f} B" if unit == "B" else f"{value:g} {unit}" if exact else f"{value:.1f} {unit}"
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
+    return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]

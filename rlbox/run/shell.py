@@ -1,4 +1,4 @@
-"""What `rlbox shell` does; without click, for `cli/quick.py`."""
+"""What `rlbox shell` does."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
-    from rlbox.causes.lost import process_end
+    from rlbox.causes.cause import process_end
     from rlbox.errors import RlboxError
     from rlbox.files.act.tail import read_end
     from rlbox.record.act.folder import load_plan

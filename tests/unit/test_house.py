@@ -47,7 +47,7 @@ ACTING_LIBRARIES = (
     "asyncio",
     "multiprocessing",
     "threading",
-    "httpx",
+    "urllib3",
     "psutil",
 )
 # Calls that read a clock, the environment or the working directory.
@@ -65,42 +65,20 @@ WALKS = {
 
 # One door to each outside thing: the libraries and calls that lead to it, the rooms or modules that have it, and who
 # still goes another way. These lists may only get shorter: a module that stops doing so leaves its list.
-HTTPX = {
-    "rlbox.doctor.act.probe.network",
-    "rlbox.doctor.act.ray_facts",
-    "rlbox.gate.act.http_probe",
-    "rlbox.lock.act.resolve",
-    "rlbox.lock.act.uv",
-    "rlbox.machine.act.http_client",
-    "rlbox.sources.act.choice",
-    "rlbox.sources.act.egress",
-    "rlbox.sources.act.mirrors",
-    "rlbox.sources.act.pages",
-    "rlbox.sources.act.probe",
-    "rlbox.store.act.download",
-    "rlbox.supervise.ray_jobs",
-}
 DOORS = {
     "processes": (
         ("subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.fork", "os.posix_spawn", "os.exec"),
         ("rlbox.machine.act",),
-        {
-            "rlbox.doctor.act.probe.network",
-            "rlbox.engine.act.helper_container",
-            "rlbox.engine.act.ssh_tunnel",
-            "rlbox.image.act.builder",
-            # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
-            "rlbox.doctor.act.programs.probe_torch",
-        },
+        # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
+        {"rlbox.doctor.act.programs.probe_torch"},
     ),
-    "the engine": (("docker",), ("rlbox.engine.act",), {"rlbox.registry.act.auth"}),
+    "the engine": (("docker",), ("rlbox.engine.act",), set[str]()),
     "HTTP": (
         ("urllib3", "http.client", "requests", "urllib.request", "httpx", "aiohttp"),
-        ("rlbox.machine.act",),
-        (HTTPX - {"rlbox.machine.act.http_client"})
-        | {"rlbox.engine.act.stream", "rlbox.registry.act.connections", "rlbox.vast.act.account"},
+        ("rlbox.machine.act.http",),
+        {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
     ),
-    "httpx": (("httpx",), (), HTTPX),
+    "httpx": (("httpx",), (), set[str]()),
     "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
     "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),
     "other processes": (("psutil",), (), set[str]()),
@@ -324,7 +302,7 @@ def test_only_entry_points_leave_the_process() -> None:
     found = [
         place(path, node.lineno, ast.unparse(node.func))
         for module, path in KNOWN.items()
-        if not module.endswith("__main__") and module != "rlbox.cli"
+        if not module.endswith("__main__") and module not in ("rlbox.cli", "rlbox.cli.interrupts")
         for node in ast.walk(house.tree(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"sys.exit", "exit", "quit", "os._exit"}
     ]

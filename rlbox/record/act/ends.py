@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from rlbox.causes.lost import End, LastWord
+from rlbox.causes.cause import End, LastWord
 from rlbox.errors import NodeError
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan

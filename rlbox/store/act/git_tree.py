@@ -14,7 +14,8 @@ from typing import IO, Protocol
 
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.machine.act.command import NOTHING, PIPE, run_command, start_command
-from rlbox.store.act.download import SourceLink, Try, Unfetched, mask_urls
+from rlbox.sources.mirrors import FileAddress
+from rlbox.store.act.download import Try, Unfetched, mask_urls
 from rlbox.store.act.objects import Draft
 from rlbox.store.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
 from rlbox.target.artifact import Artifact
@@ -52,7 +53,7 @@ class _Sum:
         self.size += len(data)
 
 
-def lock_git(url: str, ref: str, places: Iterable[SourceLink], ca_bundle: str = "") -> TreeFacts:
+def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str = "") -> TreeFacts:
     """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
 
     Raises
@@ -73,7 +74,7 @@ def lock_git(url: str, ref: str, places: Iterable[SourceLink], ca_bundle: str = 
     raise WorkFailed(f"{mask_urls(url)}: no place has {ref}" + "".join(tries))
 
 
-def fill_from_git(artifact: Artifact, places: Iterable[SourceLink], draft: Draft, ca_bundle: str) -> str:
+def fill_from_git(artifact: Artifact, places: Iterable[FileAddress], draft: Draft, ca_bundle: str) -> str:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
     A mirror that has not copied the commit yet is passed over. `Unfetched` when none has it.
