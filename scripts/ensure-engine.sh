@@ -124,7 +124,7 @@ sources_of() { # RELEASE: this machine's apt sources, as they would read in that
   apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT) $(ORIGIN) $(SIGNED_BY)' 'Identifier: Packages' |
     awk -v to="$1" -v key=/usr/share/keyrings/debian-archive-keyring.gpg '
       $3 == "main" && $4 == "Debian" && sub(/^[a-z]+/, to, $2) && !seen[$1, $2]++ {
-        print "deb [signed-by=" ($5 == "" ? key : $5) "] " $1 " " $2 " main" }'
+        print "deb [signed-by=" ($5 ~ "^/" ? $5 : key) "] " $1 " " $2 " main" }'
 }
 
 unpack() { # RELEASE: its engine into $home, whole or not at all
