@@ -1,16 +1,20 @@
 """Print the rooms of rlbox and the arrows between them, from the imports alone: `python scripts/house.py [--check]`.
 
 The table is that of ARCHITECTURE.md; `--check` exits 1 with the difference when the two say different things.
-Lines of a room count its Python; `reaches` names the rooms that it imports, but for those that all may use.
+`reaches` names the rooms that it imports, but for those that all may use. `--sizes` counts modules, lines and tokens of
+each room's Python, `--sizes COMMIT` also those of a commit and what became more.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import io
 import re
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,21 +137,75 @@ def table(known: Mapping[str, Path], page: tuple[Room, ...]) -> list[str]:
     return rows + [f"| ? | `{name}` | not in the table | |" for name in sorted(set(found) - set(order))]
 
 
-def sizes(known: Mapping[str, Path]) -> list[str]:
-    """Return modules and lines of each room, and of all."""
-    counts: dict[str, list[int]] = {}
-    for module, path in known.items():
-        counts.setdefault(room_of(module), []).append(len(path.read_text(encoding="utf-8").splitlines()))
-    lines = [f"{name:<12} {len(counts[name]):>4} {sum(counts[name]):>7}" for name in sorted(counts)]
-    total = [count for room in counts.values() for count in room]
-    return [f"{'room':<12} {'modules':>4} {'lines':>7}", *lines, f"{'all':<12} {len(total):>4} {sum(total):>7}"]
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Modules of a room, their lines, and their tokens without comments and docstrings: what no formatting wins."""
+
+    modules: int = 0
+    lines: int = 0
+    tokens: int = 0
+
+    def with_module(self, text: str) -> Size:
+        """Return the size with one more module."""
+        return Size(
+            modules=self.modules + 1, lines=self.lines + len(text.splitlines()), tokens=self.tokens + tokens(text)
+        )
+
+    def __add__(self, other: Size) -> Size:
+        return Size(
+            modules=self.modules + other.modules, lines=self.lines + other.lines, tokens=self.tokens + other.tokens
+        )
+
+
+NOTHING = Size()
+
+
+def tokens(text: str) -> int:
+    """Return the number of tokens of a module that are neither layout, comment nor a statement of a lone string."""
+    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
+    strings = sum(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for node in ast.walk(ast.parse(text))
+    )
+    return sum(row.type not in layout for row in tokenize.generate_tokens(io.StringIO(text).readline)) - strings
+
+
+def sizes(texts: Iterable[tuple[str, str]]) -> dict[str, Size]:
+    """Return the size of each room, from the modules' dotted names and texts."""
+    found: dict[str, Size] = {}
+    for module, text in texts:
+        found[room_of(module)] = found.get(room_of(module), NOTHING).with_module(text)
+    return found
+
+
+def texts_at(commit: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted name and text of every module of the package as a commit has it."""
+    git = ("git", "-C", str(CHECKOUT))
+    names = subprocess.check_output([*git, "ls-tree", "-r", "--name-only", commit, "rlbox/"], text=True).split()
+    for name in names:
+        if name.endswith(".py"):
+            text = subprocess.check_output([*git, "show", f"{commit}:{name}"], text=True)
+            yield name.removesuffix(".py").removesuffix("/__init__").replace("/", "."), text
+
+
+def show_sizes(known: Mapping[str, Path], before: str) -> Iterator[str]:
+    """Yield the table of sizes: of now, or of a commit, now and the difference."""
+    now = sizes((module, path.read_text(encoding="utf-8")) for module, path in known.items())
+    old = sizes(texts_at(before)) if before else now
+    rows = [(name, old.get(name, NOTHING), now.get(name, NOTHING)) for name in sorted({*old, *now})]
+    rows.append(("all", sum(old.values(), NOTHING), sum(now.values(), NOTHING)))
+    parts = ("modules", "lines", "tokens")
+    yield f"{'room':<12}" + "".join(f"{part:>9}{'before':>9}{'more':>8}" if before else f"{part:>9}" for part in parts)
+    for name, was, size in rows:
+        pairs = [(getattr(was, part), getattr(size, part)) for part in parts]
+        yield f"{name:<12}" + "".join(f"{b:>9}{a:>9}{b - a:>+8}" if before else f"{b:>9}" for a, b in pairs)
 
 
 def main(words: list[str]) -> int:
-    """Print the table, or with `--check` what differs from ARCHITECTURE.md, or with `--sizes` the rooms' sizes."""
+    """Print the table, with `--check` what differs from ARCHITECTURE.md, with `--sizes [COMMIT]` the rooms' sizes."""
     known = modules()
-    if words == ["--sizes"]:
-        sys.stdout.write("\n".join(sizes(known)) + "\n")
+    if words[:1] == ["--sizes"] and len(words) <= 2:
+        sys.stdout.writelines(f"{line}\n" for line in show_sizes(known, "".join(words[1:])))
         return 0
     page = rooms_of_page(PAGE.read_text(encoding="utf-8"))
     rows = table(known, page)
