@@ -147,7 +147,7 @@ unpack() { # RELEASE: its engine into $home, whole or not at all
   for f in *.deb; do dpkg-deb -x "$f" "$scratch/root"; done
   cd "$scratch/root/usr"
   for f in {bin,sbin}/{docker,dockerd,docker-proxy,containerd,containerd-shim-runc-v2,ctr,runc}; do
-    [ ! -f $f ] || cp $f "$new/bin/"
+    [ ! -f "$f" ] || cp "$f" "$new/bin/"
   done
   cp bin/tini-static "$new/bin/docker-init"
   find . -path '*/cli-plugins/docker-buildx' -exec cp {} "$new/cli-plugins/" \;

@@ -72,11 +72,11 @@ hand_on() { # what a user of this machine has to read packages with, into the ne
     echo '[global]'
     cat
   } >"$disk/etc/pip.conf"
-  for path in $(grep -oE '(file://)?/[^ ]+' "$disk/etc/pip.conf" <(env | grep -E '^PIP_|^UV_') -h | sed 's,^file://,,' | sort -u); do
-    path=${path%/simple} # an index names the files that lie beside it
-    [ ! -d "$path" ] || echo "$path" >>"$disk.folders"
-  done
-  for cert in $(env | grep -E "$HANDED_ON" | cut -d= -f2- | sort -u); do
+  { cat "$disk/etc/pip.conf" && env | grep -E '^PIP_|^UV_'; } | grep -oE '(file://)?/[^ ]+' |
+    sed 's,^file://,,; s,/simple$,,' | sort -u | while read -r path; do # an index names files that lie beside it
+      [ ! -d "$path" ] || echo "$path" >>"$disk.folders"
+    done
+  env | grep -E "$HANDED_ON" | cut -d= -f2- | sort -u | while read -r cert; do
     [ ! -f "$cert" ] || install -D -m 644 "$cert" "$disk/$cert"
   done
   cp "$([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)" "$disk/etc/resolv.conf"
@@ -246,7 +246,7 @@ prove() {
   clone
   for ((round = 0; round < ${FRESH_ROUNDS:-2}; round++)); do
     timed make smoke || rc=1
-    timed make test ARGS=--durations=40 || rc=1
+    timed make test ARGS="--named-skips --durations=40" || rc=1
   done
   grep -E '^(FAILED|ERROR|SKIPPED) ' "$log" >&2 || true
   [ $rc != 0 ] || down # one that failed is kept, to look into
