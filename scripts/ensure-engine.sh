@@ -103,14 +103,15 @@ install() { # PACKAGE...
   local out
   out=$(mktemp)
   say "installing $*"
-  if [ ! -e /usr/sbin/policy-rc.d ]; then # or docker.io starts its service; this script starts it, once
+  # or docker.io starts its service; this script starts it, once. A call that was killed left its own behind
+  if [ ! -e /usr/sbin/policy-rc.d ] || grep -q rlbox /usr/sbin/policy-rc.d; then
     policy=/usr/sbin/policy-rc.d
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    printf '#!/bin/sh\n# by ensure-engine.sh of rlbox, while it installs\nexit 101\n' >"$policy"
     chmod 755 "$policy"
   fi
-  # package lists may be missing or old: refresh them only then
+  # package lists may be missing or old, and dpkg interrupted: mended only then
   if ! apt install -y --no-install-recommends "$@" >"$out" 2>&1 &&
-    ! { apt update && apt install -y --no-install-recommends "$@"; } >"$out" 2>&1; then
+    ! { dpkg --configure -a && apt update && apt install -y --no-install-recommends "$@"; } >"$out" 2>&1; then
     tail -n 10 "$out" | sed 's/^/  | /' >&2
     rm -f "$out"
     cannot "apt-get could not install $*" "its last lines above" "check the apt sources and the network, then: apt-get update && apt-get install $*"
