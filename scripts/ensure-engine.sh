@@ -134,7 +134,7 @@ unpack() { # RELEASE: its engine into $home, whole or not at all
   rm -rf "$new" # of a call that was killed
   scratch=$(mktemp -d)
   chmod 755 "$scratch"
-  mkdir -p "$scratch"/{lists/partial,cache/archives/partial,deb,root} "$new"/{bin,cli-plugins}
+  mkdir -p "$scratch"/{lists/partial,cache/archives/partial,deb,tree} "$new"/{bin,cli-plugins}
   sources_of "$release" >"$scratch/sources.list"
   own=(-o Dir::Etc::SourceList="$scratch/sources.list" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$scratch/lists"
     -o Dir::Cache="$scratch/cache")
@@ -145,8 +145,8 @@ unpack() { # RELEASE: its engine into $home, whole or not at all
     tail -n 10 "$scratch/log" | sed 's/^/  | /' >&2
     cannot "apt-get could not get ${packages[*]} of $release" "its last lines above" "check that the mirror has $release, or install Docker $oldest or newer by other means"
   fi
-  for f in *.deb; do dpkg-deb -x "$f" "$scratch/root"; done
-  cd "$scratch/root/usr"
+  for f in *.deb; do dpkg-deb -x "$f" "$scratch/tree"; done
+  cd "$scratch/tree/usr"
   for f in {bin,sbin}/{docker,dockerd,docker-proxy,containerd,containerd-shim-runc-v2,ctr,runc}; do
     [ ! -f "$f" ] || cp "$f" "$new/bin/"
   done

@@ -4,8 +4,8 @@
 #
 #   fresh-machine.sh prove ROOT        a new machine, a clone of HEAD, `make smoke` and `make test` twice; then `down`
 #   fresh-machine.sh up ROOT           start the machine, unless it runs, on a new disk or on the one that `stop` left
-#   fresh-machine.sh clone ROOT        put a clone of HEAD into ~/rlbox, with nothing beside it; one that is there goes
-#   fresh-machine.sh exec ROOT CMD...  run a command there, in ~/rlbox where that is
+#   fresh-machine.sh clone ROOT        put a clone of HEAD into /srv/rlbox, alone; one that is there goes
+#   fresh-machine.sh exec ROOT CMD...  run a command there, in /srv/rlbox where that is
 #   fresh-machine.sh stop ROOT         a power cut: every process ends, the disk stays
 #   fresh-machine.sh down ROOT         the same, and the disk goes
 #
@@ -18,7 +18,7 @@
 # Environment (all optional):
 #   FRESH_DIR       roots, disks and logs; not on tmpfs or an overlay     (/var/lib/rlbox-fresh)
 #   FRESH_NET       first three octets of the machines' network           (10.233.7)
-#   UBUNTU_ARCHIVE  where jammy is read                                   (http://archive.ubuntu.com/ubuntu)
+#   UBUNTU_ARCHIVE  the address of Ubuntu's archive; on another system the root `ubuntu` is made from there
 #   FRESH_ROUNDS    how often `prove` runs both commands                  (2)
 set -euo pipefail
 
@@ -56,7 +56,9 @@ make_root() { # TAR, unless it is there
   case $tar in
     "$DIR/debian.tar") mmdebstrap --quiet --variant=minbase --include=$BARE bookworm "$tar.new.tar" ;;
     "$DIR/ubuntu.tar")
-      UBUNTU=${UBUNTU_ARCHIVE:-http://archive.ubuntu.com/ubuntu}
+      # shellcheck disable=SC2016
+      UBUNTU=${UBUNTU_ARCHIVE:-$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | sed -n '/^Ubuntu /{s///p;q}')}
+      [ -n "$UBUNTU" ] || die "no apt source of this system is Ubuntu's: name its archive in UBUNTU_ARCHIVE"
       mmdebstrap --quiet --variant=minbase --include=$BARE --keyring="$(ubuntu_keyring)" jammy "$tar.new.tar" \
         "$(for suite in jammy jammy-updates jammy-security; do echo "deb $UBUNTU $suite main universe"; done)"
       ;;
@@ -66,13 +68,14 @@ make_root() { # TAR, unless it is there
 }
 
 hand_on() { # what a user of this machine has to read packages with, into the new disk
-  local disk=$1 path cert
+  local disk=$1 home=$1/root path cert
   : >"$disk.folders"
+  mkdir -p "$home/.config/pip"
   python3 -m pip config list 2>/dev/null | sed -n "s/^\(global\|user\)\.\(.*\)='\(.*\)'\$/\2 = \3/p" | {
     echo '[global]'
     cat
-  } >"$disk/etc/pip.conf"
-  { cat "$disk/etc/pip.conf" && env | grep -E '^PIP_|^UV_'; } | grep -oE '(file://)?/[^ ]+' |
+  } >"$home/.config/pip/pip.conf"
+  { cat "$home/.config/pip/pip.conf" && env | grep -E '^PIP_|^UV_'; } | grep -oE '(file://)?/[^ ]+' |
     sed 's,^file://,,; s,/simple$,,' | sort -u | while read -r path; do # an index names files that lie beside it
       [ ! -d "$path" ] || echo "$path" >>"$disk.folders"
     done
@@ -209,14 +212,14 @@ inside() { # CMD...
     # shellcheck disable=SC2016
     exec nsenter -t "$p" -m -u -n -i -p -C --root --wd env -i HOME=/root LANG=C.UTF-8 \
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${given[@]}" \
-      bash -c 'cd ~/rlbox 2>/dev/null || cd; exec "$@"' - "$@"
+      bash -c 'cd /srv/rlbox 2>/dev/null || cd; exec "$@"' - "$@"
   )
 }
 
 clone() {
-  rm -rf "$disk/root/rlbox"
+  rm -rf "$disk/srv/rlbox"
   [ -z "$(git -C "$CHECKOUT" status --porcelain)" ] || say "warning: what is not committed is not cloned"
-  git clone -q --no-hardlinks "$CHECKOUT" "$disk/root/rlbox"
+  git clone -q --no-hardlinks "$CHECKOUT" "$disk/srv/rlbox"
 }
 
 stop() {
