@@ -263,22 +263,25 @@ down() {
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$SELF" >&2; exit 2; }
 
-cmd=${1:-}
-[ $# -ge 2 ] || usage
-case $2 in
-  *.tar) tar=$(readlink -f "$2") name=$(basename "$2" .tar) ;;
-  debian | ubuntu) tar=$DIR/$2.tar name=$2 ;;
-  *) [ "$cmd" = first-process ] || usage ;;
-esac
-case $cmd in
-  first-process) first_process "$2" "$3" ;;
-  prove | up | clone | exec | stop | down)
-    disk=$DIR/machines/$name
-    mkdir -p "$DIR/machines"
-    link=rlf-${name:0:10}
-    net=${NET%.*}.$((${NET##*.} + $(cksum <<<"$name" | cut -d' ' -f1) % 90))
-    shift 2
-    case $cmd in exec) inside "$@" ;; *) $cmd ;; esac
-    ;;
-  *) usage ;;
-esac
+{ # read whole before it runs: an edit meanwhile does no harm
+  cmd=${1:-}
+  [ $# -ge 2 ] || usage
+  case $2 in
+    *.tar) tar=$(readlink -f "$2") name=$(basename "$2" .tar) ;;
+    debian | ubuntu) tar=$DIR/$2.tar name=$2 ;;
+    *) [ "$cmd" = first-process ] || usage ;;
+  esac
+  case $cmd in
+    first-process) first_process "$2" "$3" ;;
+    prove | up | clone | exec | stop | down)
+      disk=$DIR/machines/$name
+      mkdir -p "$DIR/machines"
+      link=rlf-${name:0:10}
+      net=${NET%.*}.$((${NET##*.} + $(cksum <<<"$name" | cut -d' ' -f1) % 90))
+      shift 2
+      case $cmd in exec) inside "$@" ;; *) $cmd ;; esac
+      ;;
+    *) usage ;;
+  esac
+  exit
+}
