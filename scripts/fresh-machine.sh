@@ -279,9 +279,16 @@ usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$SELF" >&2; exit 2;
       link=rlf-${name:0:10}
       net=${NET%.*}.$((${NET##*.} + $(cksum <<<"$name" | cut -d' ' -f1) % 90))
       shift 2
-      case $cmd in exec) inside "$@" ;; *) $cmd ;; esac
       ;;
     *) usage ;;
+  esac
+  case $cmd in
+    prove) prove ;;
+    up) up ;;
+    clone) clone ;;
+    exec) inside "$@" ;;
+    stop) stop ;;
+    down) down ;;
   esac
   exit
 }
