@@ -4,8 +4,8 @@
 # An engine that answers where the docker client looks (DOCKER_HOST, docker context, /var/run/docker.sock) is left as
 # it is. Otherwise, as root on Debian or Ubuntu, one is brought: the distribution's docker.io where that is 25 or newer,
 # else (Debian 12 has 20.10) that of its next release, read from the machine's own mirror, verified by its archive
-# keyring and unpacked into /opt/rlbox-engine. Of the next release nothing is installed; the docker client and buildx are
-# linked into /usr/local where the machine has none. A new engine gets the containerd image store, the one that keeps an
+# keyring and unpacked into /opt/rlbox-engine. Of the next release nothing is installed; the docker client, buildx and Compose
+# are linked into /usr/local where the machine has none. A new engine gets the containerd image store, the one that keeps an
 # image's bytes, unless /etc/docker/daemon.json is there and says otherwise. systemd starts it where that runs the machine
 # (docker.service, rlbox-engine.service for an unpacked one); else it runs detached, with a pid file and a log. The last
 # line says how to stop it. Build tools are installed where missing. A call that was killed may simply be repeated.
@@ -129,7 +129,7 @@ sources_of() { # RELEASE: this machine's apt sources, as they would read in that
 }
 
 unpack() { # RELEASE: its engine into $home, whole or not at all
-  local release=$1 new=$home.new packages=(docker.io docker-cli docker-buildx containerd tini) own f
+  local release=$1 new=$home.new packages=(docker.io docker-cli docker-buildx docker-compose containerd tini) own f
   say "unpacking the engine of $release into $home"
   rm -rf "$new" # of a call that was killed
   scratch=$(mktemp -d)
@@ -151,7 +151,7 @@ unpack() { # RELEASE: its engine into $home, whole or not at all
     [ ! -f "$f" ] || cp "$f" "$new/bin/"
   done
   cp bin/tini-static "$new/bin/docker-init"
-  find . -path '*/cli-plugins/docker-buildx' -exec cp {} "$new/cli-plugins/" \;
+  find . -path '*/cli-plugins/docker-*' -type f -exec cp {} "$new/cli-plugins/" \;
   cd /
   for f in dockerd containerd runc docker; do
     "$new/bin/$f" --version >"$scratch/log" 2>&1 || cannot "$f of $release does not run here" "$(tail -n 1 "$scratch/log")" "install Docker $oldest or newer by other means"
@@ -164,7 +164,10 @@ unpack() { # RELEASE: its engine into $home, whole or not at all
 link_tools() { # of the unpacked engine, where this machine has none
   have docker || ln -sf $home/bin/docker /usr/local/bin/docker
   hash -r
-  can_build || { mkdir -p /usr/local/lib/docker/cli-plugins && ln -sf $home/cli-plugins/docker-buildx /usr/local/lib/docker/cli-plugins/; }
+  local plugins=/usr/local/lib/docker/cli-plugins
+  mkdir -p $plugins
+  can_build || ln -sf $home/cli-plugins/docker-buildx $plugins/
+  docker compose version >/dev/null 2>&1 || ln -sf $home/cli-plugins/docker-compose $plugins/
 }
 
 bring_engine() { # and the build tools
@@ -181,6 +184,9 @@ bring_engine() { # and the build tools
   else
     new_enough || say "warning: this release has no docker.io of $oldest or newer; what an older one cannot do: docs/targets.md"
     for p in docker-cli docker-buildx; do ! known $p || packages+=("$p"); done # packages of their own in newer releases
+    for p in docker-compose-v2 docker-compose; do # the older name is Compose 1 where there is the newer one, too
+      if known $p; then packages+=("$p") && break; fi
+    done
     install docker.io "${packages[@]}"
   fi
   packages=()
