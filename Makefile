@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs faults bench render docs help-text relock gpu-images gpu-check
+.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs faults bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -73,9 +73,6 @@ render: .venv/rlbox.stamp
 # docs/fixes and docs/coverage.md, from the fix catalogue.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
-
-help-text: .venv/rlbox.stamp
-	$(PY) scripts/make_help.py
 
 # Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
 relock:

@@ -16,7 +16,7 @@ from benchmarks.place import Place
 from benchmarks.watching import Supervised
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
-from rlbox.job.phases import plan_phases
+from rlbox.job.phase import plan_phases
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
 from rlbox.machine.counters import Rates

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.pairs import Sample, Unusable, compare
 from benchmarks.place import Place, run
 
-HEAVY = ("click", "docker", "httpx", "jinja2", "pydantic", "requests", "rich", "yaml")
+HEAVY = ("click", "docker", "jinja2", "pydantic", "requests", "rich", "urllib3", "yaml")
 
 
 def words(*argv: str, exit_code: int = 0) -> Callable[[Place, int], Sample]:

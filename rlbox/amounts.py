@@ -1,7 +1,8 @@
-"""Spans of time as people read them."""
+"""Bytes, spans, moments and tables as people read them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -51,3 +52,10 @@ def transfer_size(size: float) -> str:
 def memory_text(count: int) -> str:
     """Return a number of bytes for people: MiB below one GiB, GiB above."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
+    return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]

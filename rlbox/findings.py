@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,9 +53,14 @@ class Finding:
         return {**asdict(self), "fixable": self.fixable}
 
 
+def listed(texts: Sequence[str], most: int = 4) -> str:
+    """Return texts as `Finding.seen` names them: the first few, then how many more there are."""
+    more = f" (+{len(texts) - most} more)" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
 def load_finding(data: Mapping[str, Any]) -> Finding:
     """Return the finding that `Finding.as_json` wrote; keys of a newer rlbox are left out."""
-    lists = {key: tuple(map(str, data.get(key, ()))) for key in ("repair", "breaks", "covers")}
-    texts = {key: str(data[key]) for key in ("id", "title", "level", "seen", "where", "remedy") if key in data}
-    values: dict[str, Any] = {**texts, **lists}
-    return Finding(**values)
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Finding).validate_python(data)

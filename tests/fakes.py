@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -145,11 +146,16 @@ class Said:
 
 
 class EngineSocket:
-    """An engine that knows images and its version, behind a socket of its own; other requests are answered 501."""
+    """An engine that knows images and its version, behind a socket of its own; other requests are answered 501.
+
+    A container ends at once, without a word; `made` is what each was made from.
+    """
 
     def __init__(self, path: Path) -> None:
         self.images: dict[str, dict[str, Any]] = {}
-        self.answers: dict[str, tuple[int, bytes]] = {"/version": (200, b'{"Version": "28.2.2"}')}
+        self.made: list[dict[str, Any]] = []
+        version = b'{"Version": "28.2.2", "ApiVersion": "1.45"}'
+        self.answers: dict[str, tuple[int, bytes]] = {"/version": (200, version)}
         self.address = f"unix://{path}"
         self._server = ThreadingUnixStreamServer(str(path), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})
@@ -171,16 +177,36 @@ class EngineSocket:
             return 404, json.dumps({"message": f"No such image: {tag}"}).encode()
         return 501, b'{"message": "this engine only knows images"}'
 
+    def _carry_out(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Answer what is asked about containers."""
+        match path.partition("?")[0].split("/")[1:]:
+            case ["containers", "create"]:
+                self.made.append(json.loads(body))
+                return 201, b'{"Id": "c1"}'
+            case ["containers", "c1", "json"]:
+                return 200, b'{"Id": "c1", "Config": {"Tty": false}}'
+            case ["containers", "c1", "wait"]:
+                return 200, b'{"StatusCode": 0}'
+            case ["containers", "c1", "logs"]:
+                return 200, b""
+            case ["containers", "c1", *_]:
+                return 204, b""
+            case _:
+                return self._answer(path)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self._answer
+        carry_out = self._carry_out
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status, body = answer(self.path)
+                asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, body = carry_out(re.sub(r"^/v1\.\d+/", "/", self.path), asked)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            do_POST = do_DELETE = do_GET  # noqa: N815
 
             def address_string(self) -> str:
                 return "engine"

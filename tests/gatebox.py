@@ -25,8 +25,8 @@ from typing import Any
 
 from fakes import CHECKOUT
 
-from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
+from rlbox.fixes.manifest import known_benign
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
 from rlbox.gate.gate import GateJudge

@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from rlbox.sources.mirrors import FileAddress
 from rlbox.target.artifact import Artifact, Kind
 
 Answer = Callable[["Request"], None]
@@ -120,14 +120,6 @@ def serving(files: Mapping[str, bytes]) -> Iterator[Mirror]:
             thread.join()
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeLink:
-    """One address."""
-
-    url: str
-    mirror: str
-
-
 class FakeLocator:
     """Every file is at every one of the named bases."""
 
@@ -135,19 +127,22 @@ class FakeLocator:
         self.bases = bases
         self.skips: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
-        self.on_skip = lambda mirror, reason: self.skipped.append((mirror, reason))
 
-    def links(self, artifact: Artifact) -> Iterator[FakeLink]:
+    def links(self, artifact: Artifact) -> Iterator[FileAddress]:
         """Tell what is passed over, yield the address below each base."""
         while self.skips:
-            self.on_skip(*self.skips.pop())
+            self.skip(*self.skips.pop())
         for mirror, base in self.bases.items():
-            yield FakeLink(url=f"{base}/{artifact.file}", mirror=mirror)
+            yield FileAddress(url=f"{base}/{artifact.file}", mirror=mirror)
 
-    def git_urls(self, url: str) -> Iterator[FakeLink]:
+    def skip(self, mirror: str, reason: str) -> None:
+        """Note what is passed over."""
+        self.skipped.append((mirror, reason))
+
+    def git_urls(self, url: str) -> Iterator[FileAddress]:
         """Yield each base as a repository."""
         for mirror, base in self.bases.items():
-            yield FakeLink(url=base, mirror=mirror)
+            yield FileAddress(url=base, mirror=mirror)
 
 
 def artifact_of(data: bytes, file: str = "a.whl", kind: Kind = "python", **more: Any) -> Artifact:

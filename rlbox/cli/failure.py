@@ -18,13 +18,19 @@ def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
     except RlboxError as error:
         return _report(error, words)
     except KeyboardInterrupt:
-        sys.stderr.write("rlbox: interrupted\n")
-        return 130
+        return _interrupted()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:  # the one place where a bug is caught
-        return _report_bug(error)
+        from rlbox.cli.interrupts import is_interrupt
+
+        return _interrupted() if is_interrupt(error) else _report_bug(error)
+
+
+def _interrupted() -> int:
+    sys.stderr.write("rlbox: interrupted\n")
+    return 130
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from rlbox.app import App, project_of
+from rlbox.cli.interrupts import interruptible
 from rlbox.errors import SpecError
 from rlbox.run.places import DEFAULT, PLACES
 from rlbox.run.wish import DEFAULT_TARGET
@@ -31,7 +32,8 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
-        return function(app, *args, **rest)
+        with interruptible():
+            return function(app, *args, **rest)
 
     return with_app
 
@@ -49,14 +51,17 @@ def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")(function)
 
 
-def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of targets, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).targets() if name.startswith(incomplete)]
+def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of jobs, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).jobs() if name.startswith(incomplete)]
+complete_target = _names_of(Project.targets)
+complete_job = _names_of(Project.jobs)
+complete_sources = _names_of(Project.source_profiles)
+"""They offer names that are read from files alone."""
 
 
 def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,8 +97,3 @@ def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=complete_sources,
         help="Where files come from: direct, cn, or a file of sources/ [RLBOX_SOURCES].",
     )(function)
-
-
-def complete_sources(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of sources profiles, read from files alone."""
-    return [name for name in project_of(ctx.params.get("project")).source_profiles() if name.startswith(incomplete)]

@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with a suggestion for a mistyped verb."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, n=1)
@@ -73,7 +73,7 @@ def run_root(words: Sequence[str]) -> int:
 
 def _run_click(words: Sequence[str]) -> object:
     try:
-        return root.main(args=list(words), prog_name="rlbox", standalone_mode=False, obj=tuple(words))
+        return root.main(args=list(words) or ["--help"], prog_name="rlbox", standalone_mode=False, obj=tuple(words))
     except click.ClickException as error:
         error.show()
         return error.exit_code

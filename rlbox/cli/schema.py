@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlbox.fixes.fix import Fix
+from rlbox.fixes.fix import TOLD, Fix
 from rlbox.job.job import Job
 from rlbox.sources.profile import Profile
 from rlbox.spec.load import load_toml
@@ -29,6 +29,10 @@ def schema_of(kind: str) -> dict[str, Any]:
     schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
     if kind == "profile":
         schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}
+    if kind == "fix":  # one language is enough
+        for key in TOLD:
+            _optional(schema, key)
+        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TOLD]
     if kind == "target":
         schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
         _fill_defaults(schema, schema, load_toml(DEFAULTS))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.utils import canonicalize_name
+
+_PARTS = {
+    "run": ("network", "shm_gib", "memory_gib", "pids"),
+    "hardware": ("pid_limit", "nodes", "gpu", "gpus", "arch", "grade"),
+    "disk": ("mount", "need_gib"),
+}
+"""Where the facts of an image's manifest have what a target needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +55,6 @@ class Demands:
 
 def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
-    import json
-
     try:
         told = _table(json.loads(limits))
     except ValueError:
@@ -66,23 +72,12 @@ def with_gpus(demands: Demands, text: str) -> Demands:
 def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:
     """Return the demands that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))
-    hardware, run, disk = (_table(facts.get(key)) for key in ("hardware", "run", "disk"))
+    told = {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
     groups = lock.get("groups")
     rows = [row for group in groups if isinstance(group, dict) for row in group["packages"]] if groups else []
     return Demands(
         target=str(manifest.get("target") or lock.get("target") or ""),
-        network=str(run.get("network", "")),
-        shm_gib=float(run.get("shm_gib", 0)),
-        memory_gib=float(run.get("memory_gib", 0)),
-        pids=int(run.get("pids", 0)),
-        pid_limit=int(hardware.get("pid_limit", 0)),
-        mount=str(disk.get("mount", "/data")),
-        need_gib=float(disk.get("need_gib", 1.0)),
-        nodes=int(hardware.get("nodes", 1)),
-        gpu=str(hardware.get("gpu", "")),
-        gpus=int(hardware.get("gpus", 0)),
-        arch=str(hardware.get("arch", "")),
-        grade=str(hardware.get("grade", "")),
+        **{name: value for name, value in told.items() if value is not None},
         python=str(lock.get("python") or facts.get("python") or ""),
         env={str(name): str(value) for name, value in _table(facts.get("env")).items()},
         ports={str(name): int(number) for name, number in _table(facts.get("ports")).items()},

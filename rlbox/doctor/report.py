@@ -1,13 +1,16 @@
-"""From findings to a report: what means the same is one finding, and what follows from another is left out."""
+"""From findings to a report: what means the same is one finding, and what follows from another is left out.
+
+For people each finding says what, with which number, where, and what to do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlbox.findings import LEVELS, Finding, load_finding
+from rlbox.findings import LEVELS, Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,24 +30,15 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON types; `load_report` is the way back."""
-        return {
-            "findings": [finding.as_json() for finding in self.findings],
-            "follows": [finding.as_json() for finding in self.follows],
-            "checks": self.checks,
-            "unfinished": list(self.unfinished),
-            "seconds": round(self.seconds, 2),
-        }
+        rows = {key: [row.as_json() for row in getattr(self, key)] for key in ("findings", "follows")}
+        return {**asdict(self), **rows, "seconds": round(self.seconds, 2)}
 
 
 def load_report(data: dict[str, Any]) -> Report:
     """Return the report that `Report.as_json` wrote."""
-    return Report(
-        findings=tuple(map(load_finding, data["findings"])),
-        follows=tuple(map(load_finding, data.get("follows", ()))),
-        checks=int(data["checks"]),
-        unfinished=tuple(map(str, data.get("unfinished", ()))),
-        seconds=float(data["seconds"]),
-    )
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Report).validate_python(data)
 
 
 def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
@@ -94,3 +88,32 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _same(row: Finding, fix: Finding) -> bool:
     return not {row.id, *row.covers}.isdisjoint({fix.id, *fix.covers})
+
+
+def report_text(report: Report, *, verbose: bool = False) -> str:
+    """Return the findings as text, nothing when there is none; notes and what follows only when `verbose`."""
+    shown = [finding for finding in report.findings if verbose or finding.level != "note"]
+    blocks = [_block(finding) for finding in shown]
+    if verbose:
+        blocks += [f"follows: {_head(finding)}" for finding in report.follows]
+    return "\n".join(blocks)
+
+
+def summary_line(report: Report) -> str:
+    """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
+    counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
+    said = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
+    late = f", not finished: {'; '.join(report.unfinished)}" if report.unfinished else ""
+    return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {report.seconds:.1f} s"
+
+
+def _block(finding: Finding) -> str:
+    lines = [f"{finding.level}: {_head(finding)}"]
+    lines += [f"  where: {finding.where}"] if finding.where else []
+    lines += [f"  next:  {finding.remedy}"] if finding.remedy else []
+    lines += ["         or: rlbox doctor --fix"] if finding.fixable else []
+    return "\n".join(lines)
+
+
+def _head(finding: Finding) -> str:
+    return f"{finding.id}: {finding.title}" + (f": {finding.seen}" if finding.seen else "")

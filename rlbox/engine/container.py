@@ -20,27 +20,30 @@ CA_NAMES = (
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
 )
-"""Variables that name it to OpenSSL and httpx, requests, curl, pip, git and Node."""
+"""Variables that name it to OpenSSL, requests, curl, pip, git and Node."""
 
 TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """One container; GiB, 0 means no limit. `user` is `uid:gid`, or empty for the image's own."""
+    """One container; `user` is `uid:gid`, or empty for the image's own.
+
+    Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
+    """
 
     image: str
     name: str
     argv: tuple[str, ...]
-    env: Mapping[str, str]
     labels: Mapping[str, str]
-    mounts: tuple[Mount, ...]
     network: str
-    shm_gib: float
-    memory_gib: float
-    cpus: float
-    pids: int
-    user: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    shm_gib: float = 0.0
+    memory_gib: float = 0.0
+    cpus: float = 0.0
+    pids: int = 0
+    user: str = ""
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
     gpus: GpuAccess = NO_GPUS
@@ -130,7 +133,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "labels": dict(plan.labels),
         "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
         "network_mode": plan.network,
-        "shm_size": _bytes(plan.shm_gib),
+        "shm_size": _bytes(plan.shm_gib) or None,
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "nano_cpus": int(plan.cpus * 1e9) if plan.cpus else None,

@@ -99,6 +99,11 @@ def host_name(host: str) -> str:
     return host.partition(":")[0]
 
 
+def login_name(host: str) -> str:
+    """Return the word that `docker login` wants for a registry; Docker Hub has none."""
+    return "" if host == DOCKER_HUB else host
+
+
 def familiar_name(reference: str) -> str:
     """Return how docker shows a full name: without `docker.io/` and `library/`."""
     return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")

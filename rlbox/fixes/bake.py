@@ -11,7 +11,8 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge
-from rlbox.fixes.fix import Fix, RayWords
+from rlbox.fixes.fix import Bake, Fix, RayWords
+from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Target
 
 HOOKS = "/opt/rlbox/hooks"
@@ -143,12 +144,13 @@ def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Bake
     chosen = applicable(fixes, target, versions)
     values = template_values(target, versions)
     _refuse(chosen, target, values)
-    ray = _ray_words(chosen, values)
+    filled = [(fix, filled_bake(fix, values)) for fix in chosen]
+    ray = _ray_words(bake.ray for _, bake in filled)
     baked = Baked(
         fixes=chosen,
-        envs=tuple(_env(fix, values) for fix in reversed(chosen) if fix.bake.env or fix.bake.path),
-        files=(*_files(chosen, values), *_ray_start(ray, versions)),
-        links=_links(chosen, values),
+        envs=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
+        files=(*_files(filled), *_ray_start(ray, versions)),
+        links={link.path: link.to for _, bake in filled for link in bake.link},
         ray=ray,
         shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
         pids=max((fix.bake.run.pids for fix in chosen), default=0),
@@ -183,52 +185,54 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
         raise SpecError(f"{where}: broken template: {error}", next_step="correct the fix") from error
 
 
-def _env(fix: Fix, values: Mapping[str, Any]) -> FixEnv:
-    where = _where(fix)
-    return FixEnv(
-        id=fix.id,
-        title=fix.title,
-        covers=fix.covers,
-        env={name: fill(text, values, where) for name, text in sorted(fix.bake.env.items())},
-        path={
-            name: tuple(_folder(fill(folder, values, where), where) for folder in folders)
-            for name, folders in sorted(fix.bake.path.items())
-        },
-    )
+def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
+    """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
+
+    Raises
+    ------
+    SpecError
+        A template is broken.
+    """
+    seen = {**values, "aliases": fix.bake.aliases}
+
+    def filled(data: Any) -> Any:
+        if isinstance(data, str):
+            return fill(data, seen, _where(fix))
+        if isinstance(data, Frozen):
+            return data.model_copy(update={key: filled(value) for key, value in data})
+        if isinstance(data, dict):
+            return {key: filled(value) for key, value in data.items()}
+        return tuple(map(filled, data)) if isinstance(data, tuple) else data
+
+    return fix.bake.model_copy(update={key: filled(value) for key, value in fix.bake if key not in ("patch", "refuse")})
 
 
-def _folder(path: str, where: str) -> str:
-    """Return a directory of a path variable; one that would be read as two, or as none, is a `SpecError`."""
-    if not path.startswith("/") or any(character in path for character in ": \t\n"):
-        raise SpecError(
-            f"{where}: {path!r} is no absolute folder without colons and blanks", next_step="correct the fix"
-        )
-    return path
+def _env(fix: Fix, bake: Bake) -> FixEnv:
+    folders = [folder for row in bake.path.values() for folder in row]
+    for path in folders:  # one that would be read as two, or as none
+        if not path.startswith("/") or any(character in path for character in ": \t\n"):
+            what = f"{_where(fix)}: {path!r} is no absolute folder without colons and blanks"
+            raise SpecError(what, next_step="correct the fix")
+    env, paths = dict(sorted(bake.env.items())), dict(sorted(bake.path.items()))
+    return FixEnv(id=fix.id, title=fix.title, covers=fix.covers, env=env, path=paths)
 
 
-def _files(chosen: Iterable[Fix], values: Mapping[str, Any]) -> Iterable[ImageFile]:
-    for fix in chosen:
-        for file in fix.bake.file:
-            yield ImageFile(path=file.path, mode=file.mode, text=fill(file.text, values, _where(fix)))
-        if fix.bake.hook:
-            text = fill(fix.bake.hook, {**values, "aliases": fix.bake.aliases}, _where(fix))
-            yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=f"# {fix.title}\n{text}")
+def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[ImageFile]:
+    for fix, bake in filled:
+        for file in bake.file:
+            yield ImageFile(path=file.path, mode=file.mode, text=file.text)
+        if bake.hook:
+            text = f"# {fix.title}\n{bake.hook}"
+            yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
 
 
-def _links(chosen: Iterable[Fix], values: Mapping[str, Any]) -> dict[str, str]:
-    rows = [(fix, link) for fix in chosen for link in fix.bake.link]
-    return {link.path: fill(link.to, values, _where(fix)) for fix, link in rows}
-
-
-def _ray_words(chosen: Iterable[Fix], values: Mapping[str, Any]) -> RayWords:
-    rows = [(_where(fix), fix.bake.ray) for fix in chosen]
+def _ray_words(given: Iterable[RayWords]) -> RayWords:
+    rows = list(given)
     words = {
-        role: tuple(
-            filled for where, ray in rows for word in getattr(ray, role) if (filled := fill(word, values, where))
-        )
+        role: tuple(word for ray in rows for word in getattr(ray, role) if word)
         for role in ("common", "head", "worker")
     }
-    before = [filled for where, ray in rows if (filled := fill(ray.before, values, where).strip())]
+    before = [text for ray in rows if (text := ray.before.strip())]
     return RayWords(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
 
 

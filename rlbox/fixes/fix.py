@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -17,6 +17,8 @@ Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
+TOLD = ("title", "remedy")
+"""What a fix says in one language or in two: `title`, `title_zh`."""
 
 
 class Applies(Frozen):
@@ -133,17 +135,20 @@ class Signature(Frozen):
 
 
 class Fix(Frozen):
-    """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one."""
+    """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one.
+
+    Title and remedy are told in English and in Chinese; a file may have one of both, which then stands for the other.
+    """
 
     id: Name
     title: Title
-    title_zh: Title
+    title_zh: Title = Field("", description="the title in Chinese; where one of both is missing the other is told")
     why: Text
     source: tuple[Line, ...] = Field(min_length=1, description="where it is known from: seed lines, issues, files")
     covers: tuple[Cover, ...] = Field((), description="numbers of the inventory of demands")
     heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
     remedy: Text
-    remedy_zh: Text
+    remedy_zh: Text = Field("", description="the remedy in Chinese; where one of both is missing the other is told")
     benign: bool = Field(False, description="a warning that must not alarm")
     order: Annotated[int, Field(ge=0, le=99)] = Field(50, description="order among hooks and directories of a path")
     untested: str = Field("", description="why there is no fault test")
@@ -151,6 +156,13 @@ class Fix(Frozen):
     bake: Bake = Bake()
     check: Check | None = None
     signature: tuple[Signature, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_language_is_enough(cls, data: dict[str, Any]) -> dict[str, Any]:
+        told = {key: data.get(key, data.get(f"{key}_zh")) for key in TOLD}
+        told |= {f"{key}_zh": data.get(f"{key}_zh", data.get(key)) for key in TOLD}
+        return {**data, **{key: text for key, text in told.items() if text is not None}}
 
     @model_validator(mode="after")
     def _benign_does_nothing(self) -> Fix:

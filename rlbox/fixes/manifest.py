@@ -1,4 +1,4 @@
-"""What an image says of its fixes: the file by which `rlbox doctor` and a run check them inside it."""
+"""What an image and a run are told of fixes: how `rlbox doctor` and a run check them, and what lines of logs mean."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from rlbox.fixes.applies import Versions
 from rlbox.fixes.bake import fill, template_values
 from rlbox.fixes.fix import Fix
+from rlbox.job.gate_plan import BenignPlan
 from rlbox.target.target import Target
 
 SCHEMA = 1
@@ -42,3 +43,16 @@ def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
     if fix.check is None:
         return None
     return {"run": fill(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
+
+
+def known_benign(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
+    """Return the benign lines of the catalogue, in any log.
+
+    Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.
+    """
+    return tuple(
+        BenignPlan(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
+        for fix in fixes
+        if fix.benign and fix.id.startswith("benign-")
+        for signature in fix.signature
+    )

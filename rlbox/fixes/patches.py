@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from rlbox.fixes.applies import Versions, git_names, has_package
 from rlbox.fixes.bake import fill, template_values
-
-if TYPE_CHECKING:
-    from rlbox.fixes.fix import Fix
-    from rlbox.target.patch import FixPatch
-    from rlbox.target.target import GitSource, PatchFacts, Target
+from rlbox.fixes.fix import Fix
+from rlbox.target.patch import FixPatch, added_lines
+from rlbox.target.target import GitSource, PatchFacts, Target
 
 MANIFEST = "patches/manifest.json"
 
@@ -135,8 +133,6 @@ def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
 
 def patch_lines(patch: FixPatch) -> tuple[str, ...]:
     """Return the manifest of a patch as `rlbox fixes show` prints it: a title line, then one line a fact, indented."""
-    from rlbox.target.patch import added_lines
-
     facts = {
         "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in added_lines(patch.diff)),
         "of": " or ".join(patch.package),

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlbox.fixes.applies import Versions, judge
-from rlbox.fixes.bake import template_values
+from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import chosen_package
-from rlbox.fixes.words import BakedRow, baked_rows, condition_words, filled_bake, kind_of
+from rlbox.fixes.words import BakedRow, baked_rows, condition_words, kind_of
 from rlbox.target.target import Target
 
 _WIDTH = 100

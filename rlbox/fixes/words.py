@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from rlbox.fixes.bake import HOOKS, fill
+from rlbox.fixes.bake import HOOKS
 from rlbox.fixes.fix import Applies, Bake, Fix
 from rlbox.fixes.patches import patch_lines
 
@@ -69,27 +68,6 @@ def _stack_words(applies: Applies) -> Iterator[str]:
 
 def _or(values: tuple[str, ...]) -> str:
     return " or ".join(values)
-
-
-def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
-    """Return what a fix bakes with its templates filled in for one target; its patches are left as they are.
-
-    Raises
-    ------
-    SpecError
-        A template is broken.
-    """
-
-    def filled(data: Any) -> Any:
-        if isinstance(data, str):
-            return fill(data, values, f"templates/fixes/{fix.id}.toml")
-        if isinstance(data, dict):
-            return {key: filled(value) for key, value in data.items()}
-        return tuple(map(filled, data)) if isinstance(data, tuple) else data
-
-    whole = fix.bake
-    data = whole.model_dump(exclude={"patch", "refuse"})
-    return Bake.model_validate(filled(data)).model_copy(update={"patch": whole.patch, "refuse": whole.refuse})
 
 
 def baked_rows(fix: Fix, bake: Bake) -> tuple[BakedRow, ...]:

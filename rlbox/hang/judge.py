@@ -15,8 +15,7 @@ from typing import Literal
 from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
 from rlbox.hang.steps import StepClock
 from rlbox.hang.talk import Talk
-from rlbox.job.phase import FLOORS
-from rlbox.job.phases import PhasePlan
+from rlbox.job.phase import FLOORS, PhasePlan
 from rlbox.machine.counters import Rates
 
 TRAINING = "training"

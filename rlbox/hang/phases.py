@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rlbox.job.phase import FLOORS, Phase
-from rlbox.job.phases import PhasePlan
+from rlbox.job.phase import FLOORS, Phase, PhasePlan
 from rlbox.logs.lines import bare_text
 from rlbox.logs.patterns import pattern_set
 from rlbox.spec.check import check_spec

@@ -9,7 +9,7 @@ from rlbox.hang.judge import Stall
 from rlbox.hang.phases import PhaseLine
 from rlbox.hang.watched import Watched
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.phases import PhasePlan
+from rlbox.job.phase import PhasePlan
 
 _RECORD_S = 1.0
 _QUOTED = 200

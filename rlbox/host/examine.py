@@ -1,14 +1,19 @@
-"""What `rlbox doctor` does: examine, repair if asked, examine again, tell."""
+"""What `rlbox doctor` does: examine, repair if asked, examine again, tell.
+
+Repairs are links, folders, modes: no process is ended, nothing that holds data removed.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterable, Iterator
 
 from rlbox.app import App
 from rlbox.doctor.act.inside import BUDGET_S, examine_inside
-from rlbox.doctor.report import Report
-from rlbox.doctor.view import report_text, summary_line
+from rlbox.doctor.report import Report, report_text, summary_line
 from rlbox.errors import WorkFailed
+from rlbox.findings import Finding
 from rlbox.machine.act.identity import in_image
 
 
@@ -17,8 +22,6 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
     report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
-        from rlbox.doctor.act.repair import repair
-
         done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
         for text in done:
             app.say(f"fix: {text}")
@@ -34,3 +37,40 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
     from rlbox.host.host import examine_host
 
     return examine_host(app, name, data, gpus, budget_s)
+
+
+def repair(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
+    """Carry out what can safely be done and yield each finding with what was done, or why it was not."""
+    for finding in findings:
+        if finding.repair:
+            try:
+                yield finding, _carry_out(finding.repair)
+            except OSError as error:
+                yield finding, f"not repaired: {error.filename}: {error.strerror}"
+
+
+def _carry_out(words: tuple[str, ...]) -> str:
+    match words:
+        case ("link", path, to):
+            return _link(path, to)
+        case ("folder", path):
+            os.makedirs(path, exist_ok=True)
+            return f"made the folder {path}"
+        case ("mode", path, mode):
+            os.chmod(path, int(mode, 8))
+            return f"gave {path} the mode {mode}"
+        case ("empty-lock", path):
+            os.truncate(path, 0)
+            return f"emptied {path}, whose rlbox has ended"
+        case _:
+            return f"not repaired: this rlbox knows no repair {' '.join(words)}"
+
+
+def _link(path: str, to: str) -> str:
+    """Make a link; one that leads nowhere is replaced, anything else that stands there is left."""
+    if os.path.lexists(path):
+        if not stat.S_ISLNK(os.lstat(path).st_mode) or os.path.exists(path):
+            return f"not repaired: {path} is there already"
+        os.unlink(path)
+    os.symlink(to, path)
+    return f"made the link {path} -> {to}"

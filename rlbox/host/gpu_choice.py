@@ -43,11 +43,11 @@ def wished(text: str) -> str:
 def offered() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
     from rlbox.engine.act.address import engine_is_here, engine_place
-    from rlbox.engine.act.api import engine_info
+    from rlbox.engine.act.api import engine
     from rlbox.engine.act.gpu_access import probe_offer
     from rlbox.machine.act.identity import in_image
 
-    return probe_offer(engine_info(), engine_place(), here=engine_is_here() and not in_image())
+    return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not in_image())
 
 
 def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:

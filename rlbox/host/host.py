@@ -18,14 +18,23 @@ from rlbox.doctor.judge.host import ImageNeeds, judge_image
 from rlbox.doctor.judge.network import Reached
 from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, load_report, merge, settle
+from rlbox.engine.act.address import engine_is_here
+from rlbox.engine.act.api import engine, find_image
 from rlbox.engine.act.data_disk import data_folder
+from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
-from rlbox.errors import EngineError, NodeError, RlboxError
+from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
 from rlbox.host.gpu_choice import choose_gpus, stack_needs, wished
+from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
+from rlbox.job.load import load_ports
+from rlbox.machine.act.identity import caller
+from rlbox.machine.act.site import site_ca
+from rlbox.sources.load import load_profile
+from rlbox.target.load import load_target
 
 _STARTING_S = 2.0  # what it takes to start and remove the container
 _GRACE_S = 0.6
@@ -60,9 +69,6 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
 def _demands(app: App, image: ImagePlan | None) -> Demands:
     if image is None:
         return Demands()
-    from rlbox.job.load import load_ports
-    from rlbox.target.load import load_target
-
     target = load_target(app.project, image.target).target
     ports = load_ports(app.project, target.name)
     return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
@@ -80,6 +86,7 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
 def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
     made_by_a_run = image is not None and image.container.create and folder is not None and not folder.exists()
     disk = [("data", str(folder))] if folder else []
+    shares_network = image is not None and image.container.network == "host"
     return Scene(
         environ=dict(os.environ),
         demands=demands,
@@ -87,20 +94,12 @@ def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | N
         folders=tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ())))),
         places=disk if image and not made_by_a_run else None,
         needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
-        free_ports=lambda: demands.ports if _shares_network(image) else {},
+        free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},
         mirrors=lambda: _mirrors(app, image) if image else (),
     )
 
 
-def _shares_network(image: ImagePlan | None) -> bool:
-    from rlbox.engine.act.address import engine_is_here
-
-    return image is not None and image.container.network == "host" and engine_is_here()
-
-
 def _mirrors(app: App, image: ImagePlan) -> list[Reached]:
-    from rlbox.sources.load import load_profile
-
     rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
@@ -110,9 +109,6 @@ def _examine_image(
     app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: list[Report]
 ) -> Iterable[Finding]:
     """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
-    from rlbox.engine.act.api import find_image
-    from rlbox.image.act.digest import outdated
-
     try:
         found = find_image(image.tag)
     except RlboxError:  # the engine has a finding of its own
@@ -141,14 +137,6 @@ def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
 def _in_container(
     image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
 ) -> Report | list[Finding]:
-    from rlbox.engine.act.address import engine_address, engine_is_here
-    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
-    from rlbox.errors import TimedOut
-    from rlbox.machine.act.command import run_command
-    from rlbox.machine.act.identity import caller
-    from rlbox.machine.act.site import site_ca
-    from rlbox.values import Command
-
     plan = plan_container(
         image.tag,
         image.container,
@@ -161,22 +149,26 @@ def _in_container(
         ca_bundle=site_ca() if engine_is_here() else "",
         gpus=gpus,
     )
-    environ = {"DOCKER_HOST": engine_address()}
-    words = ("docker", *client_words(plan, interactive=False, terminal=False))
     try:
-        outcome = run_command(Command(argv=words, env=environ, timeout_s=budget_s + _STARTING_S + 5))
+        outcome = engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
-        run_command(Command(argv=("docker", "rm", "--force", plan.name), env=environ, timeout_s=20))
         return [Finding(id="image-slow", title="the container did not answer", level="warning", where=plan.name)]
+    except EngineError as error:
+        return [_refused(image.tag, error.what)]
     try:
         return load_report(json.loads(outcome.stdout))
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
             return list(judge_unlocked(["`rlbox doctor`"]))
         last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
-        return [
-            Finding(
-                id="container-refused", title="the engine does not start a container of the image", seen=last[:500],
-                where=image.tag, remedy="docker's own words say what it misses; limits are in the target's [run]",
-            )
-        ]  # fmt: skip
+        return [_refused(image.tag, last)]
+
+
+def _refused(tag: str, words: str) -> Finding:
+    return Finding(
+        id="container-refused",
+        title="the engine does not start a container of the image",
+        seen=words[:500],
+        where=tag,
+        remedy="docker's own words say what it misses; limits are in the target's [run]",
+    )

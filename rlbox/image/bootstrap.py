@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from rlbox.target.lock import Deb
 from rlbox.values import Command
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Deb
 
 # What no container needs: three quarters of the files, a third of the bytes.
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")

@@ -150,6 +150,22 @@ class BuildLog:
         return None if known and known.state == step.state else step
 
 
+_PASSING = (
+    (r"context canceled", "another build of the same steps was stopped, and the engine stopped them for both"),
+    # Source: moby/buildkit#6521, under load.
+    (r"parent snapshot \S+ does not exist", "the engine lost a layer while it unpacked the image"),
+)
+
+
+def passing_failure(text: str) -> str:
+    """Return why a build that said `text` failed, if that was none of its own doing; empty otherwise.
+
+    Only the client's last word counts, never what a step wrote.
+    """
+    last = "\n".join(re.findall(r"^(?:ERROR: )?failed to .*", text, re.M))
+    return next((why for sign, why in _PASSING if re.search(sign, last)), "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildWish:
     """What was asked of a build."""

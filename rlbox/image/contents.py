@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote, urlsplit
 
 from rlbox.engine.reference import parse_reference
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, Package
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, Package
 
 Kind = Literal["base", "deb", "git", "http", "patch", "pypi"]
 BUILD_TOOLS = "build"

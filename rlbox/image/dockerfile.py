@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.engine.container import CA_NAMES
-from rlbox.fixes.patches import needs_patching, patch_notes
+from rlbox.fixes.bake import Baked, FixEnv
+from rlbox.fixes.patches import PatchRow, needs_patching, patch_notes
 from rlbox.image.labels import image_labels
-from rlbox.image.machine import container_defaults, container_limits
-from rlbox.image.paths import lock_folder, part_files
+from rlbox.image.layers import BuildStage, lock_folder, part_files
+from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import quote_dockerfile
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
 from rlbox.target.torch import TORCH_WHEELS
-
-if TYPE_CHECKING:
-    from rlbox.fixes.bake import Baked, FixEnv
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import BuildStage
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
 
 PARTS = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""
@@ -45,9 +40,7 @@ def dockerfile_values(
         "ca_names": CA_NAMES,
         "envs": [{"title": _env_title(block), "line": env_line(_env_words(block))} for block in baked.envs],
         "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),
-        "limits": json.dumps(
-            container_limits(container_defaults(target, baked)), sort_keys=True, separators=(",", ":")
-        ),
+        "limits": limits_text(container_defaults(target, baked)),
         "programs": any(file.mode == "0755" for file in baked.files),
         "links": [*_link_commands(baked.links), "sh /opt/tools/install.sh settle"],
         "lock": lock_folder(lock) if lock else "",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.image.layers import split_group
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 # What the engine's history says of each `COPY --link --from=STAGE /out/LAYER/ /`, and of the lock's copy above them.
 _OWN_LAYER, _LOCK_LAYER = "COPY /out/", "COPY lock/"

@@ -1,7 +1,10 @@
-"""The labels by which an image explains itself, and the checksums in them."""
+"""The labels by which an image explains itself, and why one is outdated by those of its parts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +12,21 @@ if TYPE_CHECKING:
     from rlbox.fixes.patches import PatchRow
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
+
+BUILD_LABEL, PARTS_LABEL = "rlbox.build", "rlbox.parts"
+_REASONS = {
+    "spec": "its spec has changed",
+    "lock": "its lock has changed",
+    "fixes": "what its fixes or patches bake has changed",
+    "rlbox": "what rlbox lays into it has changed",
+    "form": "it is rendered otherwise",
+}
+"""Part to what its change means; a change of one shows in those behind it too, so that the first is the cause."""
+_FOLDERS = {
+    **dict.fromkeys(("fixes", "programs", "patches"), "fixes"),
+    **dict.fromkeys(("Dockerfile", "lock", "wheels"), "form"),
+}
+_SHORT = 12
 
 
 def image_labels(
@@ -37,7 +55,33 @@ def rootfs_checksum(lock: Lock, epoch: int) -> str:
 
 
 def _checksum(value: Any) -> str:
-    import hashlib
-    import json
-
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def part_of(name: str) -> str:
+    """Return the part that a file of the build context belongs to."""
+    return _FOLDERS.get(name.partition("/")[0], "rlbox")
+
+
+def parts_text(parts: Mapping[str, str]) -> str:
+    """Return the label that names the parts: `NAME:DIGEST` in words, the digests cut to twelve digits."""
+    return " ".join(f"{name}:{parts[name][:_SHORT]}" for name in _REASONS if parts.get(name))
+
+
+def why_outdated(labels: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in words what has changed since an image was built; empty when nothing has.
+
+    Parameters
+    ----------
+    labels
+        Those of the image.
+    now
+        Those that a build would give it now.
+    """
+    if labels.get(BUILD_LABEL) == now[BUILD_LABEL]:
+        return ""
+    if PARTS_LABEL not in labels:
+        return "it was built by an rlbox that counted every line of its own code as part of the image"
+    before = set(labels[PARTS_LABEL].split())
+    changed = {word.partition(":")[0] for word in now[PARTS_LABEL].split() if word not in before}
+    return next((why for name, why in _REASONS.items() if name in changed), _REASONS["form"])

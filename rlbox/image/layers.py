@@ -1,6 +1,7 @@
-"""Which packages share a layer of the image: a group each, and a layer of its own for every large wheel.
+"""Which packages share a layer of the image, and where the build context has what a lock names.
 
-Two stages of the build lay the layers of a group: one the large wheels, one the others.
+A group is a layer, and every large wheel one of its own. Two stages of the build lay the layers of a group: one the
+large wheels, one the others.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
     groups = {group.name: group for group in (lock.groups if lock else ())}
     alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MOST_LAYERS - len(target.stack)))
     return tuple(
-        _layer(name, spec.name, part)
+        Layer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
         for spec in target.stack
         for name, part in split_group(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
     )
@@ -94,8 +95,23 @@ def layer_folder(layer: str) -> str:
     return f"{layer_stage(layer)}/{layer}"
 
 
-def _layer(name: str, group: str, packages: tuple[Package, ...]) -> Layer:
-    return Layer(name=name, group=group, packages=packages, channel=_channel(group, packages))
+def part_files(lock: Lock) -> dict[str, str]:
+    """Return where the build context has the git trees and files of a lock, by name.
+
+    The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same
+    path, size and time stamp for the one that it has (source: tonistiigi/fsutil diff_containerd.go, `sameFile`).
+    """
+    trees = {tree.name: f"git/{tree.name}-{tree.sha256[:12]}.tar" for tree in lock.git}
+    return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
+
+
+def lock_folder(lock: Lock) -> str:
+    """Return the folder of the build context that holds the lock as the image has it.
+
+    It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:
+    BuildKit takes files of one path, size and time stamp for the same.
+    """
+    return f"lock/{lock.checksum()[:12]}"
 
 
 def _channel(group: str, packages: Iterable[Package]) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
-from rlbox.target.target import Target
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
+    from rlbox.target.target import Target
+
+
+def limits_text(container: ContainerDefaults) -> str:
+    """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
+
+    They are in the image's environment, and in no file: so that changing one moves no layer.
+    """
+    return json.dumps(container_limits(container), sort_keys=True, separators=(",", ":"))
 
 
 def container_limits(container: ContainerDefaults) -> dict[str, Any]:
-    """Return limits and data disk of containers, as JSON types.
-
-    They are in the image's environment, as RLBOX_LIMITS, and in no file: so that changing one moves no layer.
-    """
+    """Return limits and data disk of containers, as JSON types."""
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
         "run": {name: getattr(container, name) for name in limits},

@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
 from rlbox.image.labels import rootfs_checksum, spec_checksum
+from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
-from rlbox.image.paths import lock_folder
 from rlbox.target.torch import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
-
-if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.bake import Baked
-    from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
@@ -81,7 +74,7 @@ class ImagePlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_image_plan` is the way back."""
-        return {**asdict(self), "context": dict(self.context)}
+        return asdict(self)
 
 
 def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:

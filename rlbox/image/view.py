@@ -5,13 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.image.facts import ImagePart, LayerFacts, LockChange, lock_groups
-
-if TYPE_CHECKING:
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 _WIDTH = 100
 _JOINED = "\xa0"  # a space that no line is broken at

@@ -44,17 +44,19 @@ class Gate(Frozen):
         return self
 
 
-def contradictions(gate: Gate) -> list[str]:
-    """Return rules of a gate that contradict each other or say a thing twice, each with its key."""
-    return [
-        *_twice("require", gate.require),
-        *_twice("forbid", gate.forbid),
-        *_twice("benign", gate.benign),
-        *_same_name(gate),
-        *(line for i, rule in enumerate(gate.require) for line in _required(i, rule, gate)),
-        *(line for i, rule in enumerate(gate.forbid) for line in _forbidden(i, rule, gate)),
-        *_order(gate),
-    ]
+def contradictions(gate: Gate) -> Iterator[str]:
+    """Yield rules of a gate that contradict each other or say a thing twice, each with its key."""
+    yield from _twice("require", gate.require)
+    yield from _twice("forbid", gate.forbid)
+    yield from _twice("benign", gate.benign)
+    yield from _same_name(gate)
+    for index, required in enumerate(gate.require):
+        yield from _required(index, required, gate)
+    for index, forbidden in enumerate(gate.forbid):
+        yield from _forbidden(index, forbidden, gate)
+    logs = [rule.log for rule in gate.require]
+    if gate.ordered and not any(logs.count(log) > 1 for log in logs):
+        yield "ordered: needs two or more lines of `require` in one log"
 
 
 def _twice(what: str, rules: Iterable[RequireRule | ForbidRule | BenignRule]) -> Iterator[str]:
@@ -99,12 +101,6 @@ def _forbidden(index: int, rule: ForbidRule, gate: Gate) -> Iterator[str]:
     for number, other in enumerate(gate.benign):
         if other.pattern == rule.pattern and other.log == rule.log and not other.after:
             yield f"{where}.pattern: benign[{number}] allows every such line; leave one out, or give benign `after`"
-
-
-def _order(gate: Gate) -> Iterator[str]:
-    logs = [rule.log for rule in gate.require]
-    if gate.ordered and not any(logs.count(log) > 1 for log in logs):
-        yield "ordered: needs two or more lines of `require` in one log"
 
 
 def _covers(wide: str, narrow: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from rlbox.job.filler import Filler
 from rlbox.job.gate import Gate
-from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, ProbeRule, RequireRule
+from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
+from rlbox.job.job import Ready
 from rlbox.job.param import Scalar
 
 
@@ -110,78 +112,46 @@ class GatePlan:
     probes: tuple[ProbePlan, ...] = ()
 
 
-class Fill(Protocol):
-    """What replaces placeholders: `rlbox.job.filler.Filler`."""
-
-    def text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
-        """Return `text` filled in."""
-
-    def pattern(self, where: str, text: str) -> str:
-        """Return the regular expression `text` filled in."""
-
-
-def plan_gate(where: str, gate: Gate, fill: Fill) -> GatePlan:
+def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
     """Return the rules of `gate` filled in; `where` is the path of the gate in the job."""
     return GatePlan(
         require=tuple(_plan_line(f"{where}.require", rule, fill) for rule in gate.require),
         ordered=gate.ordered,
         forbid=tuple(_plan_line(f"{where}.forbid", rule, fill) for rule in gate.forbid),
-        benign=tuple(_plan_benign(f"{where}.benign", rule, fill) for rule in gate.benign),
+        benign=tuple(BenignPlan(**_line(f"{where}.benign", rule, fill)) for rule in gate.benign),
         exit_codes=gate.exit_codes,
         files=plan_files(f"{where}.files", gate.files, fill),
         metrics=tuple(_plan_metric(f"{where}.metrics", rule, fill) for rule in gate.metrics),
-        probes=tuple(_plan_probe(f"{where}.probes", rule, fill) for rule in gate.probes),
+        probes=tuple(ProbePlan(**_request(f"{where}.probes", rule, fill)) for rule in gate.probes),
     )
 
 
-def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: Fill) -> LinePlan:
-    pattern, after = fill.pattern(where, rule.pattern), fill.pattern(where, rule.after)
-    if isinstance(rule, ForbidRule):
-        until = fill.pattern(where, rule.until)
-        return LinePlan(pattern=pattern, log=rule.log, count=1, why=rule.why, after=after, until=until)
-    return LinePlan(
-        pattern=pattern,
-        log=rule.log,
-        count=rule.count,
-        why=rule.why,
-        at_most=rule.at_most,
-        within_s=rule.within_s,
-        after=after,
-    )
+def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: Filler) -> LinePlan:
+    until = {"until": fill.pattern(where, rule.until)} if isinstance(rule, ForbidRule) else {}
+    return LinePlan(**{"count": 1, **_line(where, rule, fill), **until})
 
 
-def _plan_benign(where: str, rule: BenignRule, fill: Fill) -> BenignPlan:
-    return BenignPlan(
-        pattern=fill.pattern(where, rule.pattern), log=rule.log, after=fill.pattern(where, rule.after), why=rule.why
-    )
+def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: Filler) -> dict[str, Any]:
+    markers = {key: fill.pattern(where, text) for key, text in (("pattern", rule.pattern), ("after", rule.after))}
+    return {**rule.model_dump(), **markers}
 
 
-def plan_files(where: str, rules: Iterable[FileRule], fill: Fill) -> tuple[FilePlan, ...]:
+def plan_files(where: str, rules: Iterable[FileRule], fill: Filler) -> tuple[FilePlan, ...]:
     """Return file rules filled in."""
     return tuple(FilePlan(**{**rule.model_dump(), "path": fill.text(where, rule.path)}) for rule in rules)
 
 
-def _plan_metric(where: str, rule: MetricRule, fill: Fill) -> MetricPlan:
+def _plan_metric(where: str, rule: MetricRule, fill: Filler) -> MetricPlan:
     filled = {"pattern": fill.pattern(where, rule.pattern), "file": fill.text(where, rule.file) if rule.key else ""}
     return MetricPlan(**{**rule.model_dump(), **filled})
 
 
-def plan_ready(where: str, rule: Probe, fill: Fill) -> ReadyPlan:
-    """Return the request of a service filled in."""
-    return ReadyPlan(**_request(where, rule, fill))
+def plan_ready(where: str, rule: Ready, ports: Mapping[str, int], fill: Filler) -> ReadyPlan:
+    """Return what proves that a service does its work, filled in; `ports` maps names to numbers."""
+    line = fill.pattern(f"{where}.line", rule.line)
+    return ReadyPlan(**{**_request(where, rule, fill), "line": line, "port": ports.get(rule.port, 0)})
 
 
-def _plan_probe(where: str, rule: ProbeRule, fill: Fill) -> ProbePlan:
-    return ProbePlan(**_request(where, rule, fill), within_s=rule.within_s, why=rule.why)
-
-
-def _request(where: str, rule: Probe, fill: Fill) -> dict[str, Any]:
-    return {
-        "url": fill.text(f"{where}.url", rule.url),
-        "method": rule.method,
-        "body": fill.text(f"{where}.body", rule.body),
-        "contains": fill.text(f"{where}.contains", rule.contains),
-        "status": rule.status,
-        "json_path": rule.json_path,
-        "equals": rule.equals,
-    }
+def _request(where: str, rule: Probe, fill: Filler) -> dict[str, Any]:
+    texts = {key: fill.text(f"{where}.{key}", getattr(rule, key)) for key in ("url", "body", "contains")}
+    return {**rule.model_dump(), **texts}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from rlbox.job.param import Value
 from rlbox.spec.check import Problems
 from rlbox.spec.kinds import Frozen
-from rlbox.spec.pattern import PatternText, check_pattern, compile_re2, tokens
+from rlbox.spec.pattern import MaybePattern, PatternText, compile_re2, tokens
 from rlbox.spec.units import Seconds
 
 WILD = re.compile(r"[*?\[]")
@@ -30,13 +30,8 @@ Count = Annotated[int, Field(ge=1)]
 class _Lines(Frozen):
     pattern: PatternText
     log: Word = Field("stage", description="'stage', or the name of a service")
-    after: str = Field("", description="pattern: only lines behind the first one that fits it count")
+    after: MaybePattern = Field("", description="pattern: only lines behind the first one that fits it count")
     why: str = ""
-
-    @field_validator("after")
-    @classmethod
-    def _after_fits(cls, value: str) -> str:
-        return check_pattern(value) if value else value
 
 
 class RequireRule(_Lines):
@@ -57,12 +52,9 @@ class RequireRule(_Lines):
 class ForbidRule(_Lines):
     """A line that a log must not hold: the stage is stopped there."""
 
-    until: str = Field("", description="pattern: lines behind the first one that fits it are no longer forbidden")
-
-    @field_validator("until")
-    @classmethod
-    def _until_fits(cls, value: str) -> str:
-        return check_pattern(value) if value else value
+    until: MaybePattern = Field(
+        "", description="pattern: lines behind the first one that fits it are no longer forbidden"
+    )
 
 
 class BenignRule(_Lines):
@@ -94,7 +86,7 @@ class MetricRule(Frozen):
     """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
 
     name: Word
-    pattern: str = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
+    pattern: MaybePattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
     log: Word = Field("stage", description="'stage', or the name of a service")
     key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
     step_key: str = Field("step", description="key of the step in the same row")
@@ -110,11 +102,6 @@ class MetricRule(Frozen):
     steps_rise: bool = Field(False, description="each step is greater than the one before")
     points: Count = Field(1, description="how many points there must be at least")
     why: str = ""
-
-    @field_validator("pattern")
-    @classmethod
-    def _pattern_fits(cls, value: str) -> str:
-        return check_pattern(value) if value else value
 
     @model_validator(mode="after")
     def _makes_sense(self) -> MetricRule:
@@ -149,18 +136,14 @@ class ProbeRule(Probe):
     why: str = ""
 
 
-def raise_problems(problems: list[str]) -> None:
+def raise_problems(problems: Iterable[str]) -> None:
     """Raise `Problems` when there are any."""
-    if problems:
-        raise Problems(problems)
+    if found := list(problems):
+        raise Problems(found)
 
 
-def file_problems(rule: FileRule) -> list[str]:
-    """Return what is wrong with one file rule, each with its key."""
-    return [*_folder_problems(rule), *_content_problems(rule)]
-
-
-def _folder_problems(rule: FileRule) -> Iterator[str]:
+def file_problems(rule: FileRule) -> Iterator[str]:
+    """Yield what is wrong with one file rule, each with its key."""
     if rule.path.endswith("/") or rule.path in _FOLDERS:
         yield (
             f"path: {rule.path!r} is a folder, and a folder is there before the stage; name a file in it, "
@@ -168,32 +151,25 @@ def _folder_problems(rule: FileRule) -> Iterator[str]:
         )
     if rule.count > 1 and not WILD.search(rule.path):
         yield f"count: {rule.path!r} names one file; put * into the path to count several"
-
-
-def _content_problems(rule: FileRule) -> Iterator[str]:
     if rule.manifest and rule.format not in ("", "json"):
         yield f"format: a manifest is JSON, not {rule.format}"
     if rule.min_bytes == 0 and (rule.manifest or rule.format in ("json", "safetensors")):
         yield f"min_bytes: an empty file is no {rule.format or 'manifest'}; leave min_bytes out"
 
 
-def metric_problems(rule: MetricRule) -> list[str]:
-    """Return what is wrong with one metric rule, each with its key."""
-    return [*_source_problems(rule), *_value_problems(rule), *_condition_problems(rule)]
-
-
-def _source_problems(rule: MetricRule) -> Iterator[str]:
+def metric_problems(rule: MetricRule) -> Iterator[str]:
+    """Yield what is wrong with one metric rule, each with its key."""
     if bool(rule.pattern) == bool(rule.key):
         yield "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
     if rule.pattern and rule.where:
         yield "where: chooses rows of `file`; it says nothing about a log"
     if rule.key and rule.log != "stage":
         yield "log: the points come from `file`, not from a log"
+    yield from _value_problems(rule) if rule.pattern else ()
+    yield from _condition_problems(rule)
 
 
 def _value_problems(rule: MetricRule) -> Iterator[str]:
-    if not rule.pattern:
-        return
     names = compile_re2(rule.pattern).groupindex
     if "value" not in names:
         yield r"pattern: has no group (?P<value>…) that takes the number; write for example loss (?P<value>\S+)"
@@ -210,16 +186,12 @@ def _condition_problems(rule: MetricRule) -> Iterator[str]:
     limits = rule.at_least is not None or rule.at_most is not None
     if rule.at_least is not None and rule.at_most is not None and rule.at_least > rule.at_most:
         yield f"at_least: {rule.at_least:g} is above at_most {rule.at_most:g}: no value fits"
-    if not rule.trend:
-        yield from (f"{key}: says nothing without trend = 'falls' or 'rises'" for key in _set_keys(rule))
+    idle = {"within_steps": rule.within_steps, "by": rule.by} if not rule.trend else {}
+    yield from (f"{key}: says nothing without trend = 'falls' or 'rises'" for key, value in idle.items() if value)
     if rule.when == "always" and not limits:
         yield "when: says nothing without at_least or at_most"
     if rule.trend and rule.within_steps and rule.points > rule.within_steps:
         yield f"points: {rule.points} points do not fit into {rule.within_steps} steps"
-
-
-def _set_keys(rule: MetricRule) -> list[str]:
-    return [key for key, is_set in (("within_steps", rule.within_steps), ("by", rule.by)) if is_set]
 
 
 def _takes(pattern: str, number: str) -> bool:
@@ -245,15 +217,13 @@ def group_text(pattern: str, name: str) -> str:
     return text
 
 
-def probe_problems(rule: Probe) -> list[str]:
-    """Return what is wrong with one probe, each with its key."""
-    problems = []
+def probe_problems(rule: Probe) -> Iterator[str]:
+    """Yield what is wrong with one probe, each with its key."""
     if rule.url and not rule.url.startswith(("http://", "https://")):
-        problems.append(f"url: {rule.url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…")
+        yield f"url: {rule.url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…"
     if rule.equals is not None and not rule.json_path:
-        problems.append("equals: says nothing without json_path")
+        yield "equals: says nothing without json_path"
     if rule.json_path and not _PATH.fullmatch(rule.json_path):
-        problems.append(f"json_path: {rule.json_path!r} is no path; write for example choices[0].message.content")
+        yield f"json_path: {rule.json_path!r} is no path; write for example choices[0].message.content"
     if rule.body and rule.method == "GET":
-        problems.append("body: is sent with POST only; set method = 'POST'")
-    return problems
+        yield "body: is sent with POST only; set method = 'POST'"

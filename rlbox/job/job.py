@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
@@ -19,7 +19,7 @@ from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_proble
 from rlbox.job.phase import Phase
 from rlbox.spec.check import suggest
 from rlbox.spec.kinds import EnvName, Frozen, Name
-from rlbox.spec.pattern import check_pattern
+from rlbox.spec.pattern import MaybePattern
 from rlbox.spec.units import Seconds
 
 Word = Annotated[str, StringConstraints(min_length=1)]
@@ -33,13 +33,8 @@ class Ready(Probe):
     """
 
     url: str = ""
-    line: str = Field("", description="pattern of a line of the service's log")
+    line: MaybePattern = Field("", description="pattern of a line of the service's log")
     port: str = Field("", description="name of a port of the service that must take a connection")
-
-    @field_validator("line")
-    @classmethod
-    def _line_fits(cls, value: str) -> str:
-        return check_pattern(value) if value else value
 
     @model_validator(mode="after")
     def _asks_something(self) -> Ready:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from fractions import Fraction
@@ -25,14 +24,15 @@ _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
 
 
-def _scalar(value: Any) -> Any:
+def check_scalar(value: Any) -> Any:
+    """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
         raise ValueError(f"must be a number, text, true or false (got {shown!r})")
     return value
 
 
-Value = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+Value = Annotated[bool | int | float | str, BeforeValidator(check_scalar)]
 
 
 class Param(Frozen):
@@ -77,7 +77,7 @@ def settle(param: Param, value: Scalar) -> Scalar:
     settled = _typed(param, value)
     if param.required and settled == "":
         raise ValueError("must not be empty")
-    if param.choices and settled not in _choices(param):
+    if param.choices and settled not in _typed_all(param, *param.choices):
         shown = [show_scalar(choice) for choice in param.choices]
         raise ValueError(f"must be one of {', '.join(shown)}{suggest(show_scalar(value), shown)}")
     if problem := placeholder_in(value):
@@ -85,12 +85,14 @@ def settle(param: Param, value: Scalar) -> Scalar:
     return settled
 
 
-def _choices(param: Param) -> list[Scalar]:
-    """Return the choices as the command gets them; one that is wrong itself is told of by its own key."""
-    found = []
-    for choice in param.choices:
-        with contextlib.suppress(ValueError):
-            found.append(_typed(param, choice))
+def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
+    """Return choices or bounds as the command gets them; None for a wrong one, which is told of by its own key."""
+    found: list[Scalar | None] = []
+    for value in values:
+        try:
+            found.append(None if value is None else _typed(param, value))
+        except ValueError:
+            found.append(None)
     return found
 
 
@@ -98,7 +100,9 @@ def range_problem(param: Param, settled: Scalar) -> str:
     """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
     if isinstance(settled, (str, bool)):
         return ""
-    low, high = (None if bound is None else _typed(param, bound) for bound in (param.at_least, param.at_most))
+    low, high = _typed_all(param, param.at_least, param.at_most)
+    if (low is None) != (param.at_least is None) or (high is None) != (param.at_most is None):
+        return ""  # a bound that is wrong itself judges nothing
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
     shown = ["-inf" if param.at_least is None else show_scalar(param.at_least)]
@@ -190,23 +194,9 @@ def param_problems(name: str, param: Param) -> list[str]:
         except ValueError as error:
             problems.append(f"{where}.{key}: {error}" + ("" if "(got " in str(error) else f" (got {value!r})"))
             continue
-        if key == "at_most" and _above(param, settled):
+        least = _typed_all(param, param.at_least)[0]
+        if key == "at_most" and least is not None and least > settled:  # type: ignore[operator]
             problems.append(f"{where}.at_most: lies below at_least (got {value!r})")
-        if key == "default" and (problem := _safe_range(param, settled)):
+        if key == "default" and (problem := range_problem(param, settled)):
             problems.append(f"{where}.default: parameter {name} is {problem}")
     return problems
-
-
-def _above(param: Param, most: Scalar) -> bool:
-    try:
-        least = None if param.at_least is None else _typed(param, param.at_least)
-    except ValueError:  # told of by its own key
-        return False
-    return least is not None and not isinstance(least, str) and not isinstance(most, str) and least > most
-
-
-def _safe_range(param: Param, settled: Scalar) -> str:
-    try:
-        return range_problem(param, settled)
-    except ValueError:  # a bound that is wrong itself is told of by its own key
-        return ""

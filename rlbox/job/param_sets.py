@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from rlbox.job.param import Param, ParamName, Scalar, range_problem, settle
+from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
 from rlbox.spec.check import suggest
 
 INCLUDE = "include"
@@ -17,10 +17,7 @@ INCLUDE = "include"
 def _entry(value: Any) -> Any:
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return value
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    shown = list(value) if isinstance(value, tuple) else value
-    raise ValueError(f"must be a number, text, true or false (got {shown!r})")
+    return check_scalar(value)
 
 
 Entry = Annotated[

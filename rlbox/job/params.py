@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
@@ -144,6 +145,45 @@ class _Problems:
         if len(self.lines) > 1:
             what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
         raise SpecError(what, next_step=known if self._unknown else "")
+
+
+def override_entry(
+    values: Values,
+    settings: Mapping[str, str],
+    *,
+    before: Mapping[str, Scalar],
+    first_stage: str = "",
+    force: bool = False,
+    notes: Sequence[str] = (),
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Return the entry of `overrides.json` for one start of a run.
+
+    Parameters
+    ----------
+    settings
+        `--set` of this command line.
+    before
+        The parameters as they were: the job's defaults for a new run, those of the last attempt for a resumed one.
+    first_stage, force
+        `--from` and `--force`.
+    notes
+        What the user must know of it (`RunPlan.notes`).
+    """
+    changed = {
+        name: {"before": before.get(name), "now": value, "origin": values.origins.get(name, "")}
+        for name, value in values.params.items()
+        if before.get(name) != value
+    }
+    return {
+        "resume": resume,
+        "profile": values.profile,
+        "set": dict(settings),
+        "from": first_stage,
+        "force": force,
+        "changed": changed,
+        "notes": list(notes),
+    }
 
 
 def default_params(job: Job) -> dict[str, Scalar]:

@@ -1,8 +1,12 @@
-"""The phases of a stage: which line begins one, how long it may be silent, and what proves that it is alive."""
+"""The phases of a stage: which line begins one, how long it may be silent, and what proves that it is alive.
+
+`Phase` is what a user writes, `PhasePlan` what a run's plan carries of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -59,3 +63,21 @@ class Phase(Frozen):
         "(read, write, network, memory), cores (cpu), share of the power limit (gpu)",
     )
     remedy: str = Field("", description="what to do when it hangs here")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasePlan:
+    """A phase with its placeholders filled in; `progress` maps activities to what they must reach to count."""
+
+    name: str
+    begins: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    silence_s: float
+    progress: Mapping[str, float] = field(default_factory=dict)
+    remedy: str = ""
+
+
+def plan_phases(phases: Sequence[Phase], fill: Callable[[str], str]) -> tuple[PhasePlan, ...]:
+    """Return the phases of a stage; `fill` replaces the placeholders of a pattern."""
+    filled = ({"begins": tuple(map(fill, phase.begins)), "ends": tuple(map(fill, phase.ends))} for phase in phases)
+    return tuple(PhasePlan(**{**phase.model_dump(), **texts}) for phase, texts in zip(phases, filled, strict=True))

@@ -15,15 +15,15 @@ from rlbox.job.filler import Filler
 from rlbox.job.filler import Paths as Paths
 from rlbox.job.gate_plan import BenignPlan as BenignPlan
 from rlbox.job.gate_plan import FilePlan as FilePlan
+from rlbox.job.gate_plan import GatePlan, plan_files, plan_gate, plan_ready
 from rlbox.job.gate_plan import LinePlan as LinePlan
 from rlbox.job.gate_plan import MetricPlan as MetricPlan
 from rlbox.job.gate_plan import ProbePlan as ProbePlan
 from rlbox.job.gate_plan import ReadyPlan as ReadyPlan
-from rlbox.job.gate_plan import plan_files, plan_gate, plan_ready
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values, units_of
-from rlbox.job.phases import PhasePlan, plan_phases
+from rlbox.job.phase import PhasePlan, plan_phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class RayPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagePlan:
-    """One stage; `directory` is relative to the run directory and holds its logs.
+class StagePlan(GatePlan):
+    """One stage with the rules of its gate; `directory` is relative to the run directory and holds its logs.
 
     `silence_stated` says that the job itself gives `silence_s`, which is then that of the phases that rlbox knows.
     `steps` is how many usual steps without one are a hang (0: never).
@@ -73,17 +73,9 @@ class StagePlan:
     services: tuple[ServicePlan, ...]
     needs: tuple[FilePlan, ...]
     ray: RayPlan | None
-    require: tuple[LinePlan, ...]
-    forbid: tuple[LinePlan, ...]
-    files: tuple[FilePlan, ...]
     total_s: float
     silence_s: float
     attempt: int = 1
-    ordered: bool = False
-    benign: tuple[BenignPlan, ...] = ()
-    exit_codes: tuple[int, ...] = (0,)
-    metrics: tuple[MetricPlan, ...] = ()
-    probes: tuple[ProbePlan, ...] = ()
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
     steps: float = 20.0
@@ -189,7 +181,6 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
     """Return one stage with its placeholders filled in; `number` is its place in the order, from 1."""
     again = fill.attempt > 1
     where = f"stages.{stage.name}"
-    gate = plan_gate(f"{where}.gate", stage.gate, fill)
     services = {service.name: service for service in job.services}
     ray = None
     if stage.ray:
@@ -200,6 +191,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
             submission_id=f"{run_id}-{stage.name}" + (f"-{fill.attempt}" if again else ""),
         )
     return StagePlan(
+        **vars(plan_gate(f"{where}.gate", stage.gate, fill)),
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
@@ -209,20 +201,12 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=plan_files(f"{where}.needs", stage.needs, fill),
         ray=ray,
-        require=gate.require,
-        forbid=gate.forbid,
-        files=gate.files,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
         phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
         attempt=fill.attempt,
-        ordered=gate.ordered,
-        benign=gate.benign,
-        exit_codes=gate.exit_codes,
-        metrics=gate.metrics,
-        probes=gate.probes,
     )
 
 
@@ -234,11 +218,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         argv=fill.words(f"{where}.command", service.command),
         env=fill.table(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        ready=dataclasses.replace(
-            plan_ready(f"{where}.ready", service.ready, fill),
-            line=fill.pattern(f"{where}.ready.line", service.ready.line),
-            port=job.ports[service.ready.port] if service.ready.port else 0,
-        ),
+        ready=plan_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,
         answer_s=service.answer_s,
         silence_s=service.silence_s,

@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Where
-from rlbox.lint.read.data import read_tables
-from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.document import Document
-from rlbox.lint.read.notes import read_notes
+from rlbox.lint.read.notes import READERS, read_notes
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import SEVERITIES, Defect, Lines, Piece, ignored, join
-from rlbox.lint.read.yaml import read_yaml
 from rlbox.lint.rules import find
 
 _SUFFIXES = {
@@ -28,19 +25,21 @@ _SUFFIXES = {
     "mk": "make",
     "dockerfile": "dockerfile",
 }
-_NAMES = {"makefile": "make", "gnumakefile": "make", "containerfile": "dockerfile", "dockerfile": "dockerfile"}
-KINDS = tuple(sorted(set(_SUFFIXES.values())))
 
 
 def kind_of(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
+    return kind_by_name(name) or _guess(text[:4000])
+
+
+def kind_by_name(name: str) -> str:
+    """Return the format of a file by its name; empty when that says nothing."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
-    if base in _NAMES or base.startswith(("dockerfile.", "makefile.")):
-        return _NAMES[base.partition(".")[0]]
+    if hit := re.match(r"(?:gnu)?(makefile)(?![a-z])|(dockerfile|containerfile)(?![a-z])", base):
+        return "make" if hit.group(1) else "dockerfile"
     if base.startswith(".env"):
         return "env"
-    kind = _SUFFIXES.get(base.rpartition(".")[2]) if "." in base else None
-    return kind or _guess(text[:4000])
+    return _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
 
 
 def _guess(text: str) -> str:
@@ -60,18 +59,6 @@ def _guess(text: str) -> str:
     return "yaml" if re.match(r"(---|[\w-]+:(\s|$))", first) else "shell"
 
 
-def _read_shell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece)
-
-
-def _read_plain_shell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece, powershell=False)
-
-
-def _read_powershell(reader: Reader, piece: Piece) -> None:
-    reader.shell(piece, frozenset({"powershell"}))
-
-
 def _read_make(reader: Reader, piece: Piece) -> None:
     recipes = [line.cut(1, len(line.text)) for line in piece.lines() if line.text.startswith("\t")]
     if recipes:
@@ -79,16 +66,12 @@ def _read_make(reader: Reader, piece: Piece) -> None:
 
 
 _READERS: dict[str, Callable[[Reader, Piece], None]] = {
-    "dockerfile": read_dockerfile,
-    "env": _read_plain_shell,
-    "json": lambda reader, piece: read_tables(reader, piece, toml=False),
+    **READERS,
+    "env": lambda reader, piece: reader.shell(piece, powershell=False),
     "make": _read_make,
     "notes": read_notes,
-    "powershell": _read_powershell,
-    "python": lambda reader, piece: reader.python(piece, "file"),
-    "shell": _read_shell,
-    "toml": lambda reader, piece: read_tables(reader, piece, toml=True),
-    "yaml": read_yaml,
+    "powershell": lambda reader, piece: reader.shell(piece, frozenset({"powershell"})),
+    "shell": lambda reader, piece: reader.shell(piece),
 }
 
 

@@ -18,9 +18,7 @@ def find(
 ) -> Iterator[tuple[Defect, int]]:
     """Yield what a rule finds in a document, each with the number of the line that its command begins on."""
     state = rule.state(versions)
-    if state == "works" or (rule.says and not document.says(rule.says)):
-        return
-    if (rule.platform and rule.platform != where.platform) or (rule.region and rule.region != where.region):
+    if state == "works" or not _is_about(rule, document, where):
         return
     severity: Severity = rule.severity
     if state == "unknown":
@@ -42,6 +40,13 @@ def find(
             ),
             document.lines.number(hit.begin if hit.begin >= 0 else hit.start),
         )
+
+
+def _is_about(rule: DriftRule, document: Document, where: Where) -> bool:
+    """Whether a rule is for what a document says, and for the machine that it is for."""
+    rented = bool(where.platform) if rule.platform == "rented" else rule.platform in ("", where.platform)
+    said = not rule.says or document.says(rule.says)
+    return said and not (rule.unless and document.says(rule.unless)) and rented and rule.region in ("", where.region)
 
 
 def _fill(text: str, fields: Mapping[str, str]) -> str:
@@ -82,7 +87,7 @@ def settings(rule: DriftRule, document: Document) -> Iterator[Setting]:
     """Yield the settings that a rule is about."""
     for setting in document.settings:
         unread = rule.value or setting.name not in document.reads  # a script may pass it on to what does read it
-        if setting.name in rule.names and unread:
+        if setting.name in rule.names and unread and rule.how in ("", setting.how):
             value = document.names.resolve(setting.value, setting.start)
             if not rule.value or re.search(rule.value, value):
                 yield setting
@@ -96,6 +101,8 @@ def _candidates(rule: DriftRule, document: Document) -> list[Call]:
 
 def matches(rule: DriftRule, document: Document, call: Call) -> bool:
     """Whether a rule is about a command line: what it begins with, what it has, what it has not."""
+    if (rule.inside and rule.inside not in call.within) or call.within & {*rule.outside}:
+        return False
     if not rule.command and not rule.needs:
         return True
     text = call.text

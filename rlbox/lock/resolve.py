@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from rlbox.errors import WorkFailed
 from rlbox.lock.wheel_tags import best_wheel
 from rlbox.sources.settings import SourcePlan
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch, lock_checksum
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.target.target import Group, Target
 from rlbox.values import Command
 
@@ -115,20 +115,8 @@ def plan_compile(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Further:
-    """What a lock holds besides Python packages."""
-
-    debs: tuple[Deb, ...] = ()
-    git: tuple[GitTree, ...] = ()
-    http: tuple[HttpFile, ...] = ()
-    patches: tuple[Patch, ...] = ()
-
-
-def plan_lock(
-    target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution], further: Further = Further()
-) -> Lock:
-    """Return the lock from what was resolved; `build` is left out when every package is a wheel."""
+def plan_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution]) -> Lock:
+    """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
     _, parents = parse_pins(resolved["stack"].pins)
     owner = _first_group(order, parents)
@@ -142,7 +130,6 @@ def plan_lock(
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
-        debs=further.debs,
         runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
         build=LockedGroup(name="build", packages=_sorted(tools.values())),
         groups=tuple(
@@ -152,9 +139,6 @@ def plan_lock(
             )
             for spec in target.stack
         ),
-        git=further.git,
-        http=further.http,
-        patches=further.patches,
     )
 
 

@@ -7,19 +7,21 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import HOOKS, Baked
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.manifest import fix_manifest
+from rlbox.fixes.patches import MANIFEST
+from rlbox.image.machine import container_defaults, limits_text, machine_facts
+from rlbox.image.plan import ImagePlan
 from rlbox.place.layout import Layout
-from rlbox.values import OWN, VENV
-
-if TYPE_CHECKING:
-    from rlbox.fixes.bake import Baked
-    from rlbox.fixes.fix import Fix
-    from rlbox.image.plan import ImagePlan
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
+from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, VENV
 
 MERGED = ("/etc/environment",)
 """Files that a platform fills too: names of ours are put in, every other line stays."""
@@ -124,8 +126,6 @@ def plan_wanted(
     absent
         Apt packages that this machine lacks: a fix that asks for one is there only in part.
     """
-    from rlbox.fixes.patches import MANIFEST
-
     placed = _Placed(target, baked, image, layout, absent)
     packages = [package for group in lock.groups for package in group.packages]
     return Wanted(
@@ -167,11 +167,6 @@ class _Placed:
 
     def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[Laid]:
         """Yield every file and link, what programs start with last."""
-        from rlbox.fixes.applies import stack_versions
-        from rlbox.fixes.manifest import fix_manifest
-        from rlbox.image.machine import machine_facts
-        from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
-
         scripts = self._image.context
         for name in _SCRIPTS:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
@@ -245,12 +240,9 @@ class _Placed:
         )
 
     def _environment(self) -> str:
-        from rlbox.image.machine import container_defaults, container_limits
-
-        limits = container_limits(container_defaults(self._target, self._baked))
-        compact = json.dumps(limits, sort_keys=True, separators=(",", ":"))
+        limits = limits_text(container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
-        lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": compact, "RLBOX_PLACE": OWN})
+        lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
         lines += [f': "${{PATH:={_SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
@@ -278,8 +270,6 @@ def _soft_limits(limits: Mapping[str, str]) -> list[str]:
 
 
 def _hook_fix(path: str) -> str:
-    from rlbox.fixes.bake import HOOKS
-
     return path.rpartition("/")[2][3:].removesuffix(".sh") if path.startswith(f"{HOOKS}/") else "rlbox"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rlbox.causes.lost import LastWord
+from rlbox.causes.cause import LastWord
 
 CarrierStatus = Literal["made", "living", "ended", "gone"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.causes.lost import LastWord, container_end
+from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
@@ -19,7 +19,7 @@ from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, Contain
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
-from rlbox.image.act.digest import outdated
+from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.job.job import Job

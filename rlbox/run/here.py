@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import Paths, RunPlan, plan_run
 from rlbox.lock.state import require_lock
+from rlbox.machine.act.command import NOTHING, PIPE, Started, run_in_foreground, start_command
 from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.whereabouts import find_layout
@@ -29,7 +29,7 @@ from rlbox.run.ports import check_ports
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
-from rlbox.values import Secret
+from rlbox.values import Command, Secret
 
 
 class Here:
@@ -53,8 +53,8 @@ class Here:
         if read_record(layout) is None:
             raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
         place = place_at(layout)
-        argv = [*place.words, sys.executable, "-m", "rlbox", *words]
-        return subprocess.run(argv, env=dict(place.env), check=False).returncode
+        argv = (*place.words, sys.executable, "-m", "rlbox", *words)
+        return run_in_foreground(Command(argv=argv), environ=place.env)
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Refuse: no run in place writes a note."""
@@ -92,20 +92,19 @@ class HereStart:
         self.run_dir = run_dir
         self._place = place
         self._secrets = secrets
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._warden: Started | None = None
 
     def begin(self, lock: DiskLock) -> None:
         """Start the warden, which inherits the data disk's lock and starts the supervisor."""
-        argv = [sys.executable, "-m", "rlbox.supervise", "--warden", str(self.run_dir), "--lock", str(lock.handle)]
+        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(self.run_dir), "--lock", str(lock.handle))
         with open(self.run_dir / LOG_FILE, "ab") as log:
-            self._warden = subprocess.Popen(
-                [*self._place.words, *argv],
-                env=self._env(),
-                stdin=subprocess.PIPE if self._secrets else subprocess.DEVNULL,
+            self._warden = start_command(
+                Command(argv=(*self._place.words, *argv)),
+                environ=self._env(),
+                stdin=PIPE if self._secrets else NOTHING,
                 stdout=log,
                 stderr=log,
-                pass_fds=(lock.handle,),
-                start_new_session=True,
+                keep=(lock.handle,),
             )
         if self._warden.stdin:
             with contextlib.suppress(BrokenPipeError), self._warden.stdin as pipe:  # a warden that died tells why

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.causes.act.known import SIGNATURES_FILE
+from rlbox.causes.act.fatals import SIGNATURES_FILE
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
 from rlbox.job.job import Job

@@ -14,8 +14,7 @@ from rlbox.host.gpu_choice import wished
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.names import ATTEMPT
-from rlbox.job.overrides import override_entry
-from rlbox.job.params import Values
+from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.record.act.attempts import plan_attempts

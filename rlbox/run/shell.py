@@ -1,4 +1,4 @@
-"""What `rlbox shell` does; without click, for `cli/quick.py`."""
+"""What `rlbox shell` does."""
 
 from __future__ import annotations
 
@@ -59,18 +59,15 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
 
 def _run(words: tuple[str, ...], name: str, tag: str) -> int:
     """Run the docker client in the foreground and return the container's exit code."""
-    import signal
-
     from rlbox.engine.act.address import engine_address
     from rlbox.engine.act.api import find_image
+    from rlbox.machine.act.command import run_in_foreground
+    from rlbox.values import Command
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client passes it on; rlbox waits for the client
     try:
-        environ = {**os.environ, "DOCKER_HOST": engine_address()}
-        pid = os.posix_spawnp(words[0], words, environ, setsigdef=[signal.SIGINT])
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
     except FileNotFoundError as error:
         raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`") from error
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == ENGINE_REFUSED and find_image(tag) is None:
         raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
     return code if code >= 0 else 128 - code

@@ -10,15 +10,14 @@ import socket
 
 from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
-from rlbox.fixes.benign import known_benign
 from rlbox.fixes.load import load_fixes
+from rlbox.fixes.manifest import known_benign
 from rlbox.gate.told import tell_gate
 from rlbox.host.gpu_choice import wished
 from rlbox.image.act.plans import image_plan
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.overrides import override_entry
-from rlbox.job.params import Values, default_params, param_lines, plan_values, units_of
+from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.folder import holder_of, load_plan, new_run_id

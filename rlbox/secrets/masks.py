@@ -1,13 +1,17 @@
-"""Keep secret values out of everything that is written for people to read or to send."""
+"""Keep secret values out of everything that is written for people to read or to send, and tell text that holds one."""
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from rlbox.secrets.credentials import mask_credentials
-from rlbox.secrets.encodings import encodings
 
 SECRETS_VARIABLE = "RLBOX_SECRETS"
 """Environment variable that names, comma separated, the variables that were passed on as secrets."""
@@ -71,3 +75,81 @@ def _looks_secret(value: str) -> bool:
 def _forms(values: Iterable[str]) -> tuple[str, ...]:
     found = {form for value in values if len(value) >= SHORTEST for form in encodings(value)}
     return tuple(sorted((form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)))
+
+
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
+# Tokens that tell what they are: of Hugging Face, GitHub, OpenAI and the like, AWS; what follows `wandb login` has the
+# form of a commit.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
+    r"|AKIA[0-9A-Z]{16}|wandb login (?:\S+ )*[0-9a-f]{40})\b"
+)
+
+
+def secret_lines(text: str) -> tuple[int, ...]:
+    """Return the numbers of the lines of shell text that hold what looks like a secret; the first line is 1."""
+    return tuple(number for number, line in enumerate(text.splitlines(), start=1) if _holds_secret(line))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the value of a variable looks like a secret; one that refers to another variable is none."""
+    value = value.strip("\"'")
+    return "$" not in value and (bool(_TOKEN.search(value)) or bool(Masks({name: value}).forms))
+
+
+def _holds_secret(line: str) -> bool:
+    assigned = any(is_secret(name, value) for name, value in _ASSIGNED.findall(line))
+    return assigned or bool(_TOKEN.search(line)) or mask_credentials(line) != line
+
+
+_SHORTEST_BASE64 = 6
+_SHORTEST_LINE = 8
+
+
+def encodings(value: str) -> frozenset[str]:
+    """Return `value` and the other ways in which it may be written; of several lines, each long one by itself too."""
+    lines = [line.strip() for line in value.splitlines()]
+    found = set[str]()
+    for text in {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
+        found |= {text, *_escapes(text), *_url_forms(text), *_base64_forms(text)}
+    return frozenset(found - {""})
+
+
+def _escapes(text: str) -> set[str]:
+    return {
+        json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        json.dumps(text)[1:-1].replace("/", "\\/"),
+        json.dumps(json.dumps(text)[1:-1])[1:-1],  # JSON in JSON
+        repr(text)[1:-1],
+        ascii(text)[1:-1],
+        repr(text.encode("utf-8", "surrogateescape"))[2:-1],
+        html.escape(text),
+        html.escape(text, quote=False),
+        html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+        shlex.quote(text).removeprefix("'").removesuffix("'"),
+    }
+
+
+def _url_forms(text: str) -> set[str]:
+    data = text.encode("utf-8", "surrogateescape")
+    forms = {quote(data, safe=""), quote(data), quote_plus(data), quote(data, safe=":/?#[]@!$&'()*+,;=")}
+    return forms | {re.sub(r"%[0-9A-F]{2}", lambda match: match.group().lower(), form) for form in forms}
+
+
+def _base64_forms(text: str) -> set[str]:
+    """Return what base64 makes of `text` wherever it stands in what is encoded (as the password of `user:password`).
+
+    A piece of three bytes becomes four characters; what stands before shifts it by nought to two bytes. The characters
+    that depend on the neighbours are left out.
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    found = set[str]()
+    for shift in range(3):
+        coded = base64.b64encode(b"\0" * shift + data).decode("ascii")
+        first = (0, 2, 3)[shift]
+        last = (shift + len(data)) * 8 // 6  # characters that hold nothing but bytes of ours
+        form = coded[first:last]
+        if len(form) >= _SHORTEST_BASE64:
+            found |= {form, form.replace("+", "-").replace("/", "_")}
+    return found

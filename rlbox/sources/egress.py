@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.engine.reference import parse_reference
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places
+from rlbox.sources.suites import suites_of
 from rlbox.target.artifact import Artifact, Kind
 
 if TYPE_CHECKING:
@@ -99,12 +100,8 @@ def _assumed(target: Target) -> Iterator[Artifact]:
     def artifact(kind: Kind, name: str, file: str, origin: str) -> Artifact:
         return Artifact(kind=kind, name=name, file=file, sha256="", size=0, group="", origin=origin)
 
-    distribution, _, suite = target.base.bootstrap.partition(":")
-    if distribution:
-        yield artifact("apt", suite, f"dists/{suite}/InRelease", distribution)
-    for further in target.base.suites:
-        archive = f"{distribution}-security" if further.endswith("-security") else distribution
-        yield artifact("apt", further, f"dists/{further}/InRelease", archive)
+    for suite, archive in suites_of(target.base).items() if target.base.bootstrap else ():
+        yield artifact("apt", suite, f"dists/{suite}/InRelease", archive)
     yield artifact("python", "uv", "", "")
     for group in target.stack:
         for requirement in group.packages if group.source == "torch-wheels" else ():

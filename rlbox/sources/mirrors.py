@@ -40,13 +40,15 @@ class FileAddress:
 
     `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
     but the file itself (empty). `mirror` is what people call the place; `by` is who named it: a rule of the `profile`,
-    a setting of the `machine`, the `target`, or a client's own `default`.
+    a setting of the `machine`, the `target`, or a client's own `default`. `sha256` is what a mirror's page says of the
+    file, empty when it says nothing: never trusted, useful to skip a liar unread.
     """
 
     mirror: str
     url: str
     page: Literal["", "flat", "index"] = ""
     by: Literal["default", "machine", "profile", "target"] = "profile"
+    sha256: str = ""
 
 
 def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[FileAddress]:

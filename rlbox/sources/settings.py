@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from rlbox.machine.site import SiteFacts
 from rlbox.target.torch import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and an unchanged image needs no profile
     from rlbox.sources.profile import Rule
-
-_LOCAL_VERSION = re.compile(r"%2B", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,12 @@ def plan_sources(groups: Sequence[TorchGroup], site: SiteFacts, choice: Choice =
     one, its channel is added: of the chosen mirror (an index, or a flat page of links), else of the torch wheel index.
     The index for all else is the chosen mirror, else the machine's own; without either no setting is emitted.
     """
-    found = {group: local_wheels(group, site) for group in groups}
-    missing = dict.fromkeys(group.channel for group in groups if not _all_local(group, found[group]))
+    missing = dict.fromkeys(
+        group.channel
+        for group in groups
+        for package in group.packages
+        if not local_wheels(replace(group, packages=(package,)), site)
+    )
     pages, indexes = _torch_places(tuple(missing), choice.first("torch-wheels"))
     env: dict[str, str] = {}
     mirror = choice.first("python")
@@ -69,7 +71,7 @@ def plan_sources(groups: Sequence[TorchGroup], site: SiteFacts, choice: Choice =
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
-    wheels = tuple(dict.fromkeys(wheel for wheels in found.values() for wheel in wheels))
+    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in local_wheels(group, site)))
     return SourcePlan(env=env, wheels=wheels, profile=choice.profile)
 
 
@@ -88,14 +90,8 @@ def local_wheels(group: TorchGroup, site: SiteFacts) -> tuple[str, ...]:
         f"{folder}/{name}"
         for folder, names in sorted(site.find_links.items())
         for name in names
-        if _LOCAL_VERSION.sub("+", name).startswith(prefixes)
+        if unquote(name).startswith(prefixes)  # addresses write the plus of a local version as %2B
     )
-
-
-def _all_local(group: TorchGroup, wheels: Sequence[str]) -> bool:
-    names = [_LOCAL_VERSION.sub("+", wheel.rpartition("/")[2]) for wheel in wheels]
-    prefixes = [_wheel_prefix(requirement, group.channel) for requirement in group.packages]
-    return all(any(name.startswith(prefix) for name in names) for prefix in prefixes)
 
 
 def _wheel_prefix(requirement: str, channel: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rlbox.amounts import columns
 from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.ranking import Probed, choice_of, place_of
 
@@ -37,12 +38,13 @@ def _row(rule: Rule, probed: Probed | None, today: str) -> dict[str, str]:
 
 def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
     """Return the rows as a table; empty when there is none."""
-    return _aligned((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
+    cells = ((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
+    return "\n".join(columns(cells))
 
 
 def probed_text(found: Iterable[Probed]) -> str:
     """Return how each mirror did as a table."""
-    return _aligned(map(_cells, found))
+    return "\n".join(columns(map(_cells, found)))
 
 
 def _cells(one: Probed) -> tuple[str, ...]:
@@ -57,9 +59,3 @@ def _cells(one: Probed) -> tuple[str, ...]:
         speed,
         f"{one.file}: {one.verified}",
     )
-
-
-def _aligned(rows: Iterable[tuple[str, ...]]) -> str:
-    lines = list(rows)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)

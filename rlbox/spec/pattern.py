@@ -135,3 +135,5 @@ def _hint(told: str) -> str:
 
 
 PatternText = Annotated[str, AfterValidator(check_pattern)]
+MaybePattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
+"""A pattern, or an empty text for none."""

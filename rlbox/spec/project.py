@@ -55,24 +55,15 @@ class Project:
 
     def targets(self) -> dict[str, Path]:
         """Return the spec file of every target, by name."""
-        found: dict[str, Path] = {}
-        for root in reversed(self.roots):
-            found |= {path.parent.name: path for path in root.glob("images/*/target.toml")}
-        return dict(sorted(found.items()))
+        return {path.parent.name: path for path in self._files("images/*/target.toml")}
 
     def jobs(self) -> dict[str, Path]:
         """Return the file of every job, by name."""
-        found: dict[str, Path] = {}
-        for root in reversed(self.roots):
-            found |= {path.stem: path for path in root.glob("jobs/*.toml")}
-        return dict(sorted(found.items()))
+        return {path.stem: path for path in self._files("jobs/*.toml")}
 
     def fix_files(self) -> dict[str, Path]:
         """Return the file of every fix, by id."""
-        found: dict[str, Path] = {}
-        for root in reversed(self.roots):
-            found |= {path.stem: path for path in root.glob("templates/fixes/*.toml")}
-        return dict(sorted(found.items()))
+        return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
     def lock_file(self, name: str) -> Path:
         """Return where a target's lock is read: the project's own, else beside the spec."""
@@ -94,6 +85,11 @@ class Project:
     def template_folders(self) -> list[Path]:
         """Return the folders that templates are loaded from, in order."""
         return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
+
+    def _files(self, pattern: str) -> list[Path]:
+        """Return the files of that form in their order; one of the project takes the place of a shipped one."""
+        found = {path.relative_to(root): path for root in reversed(self.roots) for path in root.glob(pattern)}
+        return [found[name] for name in sorted(found, key=lambda name: name.with_suffix(""))]
 
     def _find(self, kind: str, name: str, known: dict[str, Path]) -> Path:
         if name in known:

@@ -97,9 +97,13 @@ class TorchBuild(Frozen):
 
 
 class CompatTable(Frozen):
-    """The table as a file: `versions` are those that the solver may choose, the newest first."""
+    """The table as a file: `versions` are those that the solver may choose, the newest first.
+
+    `branches` map the newest CUDA that a driver takes to the driver's branch.
+    """
 
     versions: dict[Name, tuple[VersionText, ...]]
+    branches: dict[VersionText, VersionText] = Field(default_factory=dict)
     torch: tuple[TorchBuild, ...]
     fact: tuple[Fact, ...]
 

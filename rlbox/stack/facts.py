@@ -20,22 +20,6 @@ MACHINE = ("arch", "datacenter", "driver", "glibc")
 
 _BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
 
-# The newest CUDA that a driver takes, to its branch. Source: NVIDIA CUDA toolkit release notes, table 3.
-_BRANCHES = {
-    "12.0": "525",
-    "12.1": "530",
-    "12.2": "535",
-    "12.3": "545",
-    "12.4": "550",
-    "12.5": "555",
-    "12.6": "560",
-    "12.7": "565",
-    "12.8": "570",
-    "12.9": "575",
-    "13.0": "580",
-    "13.1": "590",
-    "13.2": "595",
-}
 # Source: Dao-AILab/flash-attention setup.py, `get_wheel_url`; causal-conv1d and mamba name theirs alike.
 _BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
 _GLIBC = {"debian:bookworm": "2.36"}
@@ -87,7 +71,7 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     lock
         Its lock, whose versions are judged where the spec pins none; None for the spec alone.
     """
-    said = [*_wishes(target, lock)]
+    said = [*_wishes(table, target, lock)]
     if lock and target.base.bootstrap:
         said += _missing(table, said)
     wishes = tuple(_plain(wish for wish in said if wish.name in table.versions))
@@ -136,8 +120,8 @@ def _known(versions: tuple[str, ...], wish: Wish) -> bool:
     return any(within(wish.range, version) for version in versions)
 
 
-def _wishes(target: Target, lock: Lock | None) -> Iterator[Wish]:
-    yield from _machine(target)
+def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Wish]:
+    yield from _machine(table, target)
     python = not target.base.bootstrap  # Debian has one
     yield Wish(name="python", range=f"=={target.python.version}", where="python.version", own=python)
     for part in target.git:
@@ -170,7 +154,7 @@ def _excluded(target: Target) -> Iterator[Wish]:
             yield Wish(name=name, range="", where="python.exclude")
 
 
-def _machine(target: Target) -> Iterator[Wish]:
+def _machine(table: CompatTable, target: Target) -> Iterator[Wish]:
     hardware = target.hardware
     if arch := re.fullmatch(r"sm_(\d+)(\d)", hardware.arch):
         yield Wish(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
@@ -180,7 +164,7 @@ def _machine(target: Target) -> Iterator[Wish]:
         yield Wish(
             name="datacenter", range=f"=={int(hardware.grade == 'datacenter')}", where="hardware.grade", own=False
         )
-    if branch := _BRANCHES.get(hardware.cuda_driver):
+    if branch := table.branches.get(hardware.cuda_driver):
         yield Wish(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
     if glibc := _GLIBC.get(target.base.bootstrap):
         yield Wish(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)

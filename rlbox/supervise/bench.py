@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, unwritable
-from rlbox.causes.lost import removed_folder
+from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, removed_folder, unwritable
 from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan

@@ -6,20 +6,18 @@ Source: Ray 2.60 documentation, "Ray Jobs REST API"; the driver's log is `logs/j
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.doctor.act.ray_facts import ray_http
 from rlbox.job.plan import RayPlan
 from rlbox.machine.act.poller import Poller
-
-if TYPE_CHECKING:
-    import httpx
+from rlbox.machine.no_answer import NoAnswer, explain
 
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"
@@ -76,13 +74,11 @@ class RunningRayJob:
 
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
-        import httpx
-
         self._poller.close()
         if self.facts.status in _ENDED:
             return
-        with contextlib.suppress(httpx.HTTPError, ValueError), _client(_STOP_S) as client:
-            client.post(f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
+        with contextlib.suppress(NoAnswer), ray_http(_STOP_S) as http:
+            http.whole("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
@@ -101,15 +97,14 @@ def driver_log(plan: RayPlan) -> Path:
 
 def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
     """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
-    import httpx
-
     try:
-        with _client(timeout_s) as client:
-            answer = client.get(_jobs(plan) + plan.submission_id)
-            answer.raise_for_status()
+        with ray_http(timeout_s) as http:
+            answer = http.whole("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.json()
-    except (httpx.HTTPError, ValueError) as error:
-        return JobFacts(status=UNREACHABLE, message=f"{type(error).__name__}: {error}")
+    except (NoAnswer, ValueError) as error:
+        return JobFacts(status=UNREACHABLE, message=explain(error))
+    if answer.status != 200:
+        return JobFacts(status=UNREACHABLE, message=f"HTTP {answer.status}")
     code = data.get("driver_exit_code")
     return JobFacts(
         status=str(data.get("status")),
@@ -119,24 +114,17 @@ def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
 
 
 def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
-    import httpx
-
+    headers = {"Content-Type": "application/json"}
     try:
-        with _client(_SUBMIT_S) as client:
-            answer = client.post(_jobs(plan), json=body)
-    except httpx.HTTPError as error:
-        return JobFacts(status=REFUSED, message=f"{type(error).__name__}: {error}")
-    if answer.status_code != httpx.codes.OK:
-        lines = answer.text.strip().splitlines()
-        return JobFacts(status=REFUSED, message=f"HTTP {answer.status_code}: {lines[-1] if lines else ''}")
+        with ray_http(_SUBMIT_S) as http:
+            answer = http.whole("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
+    except NoAnswer as error:
+        return JobFacts(status=REFUSED, message=explain(error))
+    if answer.status != 200:
+        lines = answer.read().decode("utf-8", "replace").strip().splitlines()
+        return JobFacts(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")
     return JobFacts(status=PENDING)
 
 
 def _jobs(plan: RayPlan) -> str:
     return f"{plan.dashboard.rstrip('/')}/api/jobs/"
-
-
-def _client(timeout_s: float) -> httpx.Client:
-    import httpx
-
-    return httpx.Client(trust_env=False, timeout=timeout_s, headers=auth_headers(os.environ))

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from rlbox.gate.act.http_probe import probe_http
+from rlbox.gate.act.http_probe import REFUSED, probe_http
 from rlbox.job.plan import ReadyPlan, ServicePlan
 from rlbox.logs.lines import Texts, views
 from rlbox.logs.patterns import compile_pattern, pattern_set
@@ -21,6 +21,7 @@ _ASKED_AGAIN = 4
 
 READY = "ready"
 _NO_ANSWER = "no answer yet"
+_TAKEN_S = 0.5
 
 
 class RunningService:
@@ -55,6 +56,8 @@ class RunningService:
     def answer(self) -> str:
         """What is still missing, or what the ready request got last."""
         found = self._poller.latest or _NO_ANSWER
+        if found == REFUSED and self._poller.waits_s > _TAKEN_S:  # it listens by now, and does not answer
+            found = _NO_ANSWER
         return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
 
     @property

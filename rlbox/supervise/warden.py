@@ -11,13 +11,14 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
 
+from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.processes import RunProcesses, become_subreaper
+from rlbox.values import Command
 
 _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
@@ -35,10 +36,10 @@ def watch_over(run_dir: Path, lock: int) -> int:
     signal.signal(signal.SIGHUP, _stay)
     run_id = json.loads((run_dir / "plan.json").read_bytes())["run_id"]
     processes = RunProcesses(run_id, Interrupt())  # before there is a child: all that comes later is the run's
-    argv = [sys.executable, "-m", "rlbox.supervise", str(run_dir), "--lock", str(lock)]
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--lock", str(lock))
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    supervisor = subprocess.Popen(argv, pass_fds=(lock,), preexec_fn=_unblock, start_new_session=True)
+    supervisor = start_command(Command(argv=argv), stdin=None, keep=(lock,))  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
@@ -50,7 +51,7 @@ def watch_over(run_dir: Path, lock: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _hand_on(supervisor: subprocess.Popen[bytes]) -> None:
+def _hand_on(supervisor: Started) -> None:
     def hand_on(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             supervisor.send_signal(number)
@@ -60,17 +61,13 @@ def _hand_on(supervisor: subprocess.Popen[bytes]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
 
 
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
-
-
 def _stay(number: int, frame: FrameType | None) -> None:
     """Do nothing; SIG_IGN would be inherited."""
 
 
 def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
-    from rlbox.causes.lost import process_end
+    from rlbox.causes.cause import process_end
     from rlbox.errors import RlboxError
     from rlbox.record.act.folder import load_plan
     from rlbox.record.act.settle import settle_run

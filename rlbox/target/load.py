@@ -8,8 +8,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.load import load_nameless, load_toml, shown_path
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_nameless, load_toml, merge, shown_path
 from rlbox.spec.project import Project
 from rlbox.target.target import Target
 

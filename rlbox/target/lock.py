@@ -223,22 +223,18 @@ def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
             raise SpecError(f"{where}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=next_step)
-        return _lock(data)
+        return Lock(
+            **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
+            debs=_rows(Deb, data["apt"]),
+            runtime=LockedGroup(name="runtime", packages=_rows(Package, data["runtime"])),
+            build=LockedGroup(name="build", packages=_rows(Package, data["build"])),
+            groups=tuple(LockedGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]),
+            git=_rows(GitTree, data["git"]),
+            http=_rows(HttpFile, data["http"]),
+            patches=_rows(Patch, data["patches"]),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{where}: not a lock file: {type(error).__name__}: {error}", next_step=next_step) from error
-
-
-def _lock(data: Mapping[str, Any]) -> Lock:
-    return Lock(
-        **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
-        debs=_rows(Deb, data["apt"]),
-        runtime=LockedGroup(name="runtime", packages=_rows(Package, data["runtime"])),
-        build=LockedGroup(name="build", packages=_rows(Package, data["build"])),
-        groups=tuple(LockedGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]),
-        git=_rows(GitTree, data["git"]),
-        http=_rows(HttpFile, data["http"]),
-        patches=_rows(Patch, data["patches"]),
-    )
 
 
 _Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, Patch)

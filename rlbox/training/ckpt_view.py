@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlbox.amounts import size_text
+from rlbox.amounts import columns, size_text
 from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
@@ -17,10 +17,7 @@ def series_text(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
 
 def _lines(series: CheckpointSeries, removable: bool) -> Iterator[str]:
     yield series.path
-    rows = [_COLUMNS, *(_row(row) for row in series.checkpoints)]
-    widths = [max(len(row[number]) for row in rows) for number in range(len(_COLUMNS))]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from (f"  {line}" for line in columns([_COLUMNS, *map(_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
         yield from (f"  {name}: {problem}" for problem in checkpoint.problems)

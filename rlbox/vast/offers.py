@@ -12,11 +12,11 @@ from rlbox.errors import SpecError
 if TYPE_CHECKING:
     from rlbox.target.target import Target
 
-_GB_PER_GIB = 1024**3 / 1000**3
 _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
 _RESERVE = 1e-9  # of float comparisons
 HOURS_A_MONTH = 30 * 24
+_SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,27 +37,39 @@ class Needs:
     ports: int
     price: float
 
-    def query(self) -> str:
-        """Return the query as `vastai search offers` takes it.
+    def _rows(self) -> list[tuple[str, str, Any]]:
+        """Return the fields of the platform with what each must be.
 
-        `gpu_ram` is of one card, `gpu_total_ram` of all; `reliability2` is no field of the client any more.
+        `gpu_ram` is of one card, `gpu_total_ram` of all; `reliability2` is no field of a search any more.
         Source: `offers_fields` of vastai 1.9.1; vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf.
         """
         rows = (
-            ("num_gpus=", self.gpus),
-            ("gpu_name=", self.gpu_name.replace(" ", "_")),
-            ("gpu_ram>=", self.gpu_ram),
-            ("cuda_max_good>=", self.cuda),
-            ("disk_space>=", self.disk),
-            ("cpu_cores_effective>=", self.cores),
-            ("cpu_ram>=", self.ram),
-            ("reliability>=", self.reliability),
-            ("direct_port_count>=", self.ports),
-            ("dph_total<=", self.price),
+            ("num_gpus", "=", self.gpus),
+            ("gpu_name", "=", self.gpu_name),
+            ("gpu_ram", ">=", self.gpu_ram),
+            ("cuda_max_good", ">=", self.cuda),
+            ("disk_space", ">=", self.disk),
+            ("cpu_cores_effective", ">=", self.cores),
+            ("cpu_ram", ">=", self.ram),
+            ("reliability", ">=", self.reliability),
+            ("direct_port_count", ">=", self.ports),
+            ("dph_total", "<=", self.price),
         )
-        return " ".join(
-            f"{field}{value:g}" if isinstance(value, float) else f"{field}{value}" for field, value in rows if value
+        return [row for row in rows if row[2]]
+
+    def query(self) -> str:
+        """Return the query as `vastai search offers` takes it."""
+        rows = (
+            (name + sign, f"{value:g}" if isinstance(value, float) else value) for name, sign, value in self._rows()
         )
+        return " ".join(f"{name}{value}".replace(" ", "_") for name, value in rows)
+
+    def filters(self) -> dict[str, Any]:
+        """Return the query as the platform itself takes it, which counts memory in MB."""
+        return {
+            name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
+            for name, sign, value in self._rows()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

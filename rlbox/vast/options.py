@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError
-from rlbox.secrets.leaks import is_secret
+from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target

@@ -73,27 +73,14 @@ def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: On
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What an instance costs, in dollars: an hour of running, an hour of standing still, and a GB of traffic."""
-
-    hour: float
-    stopped_hour: float
-    traffic_gb: float
-
-    def lines(self, hours: float) -> tuple[str, ...]:
-        """Return it in words, for `hours` of running among others."""
-        running = f"${self.hour * hours:.2f} for {hours:g} hours, ${self.hour * 24:.2f} a day"
-        return (
-            f"${self.hour:.3f} an hour while it runs: {running}",
-            f"${self.stopped_hour:.3f} an hour for the disk when it is stopped, until it is destroyed",
-            f"${self.traffic_gb * 1000:.2f} at most for a TB of traffic, in either direction",
-        )
-
-
-def offer_cost(offer: Offer) -> Cost:
-    """Return what an instance of an offer costs."""
-    return Cost(hour=offer.price, stopped_hour=offer.storage, traffic_gb=offer.traffic)
+def cost_lines(offer: Offer, hours: float) -> tuple[str, ...]:
+    """Return what an instance of an offer costs in words, for `hours` of running among others."""
+    running = f"${offer.price * hours:.2f} for {hours:g} hours, ${offer.price * 24:.2f} a day"
+    return (
+        f"${offer.price:.3f} an hour while it runs: {running}",
+        f"${offer.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
+        f"${offer.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.amounts import columns
 from rlbox.vast.offers import Needs, Offer
-from rlbox.vast.request import Cost, Request, offer_cost
+from rlbox.vast.request import Request, cost_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,28 +40,27 @@ class Deal:
                 f"at most ${most:g} an hour, ${most * self.hours:.2f} for {self.hours:g} hours (assumed: the ceiling)"
             ]
         head = f"offer {self.offer.id}: {self.offer.gpus} x {self.offer.gpu_name}, {self.offer.place or 'somewhere'}"
-        return [head, *offer_cost(self.offer).lines(self.hours)]
+        return [head, *cost_lines(self.offer, self.hours)]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        cost = _rounded(offer_cost(self.offer)) if self.offer else {"hour": self.needs.price, "assumed": True}
+        row = offer_row(self.offer) if self.offer else None
+        cost = {"hour": self.needs.price, "assumed": True}
+        if row:
+            cost = {"hour": row["price"], "stopped_hour": row["storage"], "traffic_gb": row["traffic"]}
         return {
             "target": self.request.target,
             "created": False,
             "request": {**asdict(self.request), "env": dict(self.request.env)},
             "query": self.needs.query(),
-            "offer": offer_row(self.offer) if self.offer else None,
+            "offer": row,
             "cost": {**cost, "hours": self.hours},
         }
 
 
-def offer_row(offer: Offer) -> dict[str, object]:
+def offer_row(offer: Offer) -> dict[str, Any]:
     """Return an offer as JSON types."""
-    return _rounded(offer)
-
-
-def _rounded(value: Offer | Cost) -> dict[str, object]:
-    return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(value).items()}
+    return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(offer).items()}
 
 
 def offer_table(offers: tuple[Offer, ...]) -> str:
@@ -81,7 +81,4 @@ def offer_table(offers: tuple[Offer, ...]) -> str:
         )
         for offer in offers
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    )
+    return "\n".join(columns([head, *rows]))

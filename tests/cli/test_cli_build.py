@@ -16,8 +16,7 @@ from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder,
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
-from rlbox.image.act.context import context_entries
-from rlbox.image.act.digest import build_labels
+from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch
@@ -52,7 +51,6 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
         program = folder / "docker"
         program.write_text(
             f'#!/bin/sh\n[ "$1" != version ] || {{ echo {version}; exit 0; }}\n'
-            '[ "$1" != run ] || exit 0\n'  # the checks of the new image
             f"printf '%s\\n' \"$@\" >{shlex.quote(str(noted))}\n"
             f"{f'cat {shlex.quote(str(shown))}' if shown else ':'}\nexit {code}\n"
         )
@@ -286,7 +284,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
 @pytest.mark.allow("sockets", "processes")
 def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
     told = "Docker 20.10.24 cannot promise the same bytes for the same lock; 23 and newer can"
-    engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1"}'
+    engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"}'
     client()
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     assert rlbox("build", "mine", "--verify") == Said(
@@ -340,6 +338,41 @@ def test_a_client_that_lost_its_engine(
     assert rlbox("build", "mine").err == (
         f"rlbox: error: {text}\n  next:  `docker info` shows whether this user reaches the engine\n"
     )
+
+
+CANCELED = "ERROR: failed to solve: Canceled: context canceled"
+LOST = "ERROR: failed to solve: failed to prepare x: parent snapshot sha256:1 does not exist: not found"
+
+
+@pytest.mark.allow("sockets", "processes")
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (CANCELED, "another build of the same steps was stopped, and the engine stopped them for both"),
+        (LOST, "the engine lost a layer while it unpacked the image"),
+    ],
+)
+def test_what_is_no_fault_of_the_build_is_repeated(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path, said: str, why: str
+) -> None:
+    (tmp_path / "shown").write_text(f"{said}\n")
+    client(tmp_path / "shown", code=1)
+    failed = rlbox("build", "mine")
+    assert failed.code == 1
+    lines = failed.err.splitlines()
+    assert lines[:2] == [f"{why}; building again (attempt {number} of 3)" for number in (2, 3)]
+    assert lines[2:4] == ["rlbox: error: the build failed (exit code 1)", said]
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_what_a_step_says_is_no_reason_to_repeat_it(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    end = "ERROR: failed to solve: process did not complete successfully: exit code: 1"
+    (tmp_path / "shown").write_text(f"#5 [a 1/1] RUN x\n#5 0.1 failed to solve: context canceled\n#5 ERROR: 1\n{end}\n")
+    client(tmp_path / "shown", code=1)
+    failed = rlbox("build", "mine")
+    assert (failed.code, "building again" in failed.err) == (1, False)
 
 
 @pytest.mark.allow("sockets", "processes")

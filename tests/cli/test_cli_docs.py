@@ -33,7 +33,7 @@ def commands(name: str) -> list[str]:
 
 
 def examples_of_verbs() -> set[str]:
-    text = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "rlbox/cli").glob("*.py"))
+    text = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "rlbox/cli").rglob("*.py"))
     return set(re.findall(r"^ +(rlbox [a-z].*)$", text, re.MULTILINE))
 
 

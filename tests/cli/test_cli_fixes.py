@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
 
 from rlbox.fixes.load import load_fixes
+from rlbox.fixes.manifest import fix_manifest, signature_list
 from rlbox.fixes.view import fix_json, fix_text
+from rlbox.spec.load import parse_toml
 from rlbox.spec.project import Project
+from rlbox.target.load import load_target
 
 FIX = """
 title = "the answer is baked"
@@ -272,3 +276,53 @@ def test_completion(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch,
         rlbox()
     said = rlbox._capsys.readouterr().out
     assert [line.partition(",")[2] for line in said.splitlines() if line] == offers
+
+
+ENGLISH = "".join(line + "\n" for line in FIX.splitlines() if "_zh" not in line)
+CHINESE = "".join(line + "\n" for line in FIX.splitlines() if not line.startswith(("title =", "remedy =")))
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "remedy"),
+    [(ENGLISH, "the answer is baked", "Say 42."), (CHINESE, "答案已固化", "说 42。")],
+    ids=["English", "Chinese"],
+)
+def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text: str, title: str, remedy: str) -> None:
+    """In either, and whatever language is asked for."""
+    folder.write("templates/fixes/answer.toml", text)
+    folder.target("mine", TARGET + '[hardware]\ngpu = "NVIDIA A800"\n')
+    for words in ((), ("--lang", "zh")):
+        shown = rlbox("fixes", "show", "answer", *words)
+        assert (shown.code, shown.err) == (0, "")
+        assert shown.out.startswith("# answer")
+        assert title in shown.out.splitlines()[0]
+        assert remedy in shown.out.splitlines()
+        for verb in (("list",), ("explain", "mine")):
+            said = rlbox("fixes", *verb, *words)
+            assert (said.code, title in said.out) == (0, True)
+    data = rlbox("fixes", "show", "answer", "--json").data["fix"]
+    assert [data[key] for key in ("title", "title_zh", "remedy", "remedy_zh")] == [title, title, remedy, remedy]
+    assert rlbox("render", "mine").code == 0
+    [fix] = [fix for fix in load_fixes(folder.project) if fix.id == "answer"]
+    assert json.loads(signature_list([fix])) == [
+        {"pattern": "no answer", "id": "answer", "title": title, "remedy": remedy}
+    ]
+    target = load_target(folder.project, "mine").target
+    [row] = json.loads(fix_manifest([fix], target, {}, {}))["fixes"]
+    assert (row["title"], row["remedy"]) == (title, remedy)
+
+
+def test_a_fix_without_any_language_is_refused(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("templates/fixes/answer.toml", ENGLISH.replace('title = "the answer is baked"\n', ""))
+    said = rlbox("fixes", "show", "answer")
+    assert said.code == 2
+    assert "title" in said.err
+
+
+def test_what_is_shipped_speaks_both_languages() -> None:
+    """A user's own fix needs one."""
+    wanted = ("title", "title_zh", "remedy", "remedy_zh")
+    for path in sorted((CHECKOUT / "templates/fixes").glob("*.toml")):
+        data = parse_toml(path.read_text(encoding="utf-8"), path.name)
+        assert [key for key in wanted if not data.get(key)] == [], path.name
+        assert re.search("[\u4e00-\u9fff]", data["title_zh"]), path.name

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from fakes import CASES, CHECKOUT, JOB, TARGET, Folder, Rlbox
+from fakes import CASES, CHECKOUT, JOB, TARGET, Folder, Rlbox, Said
 
 BAD = CASES / "lint" / "bad.sh"
 GOOD = CASES / "lint" / "good.sh"
@@ -95,12 +95,48 @@ def test_a_finding_as_data(rlbox: Rlbox, folder: Folder) -> None:
     }
 
 
+def test_an_empty_folder_has_nothing_to_say_about(rlbox: Rlbox) -> None:
+    assert rlbox("lint") == Said(code=0, out="", err="")
+    assert rlbox("lint", "--json").data == {"schema": 1, "files": 0, "findings": [], "unread": []}
+    assert rlbox("lint", "--target", "local") == Said(code=0, out="", err="")
+
+
 def test_without_files_the_specs_and_jobs(rlbox: Rlbox, folder: Folder) -> None:
-    assert rlbox("lint").code == 0
     folder.target("mine", TARGET + '[env]\nNCCL_TIMEOUT = "600"\n')
+    folder.job("own", JOB.replace('["true"]', '["ray", "shutdown"]'))
     said = rlbox("lint")
     assert said.code == 1
     assert "images/mine/target.toml:12:17: error: NCCL has no variable NCCL_TIMEOUT" in said.out
+    assert "[ray-shutdown]" in said.out
+    assert said.err == "2 files: 2 errors\n"
+
+
+DEAD_SINCE = "export VLLM_ATTENTION_BACKEND=FLASH_ATTN\n"
+
+
+@pytest.mark.parametrize("words", [[], ["jobs"], ["jobs/own.toml", "jobs/old.toml", "jobs/none.toml", "jobs/own/x.sh"]])
+def test_a_job_is_judged_by_its_targets_pins(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
+    folder.target("mine", TARGET.replace("six==1.16.0", "vllm==0.20.0"))
+    folder.target("old", TARGET.replace("six==1.16.0", "vllm==0.12.0"))
+    job = JOB.replace('["true"]', '["bash", "-c", "export VLLM_ATTENTION_BACKEND=FLASH_ATTN"]')
+    folder.job("own", job)
+    folder.job("old", job.replace("mine", "old"))
+    folder.job("none", job.replace("mine", "there-is-none"))
+    folder.write("jobs/own/x.sh", DEAD_SINCE)
+    found = {one["file"]: one["what"] for one in rlbox("lint", *words, "--json").data["findings"]}
+    named = {
+        os.path.relpath(name, folder.path): what.endswith("and here it is 0.20.0)") for name, what in found.items()
+    }
+    scripts = {"jobs/own/x.sh": True} if words else {}
+    assert named == {"jobs/none.toml": False, "jobs/own.toml": True, **scripts}
+
+
+def test_what_rlbox_ships_is_clean_beside_its_own_targets(rlbox: Rlbox) -> None:
+    """Each job beside the versions and the machine of its target, and all files that its programs are."""
+    names = [str(CHECKOUT / name) for name in ("images", "jobs", "templates/scripts")]
+    said = rlbox("lint", *names)
+    assert (said.code, said.out) == (0, "")
+    assert int(said.err.split()[0]) > 70
 
 
 def test_without_files_a_target_is_linted_with_its_own_jobs(rlbox: Rlbox, folder: Folder) -> None:

@@ -78,7 +78,7 @@ def mine(folder: Folder) -> Folder:
 def inside(monkeypatch: pytest.MonkeyPatch) -> Inside:
     """What is inside of every image."""
     made = Inside()
-    monkeypatch.setattr("rlbox.engine.act.docker.DockerEngine.connect", lambda: made)
+    monkeypatch.setattr("rlbox.engine.act.docker.DockerEngine.read_file", lambda _, *words: made.read_file(*words))
     return made
 
 

@@ -1,4 +1,4 @@
-"""`rlbox vast`, with the platform's own client, against a recorded account on loopback."""
+"""`rlbox vast` against a recorded account on loopback."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from fakes import Rlbox
 from vastbox import KEY, Platform, recorded, serving
 
-pytest.importorskip("vastai", reason="the optional client is not installed")
-pytestmark = pytest.mark.allow("sockets", "processes")  # the client asks which system this is
+pytestmark = pytest.mark.allow("sockets")
 IMAGE = ("--image", "registry.example/me/vast-5090:1")
 
 
@@ -169,15 +168,6 @@ def test_the_key_is_in_no_message(rlbox: Rlbox, platform: Platform, monkeypatch:
     said = rlbox("vast", "search", "vast-5090")
     assert said.code == 2
     assert "no API key of vast.ai is set" in said.err
-
-
-def test_without_the_client(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vastai", None)
-    said = rlbox("vast", "search", "vast-5090")
-    assert said.code == 5
-    assert "pip install 'rlbox[vast]'" in said.err
-    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run")
-    assert (said.code, "(assumed: the ceiling)" in said.out) == (0, True)
 
 
 def test_another_target_is_not_for_the_platform(rlbox: Rlbox) -> None:

@@ -25,8 +25,7 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.image.machine import container_defaults
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, tomllib
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge, tomllib
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

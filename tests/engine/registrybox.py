@@ -6,6 +6,7 @@ import http.client
 import itertools
 import os
 import re
+import select
 import shutil
 import socket
 import struct
@@ -76,7 +77,8 @@ class Proxy:
     """Forwards to a registry; its own address is a registry that no engine has met before.
 
     `uploaded` holds the digests of blobs that were sent whole; `fail` answers matching requests with a status and
-    body, `times` of them; all uploads but the first `allow` stall; `swap` replaces bodies of manifests.
+    body, `times` of them; all uploads but the first `allow` stall until who sends them gives up; `swap` replaces bodies
+    of manifests.
     """
 
     backend: str
@@ -143,11 +145,12 @@ class _Forward(BaseHTTPRequestHandler):
         proxy = self.proxy
         proxy.busy += 1
         try:
-            if self.command == "PUT" and "/uploads/" in self.path:
-                number = next(proxy.begun)
-                while number > proxy.allow:
-                    time.sleep(0.01)
+            number = next(proxy.begun) if self.command == "PUT" and "/uploads/" in self.path else 0
             body = b"".join(self._chunks())
+            while number > proxy.allow:
+                if self._given_up():
+                    raise ConnectionResetError
+                time.sleep(0.01)
             if proxy.times and proxy.fail and re.search(proxy.fail[0], f"{self.command} {self.path}"):
                 proxy.times -= 1
                 _, status, words, headers = proxy.fail
@@ -158,6 +161,12 @@ class _Forward(BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             proxy.busy -= 1
+
+    def _given_up(self) -> bool:
+        """Return whether the other side closed the connection, which shows once all it sent before is read."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _relay(self, body: bytes) -> None:
         connection = http.client.HTTPConnection(self.proxy.backend, timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginebox import CHECKOUT, Box, docker, wait_until
+from enginebox import Box, docker, wait_until
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
@@ -20,7 +21,6 @@ from rlbox.registry.act.client import Registry
 ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.elsewhere
 MIB = 1 << 20
-UNREADABLE = "from rlbox.engine.act import files\nfiles._STORE = 'nowhere'\n"
 NAME = f"crate{os.getpid()}"
 TAG = f"rlbox/{NAME}:latest"
 
@@ -39,26 +39,16 @@ def proxy(registry: str) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture(params=["from files", "by the engine"])
-def way(request: pytest.FixtureRequest) -> str:
-    """How blobs travel: from the engine's files, or, as if this user could not read those, through the engine."""
-    return str(request.param)
-
-
 @pytest.fixture
-def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Box]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
     """Return a function that builds a small image on an engine and gives the command line for it."""
     made: list[Box] = []
-    way = request.getfixturevalue("way") if "way" in request.fixturenames else "from files"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(UNREADABLE if way == "by the engine" else "")
 
     def build_on(engine: str = "", layers: int = 3, size: int = 3 * MIB) -> Box:
         project = tmp_path / f"project{len(made)}"
         (project / f"images/{NAME}").mkdir(parents=True)
         (project / f"images/{NAME}/target.toml").write_text(TARGET)
-        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}/site:{CHECKOUT}"}
-        extra |= {"DOCKER_HOST": engine} if engine else {}
+        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | ({"DOCKER_HOST": engine} if engine else {})
         box = Box(project=project, data=tmp_path, extra=extra)
         made.append(box)
         if layers:
@@ -87,7 +77,7 @@ def idle(proxy: Proxy) -> None:
     wait_until(lambda: not proxy.busy, "the end of the requests", 60)
 
 
-def test_the_registry_has_the_engines_bytes(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
+def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     result = box("push", NAME, "--to", f"{proxy.host}/team/")
     identity = image_of(box)["Id"]
@@ -101,7 +91,7 @@ def test_the_registry_has_the_engines_bytes(way: str, make: Callable[..., Box], 
     docker("image", "rm", result.out.strip())
 
 
-def test_a_second_push_sends_nothing(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_second_push_sends_nothing(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     first = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
     sizes = sum(size for size in _layer_sizes(proxy.host, NAME, "1"))
@@ -120,7 +110,7 @@ def _layer_sizes(host: str, repository: str, tag: str) -> list[int]:
         return [layer.size for layer in registry.get_manifest(repository, tag).layers]
 
 
-def test_a_name_of_the_users_stays(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     mine = f"{proxy.host}/{NAME}:mine"
     docker("tag", TAG, mine)
@@ -129,16 +119,22 @@ def test_a_name_of_the_users_stays(way: str, make: Callable[..., Box], proxy: Pr
     docker("image", "rm", mine)
 
 
-def test_after_a_kill_only_what_is_missing_is_sent(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
-    box = make(layers=5, size=12 * MIB)  # more than fits into the buffers of a connection
+@pytest.mark.parametrize("login", [False, True], ids=["no login", "a login"])
+def test_after_a_kill_only_what_is_missing_is_sent(
+    make: Callable[..., Box], proxy: Proxy, login: bool, tmp_path: Path
+) -> None:
+    box = make(layers=5)
+    if login:  # the engine reads a request otherwise then, and must notice its end all the same
+        auths = {proxy.host: {"auth": base64.b64encode(b"mira:sesame").decode()}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        box = dataclasses.replace(box, extra={**box.extra, "DOCKER_CONFIG": str(tmp_path)})
     proxy.allow = 2
     process = box.start("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     wait_until(lambda: len(proxy.uploaded) >= 2, "two whole blobs", 60)
     process.kill()
     process.communicate()
-    assert (image_of(box)["RepoTags"] == [TAG]) is (way == "from files")  # the engine needs a name to push under
+    idle(proxy)  # the engine has given up: what stalls now would be sent on otherwise
     proxy.allow = 1000
-    idle(proxy)
     there = list(proxy.uploaded)
     assert 2 <= len(there) <= 4  # two, and what is so small that it was on its way
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json")
@@ -151,7 +147,7 @@ def test_after_a_kill_only_what_is_missing_is_sent(way: str, make: Callable[...,
     assert image_of(box)["RepoTags"] == [TAG]  # what the killed push left is gone too
 
 
-def test_a_failure_that_passes(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
+def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
     proxy.fail, proxy.times = ("^PUT .*/uploads/", 503, b"busy", {}), 2
     box = make()
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
@@ -167,38 +163,36 @@ NO_PUSH = "{host} does not let this login push to crate"
 @pytest.mark.parametrize(
     ("status", "headers", "what", "step"),
     [
-        (507, {}, ("{host} has no room left: 507", "{host} has no room left\n"), "free space in the registry"),
-        (401, BASIC, ("{host} wants a login\n", f"{NO_PUSH}\n"), "docker login"),
-        (403, {}, ("{host} refused: this login may not push here", f"{NO_PUSH}\n"), "docker login"),
+        (507, {}, "{host} has no room left\n", "free space in the registry"),
+        (401, BASIC, f"{NO_PUSH}\n", "docker login"),
+        (403, {}, f"{NO_PUSH}\n", "docker login"),
     ],
 )
 def test_a_refusal_is_not_repeated(
-    way: str,
     make: Callable[..., Box],
     proxy: Proxy,
     status: int,
     headers: dict[str, str],
-    what: tuple[str, str],
+    what: str,
     step: str,
 ) -> None:
     proxy.fail, proxy.times = ("^(PUT|POST) .*/uploads/", status, b"", headers), 1000
     box = make()
     done = box("push", NAME, "--to", f"{proxy.host}/crate:1")
     assert (done.code, done.out) == (6, ""), done.err
-    assert f"rlbox: error: {what[way != 'from files'].format(host=proxy.host)}" in done.err
+    assert f"rlbox: error: {what.format(host=proxy.host)}" in done.err
     assert f"  next:  {step}" in done.err
     assert "attempt" not in done.err
     assert image_of(box)["RepoTags"] == [TAG]
 
 
-def test_a_registry_that_is_not_there(way: str, make: Callable[..., Box], registry: str) -> None:
+def test_a_registry_that_is_not_there(make: Callable[..., Box], registry: str) -> None:
     with proxied(registry) as proxy:
         host = proxy.host
     done = make(layers=1)("push", NAME, "--to", f"{host}/x:1")
     assert (done.code, done.out) == (6, "")
     assert done.err.count("attempt ") == 3
-    said = f"{host} does not answer: " if way == "from files" else "the push failed 4 times\n"
-    assert f"rlbox: error: {said}" in done.err
+    assert f"rlbox: error: {host} does not answer: " in done.err
 
 
 def test_blobs_of_another_repository_are_taken_from_there(make: Callable[..., Box], proxy: Proxy) -> None:
@@ -213,7 +207,7 @@ def test_blobs_of_another_repository_are_taken_from_there(make: Callable[..., Bo
     docker("image", "rm", other)
 
 
-def test_other_bytes_in_the_registry_are_met(way: str, make: Callable[..., Box], proxy: Proxy) -> None:
+def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Proxy) -> None:
     other = b'{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[]}'
     proxy.swap = other
     box = make(layers=1)
@@ -247,20 +241,24 @@ def elsewhere(box: Box, engine: str) -> Box:
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
 def test_what_is_pushed_here_runs_there(make: Callable[..., Box], engine: str) -> None:
     box = make()
-    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:1", "--plain-http", "--gzip", "--json")
+    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:1", "--plain-http", "--json")
     assert done.code == 0, done.err
     there = elsewhere(box, engine)
     with Registry(SHARED, plain_http=True) as registry:
         stored = registry.get_manifest(NAME, "1")
-        copy = registry.get_manifest(NAME, "1-gzip")
-    assert (stored.digest, f"{SHARED}/{NAME}@{copy.digest}") == (done.data["digest"], done.data["gzip"])
-    assert copy.config == stored.config
+    assert stored.digest == done.data["digest"]
+    reference = f"{SHARED}/{NAME}@{stored.digest}"
+    if int(on(there, "version", "--format={{.Server.Version}}").partition(".")[0]) < 23:
+        assert "an engine before Docker 23 needs `rlbox save` and `rlbox load` instead" in done.err
+        pulled = subprocess.run(["docker", "pull", reference], env=there.env(), capture_output=True, text=True)
+        assert "archive/tar: invalid tar header" in pulled.stderr
+        return
     try:
-        assert on(there, "run", "--rm", done.data["gzip"]) == SAID
+        assert on(there, "run", "--rm", reference) == SAID
         assert stored.config is not None
-        assert image_of(there, done.data["gzip"])["Id"] == stored.config.digest
+        assert image_of(there, reference)["Id"] == stored.config.digest
     finally:
-        on(there, "image", "rm", done.data["gzip"])
+        on(there, "image", "rm", reference)
 
 
 @needs_other
@@ -313,19 +311,6 @@ def test_an_archive_comes_back_as_the_same_image(make: Callable[..., Box], tmp_p
     docker("image", "rm", TAG)
     docker("load", "--input", str(file))  # docker itself reads it too
     assert image_of(box)["Id"] == identity
-
-
-def test_where_the_store_cannot_be_read_the_engine_exports(
-    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rlbox.archive.act import save
-
-    box = make()
-    monkeypatch.setattr("rlbox.archive.act.save.find_blobs", lambda digest: None)
-    image = image_of(box)
-    assert save.save_image(image, TAG, tmp_path / "x.tar").digest == image["Id"]
-    docker("image", "rm", TAG)
-    assert box("load", str(tmp_path / "x.tar"), "--json").data["id"] == image["Id"]
 
 
 def test_a_damaged_archive_loads_nothing(make: Callable[..., Box], tmp_path: Path) -> None:

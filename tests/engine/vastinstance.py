@@ -23,8 +23,7 @@ from rlbox.fixes.bake import ImageFile, bake_fixes
 from rlbox.fixes.load import load_fixes
 from rlbox.image.forms.onstart import plan_onstart
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target

@@ -12,8 +12,7 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.image.act.plans import image_plan
-from rlbox.image.layers import layer_folder, layer_stage
-from rlbox.image.paths import part_files
+from rlbox.image.layers import layer_folder, layer_stage, part_files
 from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import Project
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch

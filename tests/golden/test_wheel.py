@@ -3,33 +3,98 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, repository_files
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from rlbox.cli.verbs import VERBS
 
 pytestmark = [pytest.mark.allow("processes"), pytest.mark.whole]
 
 
+REPOSITORY = (
+    "https://github.com/rlbox-dev/rlbox/blob/main/",
+    "https://raw.githubusercontent.com/rlbox-dev/rlbox/main/",
+)
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel of this checkout, built without network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source distribution of this checkout, built without network."""
+    folder = tmp_path_factory.mktemp("built")
+    argv = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    [built] = folder.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+@pytest.fixture(scope="module")
+def wheel(built: tuple[Path, Path]) -> Path:
+    """The unpacked wheel."""
+    site = built[0].parent / "site"
+    with zipfile.ZipFile(built[0]) as archive:
+        archive.extractall(site)
+    return site
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment of its own that has the wheel and what the lock names for it, and nothing else."""
+    folder = tmp_path_factory.mktemp("installed")
+    wanted = folder / "wanted.txt"
+    wanted.write_text(locked(needed("rlbox")))
+    pip = [Path(sys.prefix, "bootstrap/bin/python"), "-m", "pip", "config", "list"]  # what uv does not read
+    said = subprocess.run(pip, capture_output=True, text=True, check=False).stdout if pip[0].exists() else ""
+    index = dict(re.findall(r"^(\S+)='(.*)'$", said, re.MULTILINE)).get("global.index-url", "")
+    index = os.environ.get("PIP_INDEX_URL", index)
+    env = {**({"UV_DEFAULT_INDEX": index} if index else {}), **os.environ, "VIRTUAL_ENV": str(folder / "venv")}
+    for words in (
+        ("venv", "--python", sys.executable, str(folder / "venv")),
+        ("pip", "install", "--no-deps", "--require-hashes", "-r", str(wanted)),
+        ("pip", "install", "--no-deps", str(built[0])),
+        ("pip", "check"),
+    ):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("uv"), *words],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    return folder / "venv/bin"
+
+
+def needed(name: str) -> set[str]:
+    """Return the distributions of this environment that `name` needs, itself left out."""
+    found: set[str] = set()
+    asked = [name]
+    while asked:
+        for line in requires(asked.pop()) or ():
+            one = Requirement(line)
+            if (one.marker is None or one.marker.evaluate({"extra": ""})) and canonicalize_name(one.name) not in found:
+                found.add(canonicalize_name(one.name))
+                asked.append(one.name)
+    return found
+
+
+def locked(names: set[str]) -> str:
+    """Return what `requirements.lock` says of some distributions, with their hashes."""
+    parts = re.split(r"\n(?=\S)", (CHECKOUT / "requirements.lock").read_text(encoding="utf-8"))
+    found = [part for part in parts if canonicalize_name(re.split("[=;@ ]", part)[0]) in names]
+    assert len(found) >= len(names) > 10
+    return "\n".join(found) + "\n"
 
 
 def rlbox(wheel: Path, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +126,7 @@ def test_the_wheel_carries_the_package_and_its_data(wheel: Path) -> None:
     pages = {name for name in repository_files("rlbox") if name.startswith("rlbox/docs/")}  # made in a checkout alone
     assert pages
     assert there == {name: data for name, data in repository_files("rlbox").items() if name not in pages}
-    assert {"rlbox/target/defaults.toml", "rlbox/cli/help.txt"} <= set(there)
+    assert {"rlbox/target/defaults.toml", "rlbox/lint/drift.toml"} <= set(there)
 
 
 def test_the_wheel_carries_no_leftovers(wheel: Path) -> None:
@@ -103,3 +168,80 @@ def test_the_lock_of_the_wheel_is_current(wheel: Path, tmp_path: Path) -> None:
     """rlbox's own requirements are read from the installed distribution, and the lock was made from them."""
     done = rlbox(wheel, tmp_path, "lock", "local", "--check", "--offline")
     assert (done.returncode, done.stdout) == (0, "local  lock is current\n"), done.stderr
+
+
+def test_an_index_would_take_both(built: tuple[Path, Path]) -> None:
+    words = ["-m", "twine", "--no-color", "check", "--strict", *map(str, built)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_licence_and_types_are_in_both(built: tuple[Path, Path]) -> None:
+    licence = (CHECKOUT / "LICENSE").read_bytes()
+    with zipfile.ZipFile(built[0]) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+        assert archive.read(name) == licence
+        assert "rlbox/py.typed" in archive.namelist()
+        metadata = archive.read(name.replace("licenses/LICENSE", "METADATA")).decode()
+    for line in ("License-Expression: Apache-2.0", "License-File: LICENSE", "Author: rlbox developers"):
+        assert f"\n{line}\n" in metadata
+    assert metadata.count("\nProject-URL: ") == 5
+    with tarfile.open(built[1]) as archive:
+        top = f"{built[1].name.removesuffix('.tar.gz')}/"
+        file = archive.extractfile(f"{top}LICENSE")
+        assert file
+        assert file.read() == licence
+        names = {name.removeprefix(top) for name in archive.getnames()}
+    assert {"rlbox/py.typed", "pyproject.toml", "README.md", "SECURITY.md", "Dockerfile.base"} <= names
+    assert not {name.partition("/")[0] for name in names} & {"tests", "benchmarks", "scripts", ".ci"}
+
+
+def test_the_wheel_of_the_source_distribution_is_the_same(built: tuple[Path, Path], tmp_path: Path) -> None:
+    with tarfile.open(built[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(argv, cwd=source, capture_output=True, check=True)
+    [again] = tmp_path.glob("*.whl")
+    assert again.read_bytes() == built[0].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_links_of_a_readme_work_on_an_index_page(name: str) -> None:
+    """They are whole addresses, and those of the repository name files that are there."""
+    links = re.findall(r"\]\(([^)]*)\)", (CHECKOUT / name).read_text(encoding="utf-8"))
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    files = [link.removeprefix(start) for link in links for start in REPOSITORY if link.startswith(start)]
+    assert len(files) == len(links)
+    assert [file for file in files if not (CHECKOUT / file).is_file()] == []
+
+
+def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+    project = tmp_path / "empty"
+    project.mkdir()
+    env = {"PATH": f"{installed}:{os.defpath}", "HOME": str(tmp_path / "home"), "COLUMNS": "80", "LANG": "C.UTF-8"}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, check=False)
+
+    helps = "import sys; from rlbox.cli import main; sys.exit(any([main([word, '--help']) for word in sys.argv[1:]]))"
+    done = run(str(installed / "python"), "-c", helps, *VERBS)
+    assert (done.returncode, done.stderr, done.stdout.count("Usage: rlbox ")) == (0, "", len(VERBS))
+    for words in (["--help"], ["show", "local"], ["render"], ["run", "smoke", "--dry-run"], ["lint"], ["targets"]):
+        done = run("rlbox", *words)
+        assert (done.returncode, "rlbox: " in done.stderr) == (0, False), (words, done.stderr)
+
+
+def test_the_readmes_ways_to_path_are_real(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each line of the section, up to what needs an index; `uvx --from FILE.whl` is asked for its help only."""
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    block = text.partition("## On your PATH")[2].partition("```console\n")[2].partition("```")[0]
+    source, uvx = [line[2:].partition("#")[0].split() for line in block.splitlines()]
+    assert (source, uvx) == (["source", ".venv/bin/activate"], ["uvx", "--from", "FILE.whl", "rlbox", "targets"])
+    activate = Path(sys.executable).with_name("activate")
+    done = subprocess.run(
+        ["bash", "-c", f". {activate} && rlbox --version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "rlbox")

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from supervised import Bench, free_port, python, service
 
-from rlbox.job.phase import Phase
-from rlbox.job.phases import plan_phases
+from rlbox.job.phase import Phase, plan_phases
 from rlbox.spec.load import load_toml
 
 CASES = Path(__file__).parents[1] / "cases" / "hang"

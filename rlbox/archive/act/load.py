@@ -9,8 +9,7 @@ from pathlib import Path
 from rlbox.archive.act.check import Archive, OnBytes, contents_of
 from rlbox.archive.act.write import file_header
 from rlbox.archive.parts import DOCKER_MANIFEST_FILE, docker_manifest
-from rlbox.engine.act.api import find_image
-from rlbox.engine.act.stream import engine_call, engine_says
+from rlbox.engine.act.api import engine
 from rlbox.engine.oci import Manifest
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.compression import CHUNK, Chunks, Hashed, unpacked
@@ -49,7 +48,7 @@ def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Lo
     _send(_file_chunks(archive.path, on_bytes) if whole else docker_archive(archive, manifest, tag, on_bytes))
     config = manifest.config.digest if manifest.config else ""
     wanted = archive.index.manifests[0].digest if whole else config
-    image = find_image(tag)
+    image = engine().find_image(tag)
     if image is None or image["Id"] != wanted:
         found = image["Id"] if image else "nothing"
         raise WorkFailed(f"the engine has {found} as {tag} after loading; the archive holds {wanted}")
@@ -61,17 +60,15 @@ def _keeps_manifests() -> bool:
 
     Source: Docker 20.10 says `open .../blobs/json: no such file` to one.
     """
-    return any("io.containerd.snapshotter" in str(line) for line in engine_says("/info").get("DriverStatus") or ())
+    return any("io.containerd.snapshotter" in str(line) for line in engine().info().get("DriverStatus") or ())
 
 
 def _send(chunks: Iterator[bytes]) -> None:
-    headers = {"Content-Type": "application/x-tar"}
-    with engine_call("POST", "/images/load?quiet=1", headers=headers, body=chunks) as answer:
-        for message in answer.messages():
-            if words := message.get("error"):
-                if "no space left" in words:
-                    raise NodeError(f"the engine's disk is full: {words}", next_step="free space there, then repeat")
-                raise WorkFailed(f"the engine could not load the image: {words}")
+    for message in engine().load(chunks):
+        if words := message.get("error"):
+            if "no space left" in words:
+                raise NodeError(f"the engine's disk is full: {words}", next_step="free space there, then repeat")
+            raise WorkFailed(f"the engine could not load the image: {words}")
 
 
 def _file_chunks(path: Path, on_bytes: OnBytes) -> Iterator[bytes]:

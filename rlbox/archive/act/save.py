@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from rlbox.archive.act.save_store import copy_blobs
-from rlbox.engine.act.files import find_blobs
-from rlbox.engine.act.stream import engine_call
+from rlbox.archive.act.save_pack import pack_layers
+from rlbox.engine.act.api import engine
 from rlbox.engine.oci import stored_digest
 from rlbox.files.act.copies import whole_file
 
@@ -38,25 +37,15 @@ def save_image(image: dict[str, Any], tag: str, path: Path, on_bytes: OnBytes = 
     size = int(image.get("Size") or 0)
     need = size if digest else size // 2  # zstd halves what an engine stores plain
     with whole_file(path, need) as file:
-        if not digest:
-            from rlbox.archive.act.save_pack import pack_layers
-
-            digest = pack_layers(file, tag, on_bytes)
-        elif blobs := find_blobs(digest):
-            copy_blobs(file, blobs, tag, on_bytes)
+        exported = _told(engine().save(tag), on_bytes)
+        if digest:
+            file.writelines(exported)
         else:
-            _copy_answer(file, tag, on_bytes)
+            digest = pack_layers(file, tag, exported)
     return Saved(digest=digest, size=path.stat().st_size)
 
 
-def _copy_answer(file: BinaryIO, tag: str, on_bytes: OnBytes) -> None:
-    with engine_call("GET", f"/images/{tag}/get") as answer:
-        for chunk in told(iter(answer.read, b""), on_bytes):
-            file.write(chunk)
-
-
-def told(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
-    """Yield the chunks, telling `on_bytes` their sizes."""
+def _told(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
     for chunk in chunks:
         on_bytes(len(chunk))
         yield chunk

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, BinaryIO, cast
 
-from rlbox.archive.act.save_store import damaged_store
 from rlbox.archive.act.write import ArchiveWriter
 from rlbox.archive.parts import (
     DOCKER_MANIFEST_FILE,
@@ -20,9 +19,9 @@ from rlbox.archive.parts import (
     blob_name,
     docker_manifest,
 )
-from rlbox.engine.act.stream import engine_call
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest
-from rlbox.files.act.compression import CHUNK, Hashed, zstandard_packed
+from rlbox.errors import WorkFailed
+from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstandard_packed
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")
@@ -36,10 +35,11 @@ class _Export:
     documents: dict[str, bytes] = field(default_factory=dict)
 
 
-def pack_layers(file: BinaryIO, tag: str, on_bytes: Callable[[int], None]) -> str:
+def pack_layers(file: BinaryIO, tag: str, chunks: Iterator[bytes]) -> str:
     """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
 
-    The configuration is the engine's own, so that the image id of such an engine stays what it was.
+    `chunks` is what the engine exports. The configuration is the engine's own, so that the image id of such an engine
+    stays what it was.
 
     Raises
     ------
@@ -49,36 +49,30 @@ def pack_layers(file: BinaryIO, tag: str, on_bytes: Callable[[int], None]) -> st
     writer = ArchiveWriter(file)
     writer.add(LAYOUT, LAYOUT_TEXT)
     export = _Export()
-    with (
-        engine_call("GET", f"/images/{tag}/get") as answer,
-        tarfile.open(fileobj=cast(IO[bytes], answer), mode="r|", bufsize=CHUNK) as exported,
-    ):
+    with tarfile.open(fileobj=cast(IO[bytes], Chunks(chunks)), mode="r|", bufsize=CHUNK) as exported:
         for member in exported:
             if member.issym():  # a layer that occurs twice
                 there = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
                 export.layers[member.name] = export.layers[there]
             elif member.isfile():
-                _take(writer, export, member, cast(IO[bytes], exported.extractfile(member)), on_bytes)
+                _take(writer, export, member, cast(IO[bytes], exported.extractfile(member)))
     return _finish(writer, export, tag)
 
 
-def _take(
-    writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, source: IO[bytes], on_bytes: Callable[[int], None]
-) -> None:
+def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, source: IO[bytes]) -> None:
     head = source.read(1)
     if member.size < _SMALL and (head == b"{" or head == b"[" or posixpath.basename(member.name) in _DOCUMENTS):
         export.documents[member.name] = head + source.read()
         return
     plain = Hashed()
-    chunks = (plain.take(chunk) for chunk in _chunks(head, source, on_bytes))
+    chunks = (plain.take(chunk) for chunk in _chunks(head, source))
     packed = writer.add_unknown(zstandard_packed(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 
-def _chunks(head: bytes, source: IO[bytes], on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+def _chunks(head: bytes, source: IO[bytes]) -> Iterator[bytes]:
     yield head
     while chunk := source.read(CHUNK):
-        on_bytes(len(chunk))
         yield chunk
 
 
@@ -88,7 +82,8 @@ def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
     own = [export.layers[name] for name in listed["Layers"]]
     for (_, got), wanted in zip(own, json.loads(text)["rootfs"]["diff_ids"], strict=True):
         if got != wanted:
-            raise damaged_store(wanted, got)
+            what = f"the engine's store is damaged: {wanted} holds {got}"
+            raise WorkFailed(what, next_step="remove the image and build it again")
     config = describe(text, CONFIG)
     body = image_manifest(config, [packed for packed, _ in own], {})
     manifest = describe(body, MANIFEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
@@ -71,7 +72,7 @@ def last_line(log: Path) -> FatalLine | None:
             end = file.seek(0, os.SEEK_END)
             start, _ = _lines_above(file, end, 2 * CONTEXT_LINES)
             texts = _texts(file, start, 2 * CONTEXT_LINES + 1)
-            number = _line_feeds(file, start)
+        number = sum(block.count(b"\n") for block in read_blocks(log, start))
     except OSError:
         return None
     while texts and not texts[-1].strip():
@@ -143,21 +144,10 @@ def _texts(file: BufferedReader, start: int, lines: int) -> list[str]:
     return texts[:lines]
 
 
-def _line_feeds(file: BufferedReader, end: int) -> int:
-    return sum(block.count(b"\n") for block in _blocks(file, end))
-
-
-def _blocks(file: BufferedReader, end: int) -> Iterator[bytes]:
-    file.seek(0)
-    left = end
-    while left > 0 and (block := file.read(min(1 << 20, left))):
-        left -= len(block)
-        yield block
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """Return the bytes of a log in pieces of at most 1 MiB; nothing when it is missing."""
+def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
+    """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it is missing."""
     if path.is_file():
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(min(_BLOCK, end)):
+                end -= len(block)
                 yield block

@@ -12,10 +12,9 @@ from rlbox.cli.options import complete_target, dry_run, shared
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
-@click.option("--gzip", is_flag=True, help="Push TAG-gzip too, for engines before Docker 23.")
 @dry_run
 @shared
-def verb(app: App, name: str, destination: str, plain_http: bool, gzip: bool) -> None:
+def verb(app: App, name: str, destination: str, plain_http: bool) -> None:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
     REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials are those of
@@ -24,8 +23,8 @@ def verb(app: App, name: str, destination: str, plain_http: bool, gzip: bool) ->
     \b
     Examples:
       rlbox push local --to registry.example/team/
-      rlbox push local --to 127.0.0.1:5000/team/local:v1 --gzip
+      rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     from rlbox.registry.act.push_target import push_target
 
-    push_target(app, name, destination, plain_http=plain_http, gzip=gzip)
+    push_target(app, name, destination, plain_http=plain_http)

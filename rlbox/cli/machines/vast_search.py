@@ -54,7 +54,7 @@ def fitting_offers(needs: Needs) -> tuple[Offer, ...]:
     from rlbox.vast.act.account import search_offers
     from rlbox.vast.offers import rank, read_offer
 
-    rows = search_offers(needs.query(), needs.disk)
+    rows = search_offers(needs)
     fitting, lacks = rank((read_offer(row, needs.disk) for row in rows), needs)
     if fitting:
         return fitting

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlbox.amounts import columns
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
@@ -92,9 +93,4 @@ def _took(state: RunState) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in _COLUMNS[:-1]}
-    lines = [{name: name for name in _COLUMNS}, *rows]
-    return "\n".join(
-        "  ".join([*(f"{line[name]:<{widths[name]}}" for name in _COLUMNS[:-1]), str(line["cause"])]).rstrip()
-        for line in lines
-    )
+    return "\n".join(columns([_COLUMNS, *([str(row[name]) for name in _COLUMNS] for row in rows)]))

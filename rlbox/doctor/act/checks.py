@@ -105,10 +105,6 @@ def _packages(scene: Scene) -> list[Finding]:
     return judge_packages(facts, scene.demands)
 
 
-def _fixes(scene: Scene) -> tuple[Finding, ...]:
-    return probe_fixes("doctor", scene.manifest, scene.end - time.monotonic() - 0.3)
-
-
 def _has_gpus(scene: Scene) -> bool:
     return scene.driver.present and not scene.driver.error
 
@@ -143,7 +139,8 @@ ROWS = (
     Family(name="packages", where="container", judge=judge_packages, slow=True, ask=_packages),
     Family(name="network", where="both", judge=judge_network, slow=True, ask=_network),
     Family(name=FIXES, where="container", judge=judge_fix, slow=True,
-        times=lambda s: len(checks_of(s.manifest, "doctor")), ask=_fixes),
+        times=lambda s: len(checks_of(s.manifest, "doctor")),
+        ask=lambda s: probe_fixes("doctor", s.manifest, s.end - time.monotonic() - 0.3)),
     Family(name="engine", where="host", judge=judge_engine,
         ask=lambda s: judge_engine(probe_engine(), s.demands)),
     Family(name="driver", where="host", judge=judge_driver,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
 from rlbox.findings import Finding
 from rlbox.values import FIXES_IN_IMAGE, OWN
@@ -66,18 +66,8 @@ def _outcomes(checks: Sequence[FixCheck], timeout_s: float, own: str) -> list[tu
         return []
     argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in checks)]
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=max(timeout_s, 0.5),
-            check=False,
-            env=dict(os.environ),
-        )
-        said = done.stdout
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
+        program = Program(argv, os.environ, "", token=f"fixes-{os.getpid()}")
     except OSError:  # no process can be started: a limit, which has a finding of its own
         return []
-    parts = said.decode("utf-8", "replace").split("\0")
+    parts = program.wait(b"", time.monotonic() + max(timeout_s, 0.5)).output.split("\0")
     return [(int(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False) if code.isdigit()]

@@ -9,14 +9,14 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.job.plan import RayPlan
-
-if TYPE_CHECKING:
-    import httpx
+from rlbox.machine.act.http import Http, loopback_http
+from rlbox.machine.no_answer import NoAnswer, explain
 
 _TIMEOUT_S = 1.5
+_SUMMARY = "/nodes?view=summary"
 _ROWS = 50
 _TEXT = 2000
 _NODE = ("nodeManagerAddress", "nodeManagerHostname", "state", "isHeadNode", "resourcesTotal", "stateMessage")
@@ -26,43 +26,37 @@ _ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_ca
 
 def probe_ray(plan: RayPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
-    import httpx
-
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
+    base = plan.dashboard.rstrip("/")
     try:
-        with httpx.Client(
-            base_url=plan.dashboard, trust_env=False, timeout=_TIMEOUT_S, headers=auth_headers(os.environ)
-        ) as client:
-            facts["version"] = _asked(client, "/api/version", lambda data: data.get("ray_version", ""))
-            facts["jobs"] = _asked(client, "/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
-            facts["nodes"] = _asked(client, "/nodes?view=summary", _nodes)
-            facts["dead_actors"] = _asked(client, "/api/v0/actors?limit=1000&detail=true", _dead)
-    except (httpx.ConnectError, httpx.TimeoutException) as error:
-        facts["error"] = f"{type(error).__name__}: {error}"
+        with ray_http(_TIMEOUT_S) as http:
+            facts["version"] = _asked(http, f"{base}/api/version", lambda data: data.get("ray_version", ""))
+            facts["jobs"] = _asked(http, f"{base}/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
+            facts["nodes"] = _asked(http, f"{base}{_SUMMARY}", _nodes)
+            facts["dead_actors"] = _asked(http, f"{base}/api/v0/actors?limit=1000&detail=true", _dead)
+    except NoAnswer as error:
+        facts["error"] = explain(error)
     return facts
 
 
 def probe_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
     """Return the nodes that the head behind a dashboard knows; in words, why there is no answer."""
-    import httpx
-
-    headers = auth_headers(os.environ)
     try:
-        with httpx.Client(base_url=dashboard, trust_env=False, timeout=_TIMEOUT_S, headers=headers) as client:
-            found = _asked(client, "/nodes?view=summary", _nodes)
-    except (httpx.ConnectError, httpx.TimeoutException):
+        with ray_http(_TIMEOUT_S) as http:
+            found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
+    except NoAnswer:
         return f"no head answers at {dashboard}"
     return found if isinstance(found, list) else str(found)
 
 
-def _asked(client: httpx.Client, path: str, read: Callable[[Any], Any]) -> Any:
-    import httpx
-
+def _asked(http: Http, url: str, read: Callable[[Any], Any]) -> Any:
     try:
-        return read(client.get(path).json())
-    except (httpx.ConnectError, httpx.TimeoutException):
-        raise  # nobody is there, or it hangs: the other questions need not wait for it too
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return read(http.whole("GET", url).json())
+    except NoAnswer as error:
+        if error.kind != "cut":
+            raise  # nobody is there, or it hangs: the other questions need not wait for it too
+        return f"not told: {explain(error)}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"not told: {type(error).__name__}: {error}"
 
 
@@ -78,6 +72,11 @@ def _dead(data: Any) -> list[dict[str, Any]]:
 def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     found = {name: row[name] for name in names if row.get(name) not in (None, "")}
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+
+
+def ray_http(silent_s: float) -> Http:
+    """Return what asks a dashboard, with the token of this environment."""
+    return loopback_http(silent_s, auth_headers(os.environ))
 
 
 def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:

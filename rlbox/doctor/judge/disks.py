@@ -77,7 +77,7 @@ def _writable(place: PlaceFacts, _: Demands, who: str) -> Iterator[Finding]:
     name = _name(place)
     if place.kind:
         yield Finding(
-            id=f"{name}-{_ID[place.kind]}",
+            id=f"{name}-{'missing' if place.kind == 'file' else place.kind}",
             title=f"{_title(place)} {_SAYS[place.kind]}",
             level="warning" if place.kind == "slow" else "error",
             seen=_seen(place, who),
@@ -137,14 +137,6 @@ judge_place = Judge(first=_writable, checks=(_room,))
 """What is wrong with one folder, for the user `who` that writes."""
 
 
-_ID = {
-    "missing": "missing",
-    "file": "missing",
-    "read-only": "read-only",
-    "denied": "denied",
-    "full": "full",
-    "slow": "slow",
-}
 _SAYS = {
     "missing": "is missing",
     "file": "is no directory",

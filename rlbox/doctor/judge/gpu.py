@@ -7,6 +7,7 @@ from typing import Any
 
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.host import too_few_gpus
 from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.stack import ProgramFacts
 from rlbox.findings import Finding
@@ -52,13 +53,8 @@ def _starts(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
 
 def _all_there(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
     driver = _driver(facts)
-    if driver and driver.get("ok") and demands.gpus and int(driver["count"]) < demands.gpus:
-        yield Finding(
-            id="gpu-count", title="there are fewer GPUs than the target uses",
-            seen=f"{driver['count']} of {demands.gpus}", where="/dev/nvidia*",
-            remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
-            covers=("invalid-device-ordinal",),
-        )  # fmt: skip
+    if driver and driver.get("ok"):
+        yield from too_few_gpus(int(driver["count"]), demands)
 
 
 def _managed(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlbox.amounts import GIB, memory_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -89,7 +89,7 @@ def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
             id="stale-containers", title="containers of ended runs are still there", level="warning",
-            seen=", ".join(rows[:4]) + (f" (+{len(rows) - 4} more)" if len(rows) > 4 else ""), where="engine",
+            seen=listed(rows), where="engine",
             remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
         )  # fmt: skip
 
@@ -161,11 +161,18 @@ def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands)
 
 
 def _gpus_enough(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    if demands.gpus and driver.devices and driver.devices < demands.gpus:
+    if driver.devices:
+        yield from too_few_gpus(driver.devices, demands)
+
+
+def too_few_gpus(count: int, demands: Demands) -> Iterator[Finding]:
+    """Yield a finding when `count` GPUs are fewer than the target uses."""
+    if count < demands.gpus:
         yield Finding(
-            id="gpu-count", title="there are fewer GPUs than the target uses",
-            seen=f"{driver.devices} of {demands.gpus}", where="/dev/nvidia*",
+            id="gpu-count", title="there are fewer GPUs than the target uses", seen=f"{count} of {demands.gpus}",
+            where="/dev/nvidia*",
             remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
+            covers=("invalid-device-ordinal",),
         )  # fmt: skip
 
 

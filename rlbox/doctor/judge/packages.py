@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
 
 PROGRAMS = ("torch-*", "ray-*", "extension-*", "jit-*", "gpu-*")
 # Checks of fixes that look at the packages themselves.
 _LOOKS = ("numpy2-abi", "cuda-*", "flashinfer-*", "hf-old-switches", "libnuma-missing", "vllm-*", "path-in-every-shell")
-_NAMED = 4  # how many a finding names before it says how many more there are
+_PINS = 4  # how many packages a remedy puts back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +77,11 @@ def _as_locked(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
         return
     gone = [name for name, _, there in rows if not there]
     texts = [f"{name} {there or 'is gone'} (locked: {version})" for name, version, there in rows]
-    pins = " ".join(f"{name}=={version}" for name, version, _ in rows[:_NAMED])
+    pins = " ".join(f"{name}=={version}" for name, version, _ in rows[:_PINS])
     yield Finding(
         id="package-missing" if len(gone) == len(rows) else "package-overwritten",
         title="packages of the stack are not those of the lock",
-        seen=_listed(texts),
+        seen=listed(texts),
         where=facts.site,
         remedy=f"start a new container, or put back: uv pip install --no-deps {pins}",
         breaks=(*PROGRAMS, *_LOOKS, "file-*"),
@@ -98,7 +98,7 @@ def _damaged(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
         yield Finding(
             id={"missing": "file-missing", "changed": "file-changed"}.get(kind, "file-truncated"),
             title=f"files of {package} are damaged" if package else "a compiled extension is damaged",
-            seen=_listed([f"{row.path} {row.what}" for row in (compiled or rows)]),
+            seen=listed([f"{row.path} {row.what}" for row in (compiled or rows)]),
             where=rows[0].path,
             remedy=_rebuild(demands),
             breaks=(*PROGRAMS, *_LOOKS),
@@ -117,11 +117,6 @@ def _gaps(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
             breaks=("extension-*",),
             covers=("torch-ext-abi-mismatch",),
         )
-
-
-def _listed(texts: list[str]) -> str:
-    more = f" (+{len(texts) - _NAMED} more)" if len(texts) > _NAMED else ""
-    return ", ".join(texts[:_NAMED]) + more
 
 
 judge_packages = Judge(first=_there, checks=(_as_locked, _damaged, _gaps))

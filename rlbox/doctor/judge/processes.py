@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rlbox.doctor.judge.judge import Judge
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
 
 # Programs of a run, by name or command line; Ray's workers and engines set such titles.
 _OF_A_RUN = re.compile(
@@ -17,7 +17,6 @@ _OF_A_RUN = re.compile(
     r"|\btorch\.distributed\.(run|launch)\b|\bdeepspeed\b|\bsandbox_fusion\b"
 )
 _MANY_ZOMBIES = 50  # an init that reaps has none for long
-_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +54,12 @@ def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
     stale = left_over(processes)
     if stale:
         rows = [f"{p.name} (pid {p.pid}, {p.owner}, {_age(p.age_s)})" for p in stale]
-        more = f" (+{len(rows) - _NAMED} more)" if len(rows) > _NAMED else ""
         pids = " ".join(str(p.pid) for p in stale[:20])
         yield Finding(
             id="stale-processes",
             title="processes of an earlier run are still there",
             level="warning",
-            seen=", ".join(rows[:_NAMED]) + more,
+            seen=listed(rows),
             where="processes",
             remedy=f"ask {', '.join(dict.fromkeys(p.owner for p in stale))}, then end them: kill {pids}",
             breaks=("port-taken", "gpu-busy", "ray-port-conflict", "ray-env-inherited"),

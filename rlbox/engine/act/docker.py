@@ -1,23 +1,29 @@
-"""The Docker engine through docker-py: containers are started, waited for, stopped and removed here, nowhere else."""
+"""The one door to the Docker engine, through docker-py: images, containers, pushes, archives."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPException
 from typing import Any, cast
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
+from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.container import ContainerPlan, engine_options
-from rlbox.errors import EngineError
+from rlbox.engine.reference import Reference
+from rlbox.errors import EngineError, TimedOut
 from rlbox.secrets.act.hand_over import send_secrets
-from rlbox.values import Secret
+from rlbox.values import Command, Outcome, Secret
 
+_ANSWER_S = 60
+_SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanwhile
 _CONFLICT = 409
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
 _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
@@ -32,70 +38,106 @@ class Ended:
     output: str
 
 
+@cache
+def _client(address: str) -> docker.DockerClient:
+    return docker.DockerClient(base_url=address, timeout=_ANSWER_S)
+
+
 class DockerEngine:
     """One engine, spoken to through docker-py."""
 
-    def __init__(self, client: docker.DockerClient) -> None:
-        self._client = client
+    def __init__(self, client: docker.DockerClient, address: str) -> None:
+        self._client, self._address = client, address
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
         """Return the engine at `address`, by default `engine_address`; `EngineError` when it does not answer."""
         address = address or engine_address()
         try:
-            client = docker.DockerClient(base_url=address, timeout=60, use_ssh_client=False)
-            client.ping()
+            return cls(_client(address), address)
         except (DockerException, OSError) as error:
             raise engine_unreachable(address, error) from error
-        return cls(client)
 
     def find_image(self, tag: str) -> dict[str, Any] | None:
-        """Return the engine's description of an image, or None."""
-        try:
-            return self._client.images.get(tag).attrs
-        except ImageNotFound:
-            return None
+        """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none."""
+        with self._asked():
+            try:
+                return dict(self._client.images.get(tag).attrs)
+            except ImageNotFound:
+                return None
 
-    def version(self) -> dict[str, Any]:
-        """Return what the engine says of its version."""
-        return dict(self._client.version())
+    def history(self, image: str) -> list[dict[str, Any]]:
+        """Return what the engine says of each layer of an image, the last one first."""
+        with self._asked():
+            return list(self._client.images.get(image).history())
+
+    def version(self) -> str:
+        """Return the engine's version."""
+        with self._asked():
+            return str(self._client.version().get("Version", ""))
 
     def info(self) -> dict[str, Any]:
         """Return what the engine says of itself and its machine."""
-        return dict(self._client.info())
+        with self._asked():
+            return dict(self._client.info())
 
     def list_containers(self, label: str) -> list[dict[str, Any]]:
         """Return the engine's descriptions of all containers, running or not, that carry a label."""
-        return list(self._client.api.containers(all=True, filters={"label": label}))
+        with self._asked():
+            return list(self._client.api.containers(all=True, filters={"label": label}))
 
     def save(self, tag: str) -> Iterator[bytes]:
         """Yield the archive of an image, as `docker save` writes it."""
-        try:
+        with self._heard():
             yield from self._client.api.get_image(tag)
-        except (APIError, ImageNotFound) as error:
-            raise EngineError(f"the engine does not hand out {tag}: {error.explanation or error}") from error
+
+    def load(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        """Give the engine an archive, as `docker load` does, and yield what it says."""
+        with self._heard():
+            api: Any = self._client.api
+            yield from api.load_image(chunks, quiet=True)
+
+    def push(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Have the engine push the image of this name and yield what it says.
+
+        Parameters
+        ----------
+        login
+            Of `find_login`; empty: none.
+        """
+        with self._heard():
+            words = self._client.api.push(
+                reference.name, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
+            )
+            yield from cast(Iterator[dict[str, Any]], words)
+
+    def tag(self, image: str, reference: Reference) -> None:
+        """Give an image one more name."""
+        with self._asked():
+            self._client.api.tag(image, reference.name, reference.tag)
 
     def read_file(self, image: str, path: str) -> bytes | None:
         """Return a file of an image, or None when it has none there; the container it is read from never starts."""
-        try:
+        with self._asked():
             container = self._client.containers.create(
                 image, command=["true"], labels={"rlbox.read": path}, network_disabled=True
             )
-        except (APIError, ImageNotFound) as error:
-            raise EngineError(f"the engine does not open {image}: {error.explanation or error}") from error
-        try:
-            chunks, _ = container.get_archive(path)
-            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-                file = tar.extractfile(tar.getmembers()[0])
-                return file.read() if file else None
-        except NotFound:
-            return None
-        finally:
-            container.remove(v=True, force=True)
+            try:
+                chunks, _ = container.get_archive(path)
+                with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+                    file = tar.extractfile(tar.getmembers()[0])
+                    return file.read() if file else None
+            except NotFound:
+                return None
+            finally:
+                container.remove(v=True, force=True)
 
     def remove_tag(self, tag: str) -> None:
-        """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache."""
-        with contextlib.suppress(APIError, ImageNotFound):
+        """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache.
+
+        An image of ten gigabytes goes with its last tag, which takes minutes; the engine goes on by itself then.
+        """
+        with contextlib.suppress(APIError, EngineError, ReadTimeout):
             self._client.images.remove(tag, noprune=True)
 
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
@@ -176,15 +218,60 @@ class DockerEngine:
                 if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
                     raise
 
+    def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
+        """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
+
+        Raises
+        ------
+        EngineError
+            As `start`.
+        TimedOut
+            It ran longer than `timeout_s`.
+        """
+        started = self.start(plan)
+        try:
+            with self._asked():
+                container = self._client.containers.get(started)
+                code = int(container.wait(timeout=timeout_s)["StatusCode"])
+                texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
+        except ReadTimeout as error:
+            raise TimedOut(f"{plan.name} took longer than {timeout_s:g} s") from error
+        finally:
+            self.remove(started)
+        return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
+
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
-        """Turn what goes wrong between here and the engine into `EngineError`."""
+        """Turn what goes wrong between here and the engine into `EngineError`; `ReadTimeout` is the caller's."""
         try:
             yield
+        except ReadTimeout:
+            raise
+        except JSONDecodeError as error:
+            what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
+            raise EngineError(what, where=self._address) from error
+        except APIError as error:
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
-            if isinstance(error, NotFound):
-                raise
-            raise engine_unreachable(self._client.api.base_url, error) from error
+            raise engine_unreachable(self._address, error) from error
+
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Wait long for the next piece of an answer, or of what is sent; an engine that breaks off is an error."""
+        api = self._client.api
+        api.timeout = _SILENCE_S
+        try:
+            yield
+        except APIError as error:
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+        except (DockerException, StreamParseError, HTTPException, OSError) as error:
+            raise EngineError(
+                f"the engine broke off: {str(error) or type(error).__name__}",
+                where=self._address,
+                next_step="`docker info` shows whether it still runs; then repeat",
+            ) from error
+        finally:
+            api.timeout = _ANSWER_S
 
 
 def _refused(plan: ContainerPlan, words: str) -> EngineError:

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ from docker.types import Mount
 from rlbox.engine.act.address import engine_unreachable
 from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
+from rlbox.machine.act.command import start_command
 from rlbox.spec.project import PACKAGE, Project
+from rlbox.values import Command
 
 HELPER_LABEL = "rlbox.helper"
 _BASE = "rlbox-remote"
@@ -117,11 +118,11 @@ def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
         with contextlib.suppress(DockerException, OSError):
             container.kill(signal=signal.Signals(number).name)
 
-    words = ["docker", "start", "--attach", *(["--interactive"] if terminal else []), str(container.id)]
+    words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
-        env = {**os.environ, "DOCKER_HOST": tunnel.address}
-        return subprocess.Popen(words, env=env, start_new_session=not terminal).wait()
+        client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
+        return start_command(client, stdin=None, session=not terminal).wait()
     except FileNotFoundError as error:
         raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
     finally:
@@ -174,9 +175,7 @@ def _folders(project: Project) -> Iterator[tuple[Path, str]]:
 
 
 def _environment(tunnel: Tunnel) -> dict[str, str]:
-    passed = {
-        name: os.environ[name] for name in ("TERM", "COLORTERM", "LANG", "LC_ALL", "NO_COLOR") if name in os.environ
-    }
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     return {
         **passed,
         "HOME": f"/{_BASE}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
+from rlbox.machine.act.command import PIPE, Started, start_command
+from rlbox.values import Command
 
 ENGINE_SOCKET = "/var/run/docker.sock"
 _CONNECT_S = 15
@@ -58,22 +59,21 @@ def open_tunnel(address: str) -> Tunnel:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     local, remote = folder / "docker.sock", _REMOTE.format(socket=socket)
     options = [word for option in _OPTIONS for word in ("-o", option)]
-    argv = ["ssh", "-T", *options, *port, "-L", f"{local}:{socket}", "--", login, remote]
-    facts = _start(argv, folder / "ssh.err", address, login).split("\n")
+    ssh = Command(argv=("ssh", "-T", *options, *port, "-L", f"{local}:{socket}", "--", login, remote))
+    facts = _start(ssh, folder / "ssh.err", address, login).split("\n")
     uid, gid, socket_gid, home = *map(int, facts[:3]), facts[3]
     return Tunnel(address=f"unix://{local}", socket=socket, uid=uid, gid=gid, socket_gid=socket_gid, home=home)
 
 
-def _start(argv: list[str], errors: Path, address: str, login: str) -> str:
+def _start(command: Command, errors: Path, address: str, login: str) -> str:
     """Start ssh in a session of its own, so that Ctrl-C does not end it, and return the lines that it begins with."""
-    pipe = subprocess.PIPE
     try:
         with errors.open("wb") as words:
-            ssh = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=words, text=True, start_new_session=True)
+            ssh = start_command(command, stdin=PIPE, stdout=PIPE, stderr=words)
     except OSError as error:
         raise EngineError("there is no ssh on PATH", where=address, next_step="install the OpenSSH client") from error
     atexit.register(_end, ssh)
-    lines = [ssh.stdout.readline() if ssh.stdout else "" for _ in range(4)]
+    lines = [ssh.stdout.readline().decode() if ssh.stdout else "" for _ in range(4)]
     if not all(lines):
         ssh.wait()
         said = errors.read_text("utf-8", "replace").strip().splitlines()
@@ -85,6 +85,6 @@ def _start(argv: list[str], errors: Path, address: str, login: str) -> str:
     return "".join(lines)
 
 
-def _end(ssh: subprocess.Popen[str]) -> None:
+def _end(ssh: Started) -> None:
     ssh.kill()
     ssh.wait()

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, read_fatals
-from rlbox.causes.act.known import find_known_cause
+from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
 from rlbox.causes.cause import Cause, CauseKind, full_disk
 from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
 from rlbox.evidence.act.failure import StageFailure

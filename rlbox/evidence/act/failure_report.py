@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.causes.act.fatals import LogFatal, utc_text
-from rlbox.causes.act.known import read_signatures
+from rlbox.causes.act.fatals import LogFatal, read_signatures, utc_text
 from rlbox.causes.cause import Cause
 from rlbox.evidence.act.contents import WHAT
 from rlbox.evidence.act.failure import StageFailure

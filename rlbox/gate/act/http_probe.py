@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping
 
 from rlbox.gate.answers import judge_answer
 from rlbox.job.gate_plan import ProbePlan, ReadyPlan
+from rlbox.machine.act.http import loopback_http
 from rlbox.machine.act.poller import Poller
+from rlbox.machine.no_answer import NoAnswer, explain
 
-_CONNECT_S = 2.0
 _READ_S = 30.0
 """The request may be a real one: the first generation of a model on CPU takes longer than a health check."""
 _LIMIT = 4 << 20
 """Bytes of an answer that are looked at."""
 _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
+REFUSED = "connection refused"
+"""What is said of a server that takes no connection."""
 
 
 def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
@@ -24,30 +27,25 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
     off after `limit_s`, too.
     """
-    import httpx  # a third of the supervisor's start; stages without services do not pay for it
-
     until = time.monotonic() + limit_s
     told = {**({"content-type": "application/json"} if request.body else {}), **(headers or {})}
-    timeout = httpx.Timeout(limit_s, connect=min(_CONNECT_S, limit_s))
     body = bytearray()
     try:
         with (
-            httpx.Client(trust_env=False, timeout=timeout) as client,
-            client.stream(request.method, request.url, content=request.body or None, headers=told) as answer,
+            loopback_http(limit_s) as http,
+            http.ask(request.method, request.url, body=request.body.encode(), headers=told) as answer,
         ):
-            for part in answer.iter_bytes():
+            for part in answer.blocks(decode=True):
                 body += part
                 if len(body) > _LIMIT:
                     break
                 if time.monotonic() > until:
                     return _NO_ANSWER
-    except httpx.ConnectError:
-        return "connection refused"
-    except httpx.TimeoutException:
-        return _NO_ANSWER
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return judge_answer(request, answer.status_code, body.decode("utf-8", "replace"))
+    except NoAnswer as error:
+        if error.kind in ("late", "silent"):
+            return _NO_ANSWER
+        return REFUSED if error.kind == "unreached" else explain(error)
+    return judge_answer(request, answer.status, body.decode("utf-8", "replace"))
 
 
 def await_answer(probe: ProbePlan, on_pause: Callable[[], None]) -> str:

@@ -18,7 +18,7 @@ from rlbox.hang.told import Told
 from rlbox.hang.waits import first_waits
 from rlbox.hang.watched import Watched
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.phases import PhasePlan, plan_phases
+from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import Texts
 from rlbox.machine.act.counters import probe_activity
 

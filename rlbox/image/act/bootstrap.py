@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.errors import NodeError
 from rlbox.files.act.folders import cache_folder
-
-if TYPE_CHECKING:
-    from rlbox.store.act.objects import Store
-    from rlbox.target.lock import Deb, Lock
+from rlbox.image.bootstrap import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
+from rlbox.lock.act.apt import architecture_of
+from rlbox.machine.act.command import check_command
+from rlbox.store.act.objects import Store
+from rlbox.target.lock import Deb, Lock
+from rlbox.values import Command
 
 _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
 def rootfs_path(checksum: str) -> Path:
     """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
-    from rlbox.image.bootstrap import RECIPE
-
     recipe = hashlib.sha256((checksum + RECIPE).encode()).hexdigest()
     return cache_folder("bootstrap", recipe[:24] + ".tar")
 
@@ -37,12 +37,6 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
     WorkFailed
         It failed; its last lines are quoted. Nothing is left half-written.
     """
-    import shutil
-
-    from rlbox.image.bootstrap import plan_bootstrap
-    from rlbox.lock.act.apt import architecture_of
-    from rlbox.machine.act.command import check_command
-
     path = rootfs_path(checksum)
     if path.exists():
         return path
@@ -68,23 +62,15 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
 
 def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Store, folder: Path) -> None:
     """Lay the packages into `folder` with an index of exactly these."""
-    from rlbox.image.bootstrap import deb_file, plan_package_list, plan_release
-
     controls = {}
     for deb in debs:
         path = folder / deb_file(deb)
         store.link(deb.sha256, path)
-        controls[deb.sha256] = _control(path)
+        field = Command(argv=("dpkg-deb", "--field", str(path)))
+        controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
     index = plan_package_list(debs, controls).encode()
     (folder / "Packages").write_bytes(index)
     release = plan_release(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
     (folder / "Release").write_text(release)
     for path in (folder / "Packages", folder / "Release"):
         path.chmod(0o644)
-
-
-def _control(path: Path) -> str:
-    from rlbox.machine.act.command import check_command
-    from rlbox.values import Command
-
-    return check_command(Command(argv=("dpkg-deb", "--field", str(path))), f"{path.name} is no Debian package").stdout

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.act.address import engine_address
-from rlbox.engine.act.api import engine_version, find_image
+from rlbox.engine.act.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
-from rlbox.image.act.digest import outdated
+from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
-from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.labels import BUILD_LABEL
 from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ImageBuild:
                 self._steps[step.number] = step
                 show(step)
 
-            return (run, *build_image(self._plan, run, on_step))
+            return (run, *build_image(self._plan, run, on_step, app.say))
 
     def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> None:
         target, tag = self._plan.target, self._plan.tag
@@ -115,14 +115,13 @@ class ImageBuild:
 
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.engine.act.stream import engine_lists
         from rlbox.image.facts import image_layers
         from rlbox.image.layer_times import layer_times, layers_text
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}
         try:
-            history = engine_lists(f"/images/{image['Id']}/history")
+            history = engine().history(image["Id"])
         except EngineError:
             return ()
         lock = load_lock(self._app.project.lock_file(self._plan.target))

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlbox.engine.act.address import engine_address
-from rlbox.errors import EngineError, Interrupted, TimedOut, WorkFailed
+from rlbox.engine.act.api import engine
+from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.files.act.folders import cache_folder
-from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, plan_build
+from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
-from rlbox.machine.act.command import run_command
+from rlbox.machine.act.command import PIPE, WITH_OUTPUT, run_command, start_command
 from rlbox.machine.site import SiteFacts
 from rlbox.values import Command
 
-_UNTAG_S = 300.0  # an image of ten gigabytes goes with its last tag
+_ATTEMPTS = 3
 # Where docker clients look for plugins, besides the user's own configuration folder.
 _PLUGIN_FOLDERS = (
     "/usr/local/lib/docker/cli-plugins",
@@ -79,10 +78,13 @@ class BuildRun:
     base: str = ""
 
 
-def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None]) -> tuple[Path, str]:
+def build_image(
+    plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None], say: Callable[[str], None]
+) -> tuple[Path, str]:
     """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
 
-    The digest is empty where the builder does not tell it (an integrated client).
+    The digest is empty where the builder does not tell it (an integrated client). `say` is told why a build that failed
+    through no fault of its own is repeated.
 
     Raises
     ------
@@ -112,7 +114,8 @@ def build_image(plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None])
             network=run.network,
             proxies=run.site.proxies,
         )
-        _follow(command, run.tag or plan.tag, log_path, on_step)
+        command = replace(command, env={**command.env, "DOCKER_HOST": engine_address()})
+        _build(command, run.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)
 
 
@@ -123,45 +126,44 @@ def _built_digest(metadata: Path) -> str:
         return ""
 
 
-def _follow(command: Command, tag: str, log_path: Path, on_step: Callable[[Step], None]) -> None:
-    follower = BuildLog()
-    env = {**os.environ, **command.env, "DOCKER_HOST": engine_address()}
+def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None], say: Callable[[str], None]) -> None:
+    """Build, again when what went wrong is none of this build's doing."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        code, text, failed = _follow(command, log, on_step)
+        if not code:
+            return
+        if failed and failed.name.startswith("exporting"):  # the tag was set before
+            engine().remove_tag(tag)
+        why = passing_failure(text)
+        if attempt == _ATTEMPTS or not why:
+            raise _build_error(text, failed, code, log)
+        say(f"{why}; building again (attempt {attempt + 1} of {_ATTEMPTS})")
+
+
+def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -> tuple[int, str, Step | None]:
+    """Run the client to its end; return its exit code, all it said, and the step that failed."""
+    follower, said = BuildLog(), []
     with (
-        open(log_path, "wb") as log,
-        subprocess.Popen(
-            command.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
-        ) as process,
+        open(log_path, "ab") as log,
+        start_command(command, stdout=PIPE, stderr=WITH_OUTPUT, session=False) as process,
     ):
         try:
             for raw in process.stdout or ():
                 log.write(raw)
-                if step := follower.feed(raw.decode("utf-8", "replace")):
+                said.append(raw.decode("utf-8", "replace"))
+                if step := follower.feed(said[-1]):
                     on_step(step)
             code = process.wait()
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
             raise Interrupted("the build was stopped; its finished steps stay in the engine's cache") from None
-    if code:
-        failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
-        if failed and failed.name.startswith("exporting"):
-            untag(tag)
-        raise _build_error(log_path, failed, code)
+    failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
+    return code, "".join(said), failed
 
 
-def untag(tag: str) -> None:
-    """Take the tag off an image that nobody may use though it carries the label of a whole one.
-
-    Its export failed (moby/buildkit#6521: unpacking says "parent snapshot … does not exist" after the tag was set),
-    or a check of its fixes did.
-    """
-    env = {"DOCKER_HOST": engine_address()}
-    with suppress(TimedOut):  # what was wrong with the image is to be told, not this; the engine goes on by itself
-        run_command(Command(argv=("docker", "image", "rm", "--no-prune", tag), env=env, timeout_s=_UNTAG_S))
-
-
-def _build_error(log_path: Path, failed: Step | None, code: int) -> WorkFailed | EngineError:
-    lines = log_path.read_text("utf-8", "replace").splitlines()
+def _build_error(text: str, failed: Step | None, code: int, log_path: Path) -> WorkFailed | EngineError:
+    lines = text.splitlines()
     if failed is None:
         text = "\n".join(lines[-5:])
         if "Cannot connect to the Docker daemon" in text or "permission denied" in text:

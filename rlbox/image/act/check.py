@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
-from rlbox.engine.act.address import engine_address
-from rlbox.engine.container import TARGET_LABEL
-from rlbox.errors import TimedOut, WorkFailed
+from rlbox.engine.act.api import engine
+from rlbox.engine.container import TARGET_LABEL, ContainerPlan
+from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.findings import Finding, load_finding
 from rlbox.fixes.patches import MANIFEST as PATCHES
-from rlbox.image.act.builder import untag
 from rlbox.image.plan import ImagePlan
-from rlbox.machine.act.command import run_command
-from rlbox.values import Command
 
 _LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
@@ -42,24 +40,34 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     key, memory = checked_key(plan), cache_folder("checked", plan.target)
     if not again and _remembered(memory) == key:
         return
-    words = ("docker", "run", "--rm", "--pull=never", "--network=none", f"--label={TARGET_LABEL}={plan.target}")
-    env = {"DOCKER_HOST": engine_address()}
     try:
-        done = run_command(Command(argv=(*words, plan.tag, *_CHECK), env=env, timeout_s=_LIMIT_S))
-    except TimedOut as error:
-        untag(plan.tag)
-        raise WorkFailed(f"the checks of {plan.tag} did not end within {_LIMIT_S:g} s") from error
+        done = engine().run(_container(plan), _LIMIT_S)
+    except (TimedOut, EngineError) as error:
+        engine().remove_tag(plan.tag)
+        late = f"did not end within {_LIMIT_S:g} s"
+        why = late if isinstance(error, TimedOut) else f"could not be run: {error.what}"
+        raise WorkFailed(f"the checks of {plan.tag} {why}") from error
     found = [load_finding(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.ok:
         write_atomic(memory, key)
         return
-    untag(plan.tag)
+    engine().remove_tag(plan.tag)
     if not found:
         raise WorkFailed(f"the checks of {plan.tag} could not be run: {done.stderr.strip()[-500:]}")
     raise WorkFailed(
         f"{len(found)} of the fixes baked into {plan.tag} do not hold, so it lost its tag\n"
         + "\n".join(f"  {_line(finding)}" for finding in found),
         next_step=f"rlbox fixes show {found[0].id}",
+    )
+
+
+def _container(plan: ImagePlan) -> ContainerPlan:
+    return ContainerPlan(
+        image=plan.tag,
+        name=f"rlbox-checks-{plan.target}-{os.getpid()}",
+        argv=_CHECK,
+        labels={TARGET_LABEL: plan.target},
+        network="none",
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlbox.app import App
+from rlbox.engine.act.api import engine, find_image
+from rlbox.engine.oci import stored_digest
 from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.image.provenance import PROVENANCE_FILE, BuiltBy, plan_provenance
-from rlbox.image.sbom import SBOM_FILE, Built, plan_sbom
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.image.plan import ImagePlan
+from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
+from rlbox.image.plan import ImagePlan
+from rlbox.target.lock import parse_lock
+from rlbox.values import LOCK_IN_IMAGE
 
 
 def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
@@ -18,8 +19,6 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
 
     What explained the image before goes first: a file that is there speaks of the image that has the tag.
     """
-    from rlbox.engine.act.api import find_image
-
     image = find_image(plan.tag)
     folder = cache_folder("images", plan.target)
     try:
@@ -32,11 +31,6 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
 
 
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
-    from rlbox.engine.act.stream import engine_says
-    from rlbox.engine.oci import stored_digest
-    from rlbox.target.lock import parse_lock
-    from rlbox.values import LOCK_IN_IMAGE
-
     digest = stored_digest(image)
     name = plan.tag.rpartition(":")[0]
     built = Built(name=name, digest=digest or str(image["Id"]), has_manifest=bool(digest), epoch=plan.epoch)
@@ -44,7 +38,7 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
     by = BuiltBy(
         spec=labels.get("rlbox.spec", ""),
         mode="hermetic" if hermetic else "online",
-        versions={"engine": str(engine_says("/version")["Version"])},
+        versions={"engine": engine().version()},
     )
     text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
     lock = parse_lock(text, plan.tag, f"rlbox lock {plan.target}")

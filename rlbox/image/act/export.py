@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.app import App
+from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError
-from rlbox.image.act.plans import image_plan
-
-if TYPE_CHECKING:
-    from rlbox.image.forms.apptainer import Exported
+from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
+from rlbox.image.act.plans import Recipe, image_plan
+from rlbox.image.forms.apptainer import plan_apptainer
+from rlbox.image.forms.compose import plan_compose
+from rlbox.image.machine import container_defaults
+from rlbox.lock.state import require_lock
 
 
 def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
@@ -22,39 +26,18 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         `gpus` does not say which; `image` is no name of an image, or an archive where none can be used; or the lock to
         build from is not current.
     """
-    from rlbox.files.act.folders import cache_folder, make_folder
-    from rlbox.image.forms.apptainer import plan_apptainer
-    from rlbox.image.forms.compose import plan_compose
-
     _check_image(form, image)
-    templates, bytecode = app.project.template_folders(), make_folder(cache_folder("templates"))
-    exported = _exported(app, name)
+    recipe, bytecode = Recipe.load(app.project, name), make_folder(cache_folder("templates"))
+    target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
-        from rlbox.image.machine import container_defaults
-
-        container = container_defaults(exported.target, exported.baked)
-        return plan_compose(exported.target, container, templates, bytecode, image=image, gpus=gpus, way=way)
+        container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
+        return plan_compose(target, container, templates, bytecode, image=image, gpus=gpus, way=way)
     if not image:
-        from rlbox.lock.state import require_lock
-
         require_lock(name, image_plan(app.project, name).lock)
-    return plan_apptainer(exported, templates, bytecode, image=image)
-
-
-def _exported(app: App, name: str) -> Exported:
-    from rlbox.fixes.load import load_fixed_target
-    from rlbox.image.forms.apptainer import plan_exported
-    from rlbox.target.lock import load_lock
-
-    loaded = load_fixed_target(app.project, name)
-    patches = app.project.patches(name, loaded.target.own_patches)
-    texts = {path.name: path.read_text("utf-8") for path in patches}
-    return plan_exported(loaded.target, load_lock(app.project.lock_file(name)), loaded.fixes, texts)
+    return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, bytecode, image=image)
 
 
 def _check_image(form: str, image: str) -> None:
-    from rlbox.engine.reference import parse_reference
-
     if not image.endswith(".tar"):
         if image:
             parse_reference(image)
@@ -68,8 +51,6 @@ def _check_image(form: str, image: str) -> None:
 
 def write_export(path: Path, text: str) -> None:
     """Write the file whole; `NodeError` when it cannot be written."""
-    from rlbox.files.act.folders import write_atomic
-
     try:
         write_atomic(path, text)
     except OSError as error:

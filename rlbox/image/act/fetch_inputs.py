@@ -18,10 +18,11 @@ from rlbox.sources.act.live import locator, unreached_explained
 from rlbox.store.act.base_image import base_files, fetch_base_image
 from rlbox.store.act.fetch import FetchReport, ensure
 from rlbox.store.act.inputs_folder import Imported, export_folder, import_folder
+from rlbox.store.act.inputs_registry import export_registry, import_registry
 from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.store.act.view import fetch_view
-from rlbox.store.inputs import InputsPlan, is_folder, plan_inputs_artifact
+from rlbox.store.inputs import is_folder, plan_inputs_artifact
 from rlbox.store.table import group_rows, table_text, total_row
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock, load_lock
@@ -114,13 +115,7 @@ def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place
     if isinstance(place, Path):
         export_folder(plan, files, store, place)
     elif place:
-        _push(plan, files, store, place)
-
-
-def _push(plan: InputsPlan, files: Sequence[Artifact], store: Store, place: Reference) -> None:
-    from rlbox.store.act.inputs_registry import export_registry
-
-    export_registry(plan, files, store, place, probe_site().ca_bundle)
+        export_registry(plan, files, store, place, probe_site().ca_bundle)
 
 
 def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) -> None:
@@ -155,8 +150,6 @@ def _imported(app: App, store: Store, place: Path | Reference | None) -> Importe
             app.say(title)
 
     if isinstance(place, Reference):
-        from rlbox.store.act.inputs_registry import import_registry
-
         return import_registry(place, store, probe_site().ca_bundle, on_file)
     return import_folder(place or Path(), store, on_file)
 

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.amounts import size_text
+from rlbox.app import App
 from rlbox.engine.act.api import engine_version
 from rlbox.errors import EngineError, SpecError
+from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.act.builder import BuildRun, find_builder
-from rlbox.image.act.context import carried_entries, context_entries, other_entries, write_context
-from rlbox.image.act.digest import build_labels
+from rlbox.image.act.context import build_labels, carried_entries, context_entries, other_entries, write_context
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
-from rlbox.image.layers import layer_folder, plan_layers
-from rlbox.image.paths import part_files
+from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.plan import ImagePlan
 from rlbox.lock.state import require_lock
+from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
 from rlbox.store.act.base_image import fetch_base_image
 from rlbox.store.act.base_layout import write_base_layout
+from rlbox.store.act.fetch import ensure
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.store.act.view import fetch_view
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
-
-if TYPE_CHECKING:
-    from rlbox.app import App
 
 
 class BuildInputs:
@@ -43,8 +41,6 @@ class BuildInputs:
     """
 
     def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
-        from rlbox.machine.act.site import probe_site
-
         require_lock(plan.target, plan.lock)
         self._app, self._plan, self._wish = app, plan, wish
         self._site = probe_site()
@@ -128,12 +124,11 @@ class BuildInputs:
 
     def _fetch(self) -> None:
         """Bring into the store what the build carries: all, or uv and what no step of a Dockerfile verifies itself."""
-        from rlbox.store.act.fetch import ensure
-
         app, plan, store = self._app, self._plan, self._store
         wanted = artifacts(self._lock)
         everything = self._wish.hermetic
-        carried = [file for file in wanted if everything or file.kind in ("apt", "git", "http") or _is_uv(file)]
+        kinds, uv = ("apt", "git", "http"), ("uv", "runtime")
+        carried = [file for file in wanted if everything or file.kind in kinds or (file.name, file.group) == uv]
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
@@ -168,10 +163,6 @@ def _engine() -> tuple[int, ...]:
         return ()
 
 
-def _is_uv(file: Artifact) -> bool:
-    return (file.name, file.group) == ("uv", "runtime")
-
-
 def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
     return folder == "uv" or "://" in package.source
@@ -179,8 +170,6 @@ def _carried(folder: str, package: Package) -> bool:
 
 def _local_wheel(package: Package, site: SiteFacts) -> Path | None:
     """Return the package's file in one of pip's `find-links` folders, when it has the locked bytes."""
-    from rlbox.files.act.copies import sum_file
-
     for folder, names in site.find_links.items():
         for name in names:
             if name.replace("%2B", "+") == package.file and sum_file(Path(folder, name)) == package.sha256:

@@ -1,17 +1,23 @@
-"""What the plan of a target's image is made of, and the plan, from memory while nothing of that has changed."""
+"""What the plan of a target's image is made of, and the plan, from memory while nothing of that has changed.
+
+A remembered plan is keyed by what it was made from: rlbox's version and the size, time stamp and inode of every input.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlbox import __version__
 from rlbox.app import own_requirements
-from rlbox.files.act.folders import cache_folder, make_folder
-from rlbox.image.act.plan_cache import load_cached_plan, remember_plan
-from rlbox.image.plan import ImagePlan, plan_image
+from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
+from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
 from rlbox.spec.project import PACKAGE, Project
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not need it
@@ -97,3 +103,44 @@ def _distribution_files() -> list[Path]:
     from importlib.metadata import files
 
     return [Path(str(path.locate())) for path in files("rlbox") or () if path.name == "METADATA"]
+
+
+def load_cached_plan(project: Project, name: str) -> ImagePlan | None:
+    """Return the remembered plan of a target, or None when an input changed since or nothing is remembered."""
+    try:
+        data = json.loads(_memory(project, name).read_bytes())
+        plan = load_image_plan(data["plan"])
+        return plan if data["stamp"] == _stamp(project, name, plan.inputs) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember_plan(project: Project, plan: ImagePlan) -> None:
+    """Remember `plan`, made from its `inputs`; a full or read-only cache folder is no error."""
+    data = {"stamp": _stamp(project, plan.target, plan.inputs), "plan": plan.as_json()}
+    try:
+        write_atomic(_memory(project, plan.target), json.dumps(data))
+    except OSError:
+        return
+
+
+def _memory(project: Project, name: str) -> Path:
+    """Return the file of a plan; the stamp in it tells two plans apart that have the same."""
+    return cache_folder("plans", f"{zlib.crc32(os.fsencode(_owner(project, name))):08x}.json")
+
+
+def _owner(project: Project, name: str) -> str:
+    return "\0".join((*map(str, project.roots), name))
+
+
+def _stamp(project: Project, name: str, inputs: Iterable[str]) -> list[str]:
+    return [__version__, _owner(project, name), *(f"{path} {file_key(path)}" for path in inputs)]
+
+
+def file_key(path: str) -> str:
+    """Return what tells one state of a file from another without reading it; empty when it is missing."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return ""
+    return f"{facts.st_ino}:{facts.st_size}:{facts.st_mtime_ns}:{facts.st_mode}"

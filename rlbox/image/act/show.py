@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlbox.engine.act.api import find_image
+from rlbox.app import App
+from rlbox.engine.act.api import engine, find_image
+from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, SpecError
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.image.view import ImageFacts, Standing
-    from rlbox.target.lock import Lock
+from rlbox.fixes.load import load_fixed_target
+from rlbox.image.facts import image_layers, lock_changes
+from rlbox.image.labels import spec_checksum
+from rlbox.image.view import ImageFacts, Standing, image_json, image_text
+from rlbox.target.lock import Lock, load_lock, parse_lock
+from rlbox.values import LOCK_IN_IMAGE
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
@@ -41,19 +44,12 @@ def show_image(app: App, word: str) -> bool:
             next_step = f"docker pull {word}, or rlbox load FILE"
             raise EngineError(f"the engine has no image {word}", next_step=next_step)
         return False
-    from rlbox.image.view import image_json, image_text
-
     facts = _facts(app, word, image)
     app.result({"image": image_json(facts)}, image_text(facts))
     return True
 
 
 def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
-    from rlbox.engine.act.stream import engine_lists
-    from rlbox.engine.oci import stored_digest
-    from rlbox.image.facts import image_layers
-    from rlbox.image.view import ImageFacts
-
     labels = (image.get("Config") or {}).get("Labels") or {}
     if not labels.get(_TARGET):
         raise SpecError(
@@ -68,9 +64,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(
-            engine_lists(f"/images/{image['Id']}/history"), lock, patched=bool(labels.get("rlbox.patches"))
-        ),
+        layers=image_layers(engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))),
         lock=lock,
         note=note,
         standing=_standing(app, labels, lock),
@@ -79,11 +73,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
 
 def _lock_in(image: str) -> tuple[Lock | None, str]:
     """Return the lock that an image holds, or None and why it cannot be read."""
-    from rlbox.engine.act.docker import DockerEngine
-    from rlbox.target.lock import parse_lock
-    from rlbox.values import LOCK_IN_IMAGE
-
-    text = DockerEngine.connect().read_file(image, LOCK_IN_IMAGE)
+    text = engine().read_file(image, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"
     try:
@@ -94,12 +84,6 @@ def _lock_in(image: str) -> tuple[Lock | None, str]:
 
 def _standing(app: App, labels: dict[str, str], lock: Lock | None) -> Standing:
     """Return how an image stands to the project's target of its name."""
-    from rlbox.fixes.load import load_fixed_target
-    from rlbox.image.facts import lock_changes
-    from rlbox.image.labels import spec_checksum
-    from rlbox.image.view import Standing
-    from rlbox.target.lock import load_lock
-
     name = labels[_TARGET]
     if name not in app.project.targets():
         return Standing(target=name, spec="there is no such target", lock="", changes=())

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-from rlbox.engine.act.api import find_image
-from rlbox.engine.act.docker import DockerEngine
+from rlbox.app import App
+from rlbox.engine.act.api import engine
 from rlbox.errors import WorkFailed
 from rlbox.image.act.builder import BuildRun, build_image
 from rlbox.image.act.diff import differences
 from rlbox.image.act.progress import build_view
 from rlbox.image.plan import ImagePlan
-
-if TYPE_CHECKING:
-    from rlbox.app import App
 
 _SHOWN = 40
 
@@ -27,19 +23,18 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
     WorkFailed
         They differ; every differing file is named with its layer and the first difference.
     """
-    engine = DockerEngine.connect()
     again = f"rlbox/{plan.target}:verify"
     app.say("building once more, without cache, to compare")
     try:
         with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
-            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step)
+            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step, app.say)
         if digest and digest == second:
             app.say(f"verified: both builds have the digest {digest}")
             return
         if not digest and _layers(plan.tag) == _layers(again):
             app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
             return
-        found = list(differences(engine.save(plan.tag), engine.save(again)))
+        found = list(differences(engine().save(plan.tag), engine().save(again)))
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(
@@ -48,8 +43,8 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
             next_step=f"whole log: {log}",
         )
     finally:
-        engine.remove_tag(again)
+        engine().remove_tag(again)
 
 
 def _layers(tag: str) -> object:
-    return ((find_image(tag) or {}).get("RootFS") or {}).get("Layers")
+    return ((engine().find_image(tag) or {}).get("RootFS") or {}).get("Layers")

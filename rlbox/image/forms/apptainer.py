@@ -6,69 +6,50 @@ Source: the definition file's grammar, sections and `{{ … }}` arguments: appta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import Baked, bake_fixes
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import needs_patching, patch_rows
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
-from rlbox.image.machine import container_defaults
-from rlbox.image.paths import lock_folder, part_files
+from rlbox.image.layers import lock_folder, part_files, plan_layers, plan_stages
+from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import render
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
 from rlbox.target.torch import TORCH_WHEELS
-
-if TYPE_CHECKING:
-    from rlbox.engine.limits import ContainerDefaults
-    from rlbox.fixes.bake import Baked
-    from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.image.layers import BuildStage
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
 
 TEMPLATE = "apptainer.def.j2"
 SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What a definition is made from: the target, what its fixes bake, the stages of its stack, its patches."""
-
-    target: Target
-    lock: Lock | None
-    baked: Baked
-    stages: Sequence[BuildStage]
-    patching: tuple[PatchRow, ...]
-
-
-def plan_exported(target: Target, lock: Lock | None, fixes: Sequence[Fix], patches: Mapping[str, str]) -> Exported:
-    """Return what an export is made from; `patches` are the target's own, file name to text."""
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.patches import patch_rows
-    from rlbox.image.layers import plan_layers, plan_stages
-
-    versions = stack_versions(target, lock)
-    baked = bake_fixes(fixes, target, versions)
-    return Exported(
-        target=target,
-        lock=lock,
-        baked=baked,
-        stages=plan_stages(plan_layers(target, lock)),
-        patching=patch_rows(baked.fixes, target, versions, patches),
-    )
-
-
-def plan_apptainer(exported: Exported, templates: Sequence[Path], bytecode: Path | None, *, image: str = "") -> str:
+def plan_apptainer(
+    target: Target,
+    lock: Lock | None,
+    fixes: Sequence[Fix],
+    patches: Mapping[str, str],
+    templates: Sequence[Path],
+    bytecode: Path | None,
+    *,
+    image: str = "",
+) -> str:
     """Return the text of a definition file.
 
     Parameters
     ----------
+    patches
+        The target's own, file name to text.
     image
         What the container is made from: a name in a registry, or an archive of `rlbox save` (a path that ends in
         `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
     """
-    target, baked = exported.target, exported.baked
+    versions = stack_versions(target, lock)
+    baked = bake_fixes(fixes, target, versions)
+    patching = patch_rows(baked.fixes, target, versions, patches)
     container = container_defaults(target, baked)
     values: dict[str, Any] = {
         "target": target,
@@ -78,25 +59,22 @@ def plan_apptainer(exported: Exported, templates: Sequence[Path], bytecode: Path
         "left": list(_left(container)),
         "env": list(_environment(target, baked).items()),
         "path": list(_paths(baked).items()),
-        "labels": sorted(image_labels(target, exported.lock, baked, exported.patching).items()),
+        "labels": sorted(image_labels(target, lock, baked, patching).items()),
     }
-    if not image and exported.lock is not None:
-        values |= _steps(exported, exported.lock)
+    if not image and lock is not None:
+        values |= _steps(target, lock, baked, patched=needs_patching(patching))
     return render(templates, TEMPLATE, values, bytecode)
 
 
-def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
-    from rlbox.fixes.patches import needs_patching
-
-    target, baked = exported.target, exported.baked
-    patched = needs_patching(exported.patching)
+def _steps(target: Target, lock: Lock, baked: Baked, *, patched: bool) -> dict[str, Any]:
+    stages = plan_stages(plan_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
     carried += sorted({path.partition("/")[0] for path in part_files(lock).values()})
     carried += ["patches"] if patched else []
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
-        "stages": exported.stages,
+        "stages": stages,
         "torch_wheels": TORCH_WHEELS,
         "parts": part_files(lock),
         "below": f"parts/{PARTS}",
@@ -105,7 +83,7 @@ def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
         "links": sorted(baked.links.items()),
         "order": [
             *("runtime", "rlbox.venv"),
-            *layer_paths(target, exported.stages),
+            *layer_paths(target, stages),
             *(["rlbox.patches"] if patched else []),
         ],
         "lock": lock_folder(lock),
@@ -114,9 +92,7 @@ def _steps(exported: Exported, lock: Lock) -> dict[str, Any]:
 
 def _environment(target: Target, baked: Baked) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
-    from rlbox.image.machine import container_limits
-
-    limits = _compact(container_limits(container_defaults(target, baked)))
+    limits = limits_text(container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
     found = {name: text for name, text in baked.env(plain).items() if name not in joined}
@@ -130,12 +106,6 @@ def _paths(baked: Baked) -> dict[str, str]:
         for name, folders in block.path.items():
             found[name] = ":".join([*folders, *([found[name]] if name in found else [])])
     return {name: found[name] for name in sorted(found) if name != "PATH"}
-
-
-def _compact(value: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _left(container: ContainerDefaults) -> Iterator[str]:

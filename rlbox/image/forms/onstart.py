@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlbox.errors import SpecError
 from rlbox.image.templates import render
-from rlbox.secrets.leaks import secret_lines
+from rlbox.secrets.masks import secret_lines
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target

@@ -9,24 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.lint.documents import kind_by_name
+
 LARGEST = 1024 * 1024  # bytes; a larger file is data
-_SUFFIXES = {
-    ".sh",
-    ".bash",
-    ".zsh",
-    ".ksh",
-    ".slurm",
-    ".sbatch",
-    ".pbs",
-    ".py",
-    ".yaml",
-    ".yml",
-    ".toml",
-    ".md",
-    ".txt",
-}
-_SUFFIXES |= {".markdown", ".rst", ".env", ".mk", ".dockerfile", ".ps1"}
-_NAMES = ("dockerfile", "containerfile", "makefile", "gnumakefile", ".env")
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
@@ -60,7 +45,7 @@ def _below(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
         for name in files:
             path = Path(place, name)
-            known = path.suffix.lower() in _SUFFIXES or name.lower().startswith(_NAMES)
+            known = kind_by_name(name) not in ("", "json")  # JSON is data, unless it is named
             if known or (not path.suffix and _is_script(path)):
                 yield path
 

@@ -94,17 +94,6 @@ def isolated_build(document: Document, rule: DriftRule, where: Where) -> Iterato
                 yield hit_call(call, start, name=name)
 
 
-def default_channel(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find unattended installs from conda's own channels, whose licence nobody accepted."""
-    if not document.says(r"(mini|ana)conda3?[-_]\S*\.sh|from (continuumio|anaconda)/"):
-        return
-    if document.says(r"conda tos accept|nodefaults|--remove channels defaults|CONDA_PLUGINS_AUTO_ACCEPT_TOS"):
-        return
-    for call in document.called("conda create", "conda install", "conda update", "conda env create"):
-        if not call.has("--override-channels", "--offline", "--clone"):
-            yield hit_call(call, name=call.program)
-
-
 def conda_first(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find conda put in front of the image's own Python for every program."""
     blocks = {call.block for call in document.called("conda init", "mamba init")}
@@ -197,21 +186,9 @@ def unattended_apt(document: Document, rule: DriftRule, where: Where) -> Iterato
             yield hit_call(call, name=call.program)
 
 
-def baked_variable(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find variables that an image must not set."""
-    return (hit_setting(one) for one in document.settings if one.how == "dockerfile" and one.name in rule.names)
-
-
 def syntax_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find a Dockerfile's syntax line."""
     return (Hit(start=start) for name, start in document.flags if name == "syntax")
-
-
-def docker_there(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find containers that are to be started on a machine that is one."""
-    if where.platform in ("vast", "autodl"):
-        for call in document.called("docker run", "docker build", "docker compose up", "docker compose"):
-            yield hit_call(call)
 
 
 def served_port(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:

@@ -199,21 +199,6 @@ def entry_ends(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
             yield hit_call(call)
 
 
-def ray_stop(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find `ray stop` where it is not said to run in a container."""
-    for call in document.called("ray stop"):
-        if "container" not in call.within and document.kind != "dockerfile":
-            yield hit_call(call)
-
-
-def uv_in_ray(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find drivers of Ray jobs that uv starts."""
-    if not any(setting.name == "RAY_ENABLE_UV_RUN_RUNTIME_ENV" for setting in document.settings):
-        for call in document.called("uv run"):
-            if "ray-job" in call.within:
-                yield hit_call(call)
-
-
 def openrlhf_flags(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find options with underscores in OpenRLHF's command lines, those that the table does not know included."""
     for call in document.calls:

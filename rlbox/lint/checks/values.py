@@ -21,7 +21,6 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|API_?KEY|ACCESS_KEY(?:_ID)?|AUTH_TOKEN|TOKEN|WANDB_KEY)$"
 )
 _TOKEN_SHAPE = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})\b")
-_SLEEPING = r"enable[-_.]sleep|vllm_enable_sleep|free_cache_engine|enable_sleep_mode|torch_memory_saver"
 
 
 def empty_element(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
@@ -90,42 +89,3 @@ def _is_literal(setting: Setting) -> bool:
     value = setting.value.strip("\"'")
     unsaid = re.search(r"[$`<>{}*]|^/|^https?:|xxx|\.\.\.|…", value) or _unreplaced(value)
     return len(value) >= 6 and not unsaid and value.lower() not in {"true", "false", "none", "null", "dummy", "empty"}
-
-
-def wandb_name(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a key under a name that the library does not read, where the document does nothing with it."""
-    settings = [setting for setting in document.settings if setting.name in rule.names]
-    if not document.says(r"WANDB_API_KEY") and not set(rule.names) & document.reads:
-        yield from map(hit_setting, settings)
-
-
-def segments_with_sleep(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find expandable segments where the rollout engine sleeps."""
-    sleeping = any(re.search(_SLEEPING, call.text) for call in document.calls)
-    for setting in document.settings:
-        expanding = re.search(r"expandable_segments\s*:\s*True", setting.value, re.IGNORECASE)
-        if sleeping and expanding and setting.name in rule.names:
-            yield hit_setting(setting)
-
-
-def no_mirror_for_xet(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a Hugging Face mirror without the switch that sends large files there, too."""
-    if not document.says(r"HF_HUB_DISABLE_XET"):
-        for setting in document.settings:
-            if setting.name in rule.names and re.search(r"https?://(?!huggingface\.co)", setting.value):
-                yield hit_setting(setting)
-
-
-def index_for_uv(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a mirror that is set for pip alone where uv installs."""
-    uses = [call for call in document.calls if re.match(r"uv (pip |sync|add|lock|tool)", _typed(document, call))]
-    told = document.says(r"UV_(DEFAULT_INDEX|INDEX_URL|INDEX)\b|--default-index|--index-url|uv\.toml")
-    if uses and not told:
-        for setting in document.settings:
-            if setting.name in rule.names:
-                yield hit_setting(setting)
-
-
-def _typed(document: Document, call: object) -> str:
-    start = getattr(call, "start", 0)
-    return document.text[start : start + 20]

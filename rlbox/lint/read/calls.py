@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from rlbox.lint.read.shell import ASSIGNMENT, Pipeline
@@ -221,22 +221,10 @@ def unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
         program, words = name_program(inner)
         mark = "container" if call.program == "docker run" else _MARKS.get(call.program)
         within = call.within | {mark} if mark else call.within
-        yield from unwrap(
-            Call(
-                program,
-                words,
-                inner[0].start,
-                call.pipeline,
-                call.index,
-                call.block,
-                within,
-                tuple(env),
-                call.redirects,
-                call.documents,
-                call,
-            ),
-            depth + 1,
+        inside = replace(
+            call, program=program, words=words, start=inner[0].start, within=within, env=tuple(env), outer=call
         )
+        yield from unwrap(inside, depth + 1)
 
 
 def _behind(call: Call) -> tuple[Word, ...]:

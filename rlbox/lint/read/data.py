@@ -1,4 +1,4 @@
-"""Fill a document from TOML, JSON and YAML: variables, commands, images and patterns among their keys and values."""
+"""What keys and values of data files mean: variables, commands, images, patterns; and how TOML is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOKEN = re.compile(
     r"|(?P<comment>#[^\n]*)|(?P<mark>[=:,\[\]{}\n])|(?P<bare>[^\s=:,\[\]{}\"'#]+)",
     re.DOTALL,
 )
-_DEEPEST = 40  # keys on the way to a value
+DEEPEST = 40  # keys on the way to a value
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -69,12 +69,12 @@ class Facts:
         self.reader = reader
         self._name: tuple[tuple[str, ...], str] = ((), "")
 
-    def scalar(self, path: Sequence[str], word: Word) -> None:
-        """Take one value; `path` are the keys that lead to it."""
+    def scalar(self, path: Sequence[str], word: Word, start: int | None = None) -> None:
+        """Take one value; `path` are the keys that lead to it, `start` is where the last one stands if that is told."""
         document, key, value = self.reader.document, path[-1] if path else "", word.value
         above = path[-2] if len(path) > 1 else ""
         if _VARIABLE.fullmatch(key):
-            self.reader.set(key, value, word.start, "data")
+            self.reader.set(key, value, word.start if start is None else start, "data")
         elif _is_command(key) or key.endswith((".sh", ".bash")):
             self.reader.shell(word.piece, _within(path))
             return
@@ -107,7 +107,8 @@ class Facts:
         key = path[-1] if path else ""
         document = self.reader.document
         if _is_command(key) and words:
-            if any(re.search(r"\s", word.value) for word in words[:1]):
+            spaced = [word for word in words if re.search(r"\s", word.value)]
+            if words[0] in spaced or (spaced and not any(word.value.startswith("-") for word in words)):
                 for word in words:
                     self.reader.shell(word.piece)
             else:
@@ -125,28 +126,20 @@ def _within(path: Sequence[str]) -> frozenset[str]:
     return frozenset({"entry"}) if "services" in path else frozenset()
 
 
-def read_tables(reader: Reader, piece: Piece, toml: bool) -> None:
-    """Read TOML, or JSON, as far as it goes."""
-    _Tables(Facts(reader), piece, toml).read()
-
-
-def read_flow(facts: Facts, path: tuple[str, ...], piece: Piece) -> None:
-    """Read a `[…]` or `{…}` of YAML that is the value of `path`."""
-    tables = _Tables(facts, piece, toml=False)
-    tables.key, tables.boxes = [path[-1]] if path else [], [_Box(path[:-1], is_list=False)]
-    tables.ready = bool(path)
-    tables.read()
+def read_toml(reader: Reader, piece: Piece) -> None:
+    """Read TOML, as far as it goes."""
+    _Tables(Facts(reader), piece).read()
 
 
 class _Tables:
-    """Walks over the tokens of TOML or JSON with the open tables and lists on a stack."""
+    """Walks over the tokens of TOML with the open tables and lists on a stack."""
 
-    def __init__(self, facts: Facts, piece: Piece, toml: bool) -> None:
-        self.facts, self.piece, self.toml = facts, piece, toml
+    def __init__(self, facts: Facts, piece: Piece) -> None:
+        self.facts, self.piece = facts, piece
         self.boxes = [_Box((), is_list=False)]
         self.key: list[str] = []
         self.ready = False  # the next token is the value of `key`
-        self.fresh = True  # a line of TOML begins
+        self.fresh = True  # a line begins
 
     def read(self) -> None:
         for hit in _TOKEN.finditer(self.piece.text):
@@ -160,16 +153,16 @@ class _Tables:
 
     def _mark(self, hit: re.Match[str]) -> None:
         mark, box = hit["mark"], self.boxes[-1]
-        if mark == "[" and self.toml and self.fresh and len(self.boxes) == 1 and not self.ready:
+        if mark == "[" and self.fresh and len(self.boxes) == 1 and not self.ready:
             end = self.piece.text.find("]", hit.start())
             line = self.piece.text[hit.start() : end if end > 0 else len(self.piece.text)]
             box.path = (
                 tuple(part.strip().strip("\"'") for part in line.strip("[ ").split(".")) if "\n" not in line else ()
             )
-        elif mark in "=:" and not box.is_list:
+        elif mark == "=" and not box.is_list:
             self.ready = bool(self.key)
         elif mark in "[{":
-            deeper = not box.is_list and len(box.path) < _DEEPEST
+            deeper = not box.is_list and len(box.path) < DEEPEST
             path = (*box.path, *self.key[-1:]) if deeper else box.path
             self.boxes.append(_Box(path, is_list=mark == "["))
             self._forget()
@@ -178,7 +171,7 @@ class _Tables:
             if box.is_list:
                 self.facts.array(box.path, box.items)
             self._forget()
-        elif mark == "," or (mark == "\n" and self.toml and len(self.boxes) == 1):
+        elif mark == "," or (mark == "\n" and len(self.boxes) == 1):
             self._forget()
 
     def _forget(self) -> None:
@@ -191,7 +184,7 @@ class _Tables:
         elif self.ready:
             self.facts.scalar((*box.path, *self.key), word)
             self._forget()
-        elif hit["bare"] and self.toml:
+        elif hit["bare"]:
             self.key += [part for part in word.value.split(".") if part]
         else:
             self.key.append(word.value)
@@ -202,10 +195,10 @@ def _word(piece: Piece, hit: re.Match[str]) -> Word:
     text, start = hit.group(), hit.start()
     quotes = 3 if hit["long"] else 1 if hit["string"] else 0
     inner = piece.cut(start + quotes, start + len(text) - quotes)
-    return unescape(inner, "d" if quotes and text[0] == '"' else "s" if quotes else "p")
+    return _unescape(inner, "d" if quotes and text[0] == '"' else "s" if quotes else "p")
 
 
-def unescape(piece: Piece, mask: str) -> Word:
+def _unescape(piece: Piece, mask: str) -> Word:
     """Return a text as a word; in double quotes a backslash escapes."""
     if mask != "d" or "\\" not in piece.text:
         return Word(piece.text, mask * len(piece.text), piece.at)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 
-from rlbox.lint.read.data import Facts, read_flow
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.shell import read_shell
 from rlbox.lint.read.text import Piece, join
-from rlbox.lint.read.words import Word
+from rlbox.lint.read.yaml import json_words
 
 _INSTRUCTION = re.compile(r"\s*(?P<name>[A-Za-z]+)[ \t]+")
 _STEP_OPTIONS = re.compile(r"(?:--[a-z][a-z-]*=\S+\s+)*")
 _HEREDOC = re.compile(r"<<-?[\"']?(\w+)[\"']?")
+_STEP = frozenset({"image"})
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?", re.IGNORECASE)
 
 
@@ -48,6 +46,8 @@ class _Dockerfile:
                 if not parts:
                     return Piece("", [0])
                 continue
+            if parts and not line.text.strip():  # an empty line ends no instruction
+                continue
             parts.append(line)
             if not line.text.rstrip().endswith("\\"):
                 break
@@ -62,10 +62,12 @@ class _Dockerfile:
                 self.reader.document.names.note(hit.group(1), hit.group(2), rest.at[0])
         elif name == "ENV":
             self._env(rest)
+        elif name == "ONBUILD" and (hit := _INSTRUCTION.match(rest.text)):
+            self._instruction(hit["name"].upper(), rest.cut(hit.end(), len(rest.text)))
         elif name in ("RUN", "CMD", "ENTRYPOINT"):
-            self._run(rest, frozenset() if name == "RUN" else frozenset({"entry"}))
+            self._run(rest, _STEP if name == "RUN" else _STEP | {"entry"})
         elif name == "HEALTHCHECK" and (hit := re.search(r"\bCMD\s+", rest.text)):
-            self._run(rest.cut(hit.end(), len(rest.text)), frozenset({"healthcheck"}))
+            self._run(rest.cut(hit.end(), len(rest.text)), _STEP | {"healthcheck"})
         elif name == "SHELL" and "pipefail" in rest.text:
             self.reader.document.flags.append(("pipefail", rest.at[0]))
         elif name == "EXPOSE":
@@ -96,8 +98,8 @@ class _Dockerfile:
     def _run(self, rest: Piece, within: frozenset[str]) -> None:
         hit = _STEP_OPTIONS.match(rest.text)
         rest = rest.cut(hit.end(), len(rest.text)) if hit else rest
-        if rest.text.lstrip().startswith("[") and _is_json(rest.text):
-            read_flow(_Entry(self.reader, within), ("command",), rest)
+        if words := json_words(self.reader, rest):
+            self.reader.argv(words, within)
             return
         marks = _HEREDOC.findall(rest.text)
         body = [rest]
@@ -111,22 +113,3 @@ class _Dockerfile:
         if marks and rest.text.lstrip().startswith("<<"):  # the here-document is the step itself
             body = body[1:-1] or [Piece("", [rest.at[0]])]
         self.reader.shell(join(body), within, powershell=False)
-
-
-class _Entry(Facts):
-    """Takes the words of `CMD ["a", "b"]`."""
-
-    def __init__(self, reader: Reader, within: frozenset[str]) -> None:
-        super().__init__(reader)
-        self._within = within
-
-    def array(self, path: Sequence[str], words: list[Word]) -> None:
-        """Take the words as one command."""
-        self.reader.argv(words, self._within)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), list)
-    except ValueError:
-        return False

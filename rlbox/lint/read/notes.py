@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from rlbox.lint.read.data import read_tables
+from rlbox.lint.read.data import read_toml
 from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import Piece, join
@@ -45,17 +45,15 @@ _IMAGED = re.compile(r"镜像|\bimage\b", re.IGNORECASE)
 _IMAGE = re.compile(r"[a-z0-9][\w.-]*(?:[/:][\w.-]+)*/[\w.-]+:[\w.-]+")
 _NAME = re.compile(r"[A-Z][A-Z0-9]*_\w+")
 PROSE = frozenset({"prose"})
-_READERS: dict[str, Callable[[Reader, Piece], None]] = {
+READERS: dict[str, Callable[[Reader, Piece], None]] = {
     "dockerfile": read_dockerfile,
-    "docker": read_dockerfile,
-    "yaml": read_yaml,
-    "yml": read_yaml,
-    "toml": lambda reader, piece: read_tables(reader, piece, toml=True),
-    "json": lambda reader, piece: read_tables(reader, piece, toml=False),
+    "json": read_yaml,
     "python": lambda reader, piece: reader.python(piece, "file"),
-    "python3": lambda reader, piece: reader.python(piece, "file"),
-    "py": lambda reader, piece: reader.python(piece, "file"),
+    "toml": read_toml,
+    "yaml": read_yaml,
 }
+"""What reads a file, or a fence, of a format that is no shell's."""
+_ALIASES = {"docker": "dockerfile", "jsonc": "json", "py": "python", "python3": "python", "yml": "yaml"}
 
 
 def read_notes(reader: Reader, piece: Piece) -> None:
@@ -87,8 +85,9 @@ def _without(line: Piece, margin: str) -> Piece:
 
 
 def _fenced(reader: Reader, body: list[Piece], language: str) -> None:
-    if language in _READERS:
-        _READERS[language](reader, join(body))
+    language = _ALIASES.get(language, language)
+    if language in READERS:
+        READERS[language](reader, join(body))
     elif language in _POWERSHELL:
         reader.shell(join(body), frozenset({"powershell"}))
     elif language in _SHELL or language in _CONSOLE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
@@ -24,9 +25,9 @@ from rlbox.store.act.image_files import extract_files
 from rlbox.store.act.objects import Store
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base
-from rlbox.values import Command
 
 _APT_FILES = ("etc/apt", "usr/share/keyrings", "var/lib/dpkg/status")
+_LOOK = "look at base.packages and at `rlbox mirrors probe`"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -62,11 +63,8 @@ def resolve_debs(
             (root / name).mkdir(parents=True)
         for name, text in plan_apt_root(suites, pins, architecture_of(platform), folder).items():
             (root / name).write_text(text)
-        update, install = plan_apt_commands(base, folder)
-        trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
         where = ", ".join(sorted({suite.url for suite in suites}))
-        _apt(update, trust, f"apt cannot read its archives ({where})")
-        told = _apt(install, trust, "apt finds no set of packages for the base")
+        told = _told(base, folder, ca_bundle, f"its archives ({where})")
     return parse_uris(told, {suite.url: suite.archive for suite in suites})
 
 
@@ -91,17 +89,18 @@ def resolve_debs_on_image(
             Path(path).write_text(text)
         (root / "apt.conf").write_text(plan_image_settings(architecture_of(platform), folder))
         (root / "etc/apt/preferences.d/rlbox").write_text(plan_pins(pins))
-        update, install = plan_apt_commands(base, folder)
-        trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
-        _apt(update, trust, f"apt cannot read the archives of {base.image}")
-        told = _apt(install, trust, "apt finds no set of packages for the base")
+        told = _told(base, folder, ca_bundle, f"the archives of {base.image}")
     return parse_uris(told, archives_in(replaced.values(), SHARED_ARCHIVES))
 
 
-def _apt(command: Command, env: Mapping[str, str], what: str) -> str:
-    command = Command(argv=command.argv, env={**command.env, **env}, timeout_s=command.timeout_s)
-    outcome = check_command(command, what, next_step="look at base.packages and at `rlbox mirrors probe`")
-    if "W: " in outcome.stderr and not outcome.stdout and "update" not in command.argv:
+def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:
+    """Return what apt, whose files lie in `folder`, would install for a base."""
+    trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+    update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, folder))
+    check_command(update, f"apt cannot read {archives}", next_step=_LOOK)
+    what = "apt finds no set of packages for the base"
+    outcome = check_command(install, what, next_step=_LOOK)
+    if "W: " in outcome.stderr and not outcome.stdout:
         raise WorkFailed(f"{what}\n  | {outcome.stderr.strip()}")
     return outcome.stdout
 

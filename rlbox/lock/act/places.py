@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import live_sources
+from rlbox.sources.mirrors import FileAddress
 from rlbox.sources.settings import SourcePlan
-from rlbox.store.act.download import SourceLink
 
 if TYPE_CHECKING:
     from rlbox.app import App
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def lock_places(app: App, target: Target, sources: str = "") -> Places:
     """Return where the target's lock is resolved from, by the profile `sources` or its own."""
-    from rlbox.machine.act.http_client import new_client
+    from rlbox.machine.act.http import site_http
     from rlbox.machine.act.site import probe_site
     from rlbox.sources.act.mirrors import Locator, probe_machine
     from rlbox.sources.mirrors import archive_url, archives, oci_places
@@ -40,7 +40,7 @@ def lock_places(app: App, target: Target, sources: str = "") -> Places:
     return Places(
         sources=plan_sources(torch_groups(target), site, choice),
         archives=found,
-        locator=Locator(profile, machine, new_client(site), choice=choice),
+        locator=Locator(profile, machine, site_http(site), choice=choice),
         site=site,
         store=Store(store_folder(None)),
         images=oci_places(target.base.image, profile, choice) if target.base.image else (),
@@ -59,4 +59,4 @@ class Places:
     locator: Locator
     site: SiteFacts
     store: Store
-    images: Sequence[SourceLink]
+    images: Sequence[FileAddress]

@@ -10,14 +10,13 @@ from rlbox.errors import WorkFailed
 from rlbox.lock.act.apt import resolve_debs, resolve_debs_on_image
 from rlbox.lock.act.places import Places
 from rlbox.lock.act.uv import resolve
-from rlbox.lock.resolve import Further, Upgrade, kept_versions, plan_inputs, plan_lock
-from rlbox.machine.act.http_client import explain, new_client
+from rlbox.lock.resolve import Upgrade, kept_versions, plan_inputs, plan_lock
+from rlbox.machine.act.http import site_http
+from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.store.act.base_image import fetch_base
 from rlbox.store.act.git_tree import lock_git
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
-
-_BLOCK = 1 << 20
 
 
 def resolve_lock(
@@ -46,13 +45,13 @@ def resolve_lock(
         inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
         for inputs in plan_inputs(target, runtime, kept)
     }
-    further = Further(
+    return replace(
+        plan_lock(target, runtime, resolved),
         debs=_debs(target, kept.get("apt", {}), places),
         git=tuple(_git(source, before, upgrade, places) for source in target.git),
         http=tuple(_http(source, before, upgrade, places) for source in target.http),
         patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
     )
-    return plan_lock(target, runtime, resolved, further)
 
 
 def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
@@ -94,18 +93,17 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
     for known in before.http if before else ():
         if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
             return known
-    import httpx
-
     tries = []
     for link in places.locator.http_urls(source.url):
         digest, size = hashlib.sha256(), 0
         try:
-            with new_client(places.site) as client, client.stream("GET", link.url) as answer:
-                answer.raise_for_status()
-                for block in answer.iter_bytes(_BLOCK):
-                    digest.update(block)
-                    size += len(block)
-            return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
-        except httpx.HTTPError as error:
+            with site_http(places.site) as http, http.ask("GET", link.url) as answer:
+                if answer.status == 200:
+                    for block in answer.blocks():
+                        digest.update(block)
+                        size += len(block)
+                    return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
+            tries.append(f"\n  {link.mirror}: answered {answer.status}")
+        except NoAnswer as error:
             tries.append(f"\n  {link.mirror}: {explain(error)}")
     raise WorkFailed(f"{source.url}: no place has the file" + "".join(tries), where=f"http.{source.name}")

@@ -13,12 +13,16 @@ from urllib.parse import unquote, urlsplit
 from rlbox.errors import WorkFailed
 from rlbox.lock.resolve import PINS, PYLOCK, Inputs, Resolution, Upgrade, chosen_files, plan_compile
 from rlbox.machine.act.command import check_command
+from rlbox.machine.act.http import Http, again, site_http
 from rlbox.machine.act.uv import find_uv
+from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.machine.site import SiteFacts
 from rlbox.sources.settings import SourcePlan
 from rlbox.target.target import Target
 from rlbox.values import Command
 
 _SIZES_AT_ONCE = 16
+_SILENT_S = 30.0
 
 
 def resolve(
@@ -66,28 +70,21 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
     """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
-    import ssl
+    site = SiteFacts(ca_bundle=ca_bundle)
+    with site_http(site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+        return dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
 
-    import httpx
 
-    context = ssl.create_default_context(cafile=ca_bundle or None)
-    limits = httpx.Limits(max_connections=_SIZES_AT_ONCE)
-    with httpx.Client(verify=context, follow_redirects=True, timeout=30, limits=limits) as client:
-
-        def size(url: str) -> int:
-            parts = urlsplit(url)
-            if parts.scheme in ("", "file"):
-                return Path(unquote(parts.path)).stat().st_size
-            for _ in range(3):
-                try:
-                    answer = client.head(url)
-                    answer.raise_for_status()
-                    return int(answer.headers["content-length"])
-                except (httpx.TransportError, KeyError):
-                    continue
-                except httpx.HTTPStatusError as error:
-                    raise WorkFailed(f"{url}: the server answered {error.response.status_code}") from error
-            raise WorkFailed(f"{url}: the server does not say how large the file is", next_step="try again later")
-
-        with ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
-            return dict(zip(urls, pool.map(size, urls.values()), strict=True))
+def _size(http: Http, url: str) -> int:
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        return Path(unquote(parts.path)).stat().st_size
+    try:
+        answer = again(lambda: http.whole("HEAD", url), attempts=3)
+    except NoAnswer as error:
+        raise WorkFailed(f"{url}: {explain(error)}", next_step="try again later") from error
+    if answer.status != 200:
+        raise WorkFailed(f"{url}: the server answered {answer.status}")
+    if answer.length is None:
+        raise WorkFailed(f"{url}: the server does not say how large the file is", next_step="try again later")
+    return answer.length

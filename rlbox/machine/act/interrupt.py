@@ -18,10 +18,11 @@ class Interrupt:
         self._at = 0.0
 
     def install(self) -> None:
-        """Take over the signals of this process; those it starts get the defaults back."""
+        """Take over the signals of this process, also those that wait; those it starts get the defaults back."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
         signal.signal(signal.SIGHUP, _stay)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
 
     def begin(self, name: str) -> None:
         """Stop for `name`, as if its signal had come; the first reason stays."""

@@ -1,10 +1,11 @@
-"""What the kernel says about the memory limit of this container, in either version of its cgroup files."""
+"""What the kernel says about this container's memory and other limits, in either version of its cgroup files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+_ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _UNLIMITED = 1 << 60
 """The first version writes a number near 2**63 for no limit."""
 
@@ -22,53 +23,53 @@ class MemoryFacts:
     cache_bytes: int = 0
 
 
-def probe_memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> MemoryFacts:
+def probe_memory(root: Path = _ROOT, own: Path = _OWN) -> MemoryFacts:
     """Return the facts of the cgroup that this process is in; zeros and None where the kernel tells nothing."""
-    for folder, kills, limit, used in _places(root, own):
-        if (folder / kills).is_file():
-            return MemoryFacts(
-                kills=_kills(folder / kills),
-                limit_bytes=_number(folder / limit),
-                used_bytes=_number(folder / used),
-                cache_bytes=_cache(folder / "memory.stat"),
-            )
-    return MemoryFacts()
+    kills = group_text("memory", "events", "oom_control", root, own)
+    if not kills:
+        return MemoryFacts()
+    return MemoryFacts(
+        kills=_kills(kills),
+        limit_bytes=group_number("memory", "max", "limit_in_bytes", root, own),
+        used_bytes=group_number("memory", "current", "usage_in_bytes", root, own),
+        cache_bytes=_cache(group_text("memory", "stat", "stat", root, own)),
+    )
 
 
-def _places(root: Path, own: Path) -> list[tuple[Path, str, str, str]]:
-    second = ("memory.events", "memory.max", "memory.current")
-    first = ("memory.oom_control", "memory.limit_in_bytes", "memory.usage_in_bytes")
-    found: list[tuple[Path, str, str, str]] = []
+def group_number(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> int | None:
+    """Return a number of the cgroup that this process is in; None for no limit, or where the kernel tells none."""
+    text = group_text(controller, second, first, root, own).strip()
+    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
+
+
+def group_text(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> str:
+    """Return a file of the cgroup that this process is in; empty where there is none.
+
+    `second` and `first` are what it is called in the two versions: `max` and `limit_in_bytes` of `memory`.
+    """
     for line in _text(own).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        inner = path.lstrip("/")
-        if not controllers:
-            found += [(root / inner, *second), (root, *second)]
-        elif "memory" in controllers.split(","):
-            # inside a container the path is often that of the host, and the container's own files are at the top
-            found += [(root / "memory" / inner, *first), (root / "memory", *first)]
-    return found
+        if controllers and controller not in controllers.split(","):
+            continue
+        top, name = (root / controller, first) if controllers else (root, second)
+        # inside a container the path is often that of the host, and the container's own files are at the top
+        for folder in (top / path.lstrip("/"), top):
+            if text := _text(folder / f"{controller}.{name}"):
+                return text
+    return ""
 
 
-def _kills(path: Path) -> int:
-    for line in _text(path).splitlines():
-        key, _, value = line.partition(" ")
-        if key == "oom_kill" and value.isdigit():
-            return int(value)
-    return 0
+def _kills(text: str) -> int:
+    rows = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    return int(rows.get("oom_kill", 0))
 
 
-def _cache(path: Path) -> int:
-    rows = dict(line.split(" ", 1) for line in _text(path).splitlines() if " " in line)
+def _cache(text: str) -> int:
+    rows = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
     names = ("active_file", "inactive_file")
     # The first version counts what is below it apart.
     return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in names)
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
 
 
 def _text(path: Path) -> str:

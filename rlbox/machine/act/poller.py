@@ -23,8 +23,15 @@ class Poller(Generic[T]):
         self._probe = probe
         self._pause_s = pause_s
         self._done = done
+        self._asked_at: float | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
+
+    @property
+    def waits_s(self) -> float:
+        """For how long the question under way has been waiting for its answer; 0 when none is."""
+        began = self._asked_at
+        return 0.0 if began is None else time.monotonic() - began
 
     def close(self) -> None:
         """Ask no more; a question that is under way is left to end by itself."""
@@ -32,7 +39,9 @@ class Poller(Generic[T]):
 
     def _ask(self) -> None:
         while not self._closed.is_set():
+            self._asked_at = time.monotonic()
             answer = self._probe()
+            self._asked_at = None
             if answer != self.latest:
                 self.changed_at = time.monotonic()
             self.latest = answer

@@ -12,11 +12,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from rlbox.machine.act.cgroup import OwnCgroup
+from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.process_table import Process, ancestors, carries, descendants, probe_process, probe_processes
 from rlbox.values import Command
@@ -50,7 +51,7 @@ def become_subreaper() -> None:
 class Child:
     """A process that was started here, the leader of its own session."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], stage: str, part: str) -> None:
+    def __init__(self, popen: Started, stage: str, part: str) -> None:
         self._popen = popen
         self._born = probe_process(popen.pid)
         self.pid = popen.pid
@@ -89,16 +90,8 @@ class RunProcesses:
         """
         marks = {RUN_MARK: self._run_id, STAGE_MARK: stage, PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env, **marks}
-        popen = subprocess.Popen(
-            command.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            cwd=command.cwd or None,
-            start_new_session=True,
-        )
+        command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
+        popen = start_command(command, stdout=output, stderr=output)
         child = Child(popen, stage, part)
         self._children.append(child)
         return child

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlbox.machine.site import SiteFacts
+
+if TYPE_CHECKING:
+    from netrc import netrc
 
 SYSTEM_FILE = Path("/etc/pip.conf")
 _CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -30,6 +34,16 @@ def site_ca(environ: Mapping[str, str] = os.environ) -> str:
     """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
     named = (environ.get(name, "") for name in _CA_NAMES)
     return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))
+
+
+def site_logins() -> netrc | None:
+    """Return the logins of `.netrc`, or of the file that NETRC names; None when there is none that can be read."""
+    from netrc import NetrcParseError, netrc
+
+    try:
+        return netrc(os.environ.get("NETRC"))
+    except (OSError, NetrcParseError, UnicodeDecodeError):
+        return None
 
 
 def _cert(pip: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlbox.errors import WorkFailed
-from rlbox.place.act.facts import read_record, there, write_record
+from rlbox.place.act.facts import installed_debs, read_record, there, write_record
 from rlbox.place.act.files import (
     BACKUPS,
     clear_drafts,
@@ -27,7 +27,6 @@ from rlbox.place.act.files import (
 )
 from rlbox.place.act.stack import (
     Supply,
-    all_debs,
     apply_patches,
     check_room,
     download_packages,
@@ -151,7 +150,7 @@ def _saved(layout: Layout, record: Record) -> Record:
 
 
 def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
-    asked = {*record.packages, *(set(names) - all_debs())}
+    asked = {*record.packages, *(set(names) - installed_debs(names))}
     _saved(layout, replace(record, packages=tuple(sorted(asked))))
     new, failed = install_packages(names)
     record = _saved(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))

@@ -7,11 +7,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlbox.app import App
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes, read_table
 from rlbox.doctor.fix_checks import checks_of
+from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError
+from rlbox.findings import Finding
+from rlbox.image.plan import ImagePlan
 from rlbox.place.act.apply import NOTHING, Applied, lay_back
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.prepare import ApplyWish, Prepared, carry_out, look, prepare, with_room
@@ -20,11 +23,6 @@ from rlbox.place.changes import ApplyPlan
 from rlbox.place.layout import Layout
 from rlbox.spec.project import PACKAGE
 from rlbox.values import LOCK_IN_IMAGE, VENV
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.findings import Finding
-    from rlbox.image.plan import ImagePlan
 
 _SHADOWING = ("PYTHONHOME", "PYTHONPATH", "PYTHONOPTIMIZE", "VIRTUAL_ENV", "UV_CONSTRAINT", "PIP_CONSTRAINT")
 _BYTECODE = "PYTHONPYCACHEPREFIX"
@@ -44,7 +42,7 @@ class BroughtPlace:
     layout: Layout
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | None = None) -> BroughtPlace:
+def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -73,7 +71,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, wish: ApplyWish | No
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
-            carry_out(app, prepared, plan, wish or ApplyWish())
+            carry_out(app, prepared, plan, ApplyWish())
     return place_at(layout)
 
 
@@ -99,8 +97,6 @@ def bring_target(
     only_look
         Change nothing.
     """
-    from rlbox.engine.act.data_disk import check_disk
-
     prepared = prepare(app, image, layout)
     roomy = with_room(prepared, layout)
     if roomy != layout:

@@ -180,8 +180,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def installed_debs(names: Iterable[str]) -> frozenset[str]:
-    """Return which apt packages are installed; none on a machine without dpkg."""
+def installed_debs(names: Iterable[str] = ()) -> frozenset[str]:
+    """Return which of the apt packages are installed, all that are when none is named; none without dpkg."""
     words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *names)
     try:
         lines = run_command(Command(argv=words, timeout_s=60)).stdout.splitlines()

@@ -5,10 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlbox.app import App
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.paths import part_files
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
+from rlbox.fixes.load import load_fixed_target
+from rlbox.image.plan import ImagePlan
+from rlbox.job.load import load_ports
+from rlbox.lock.state import require_lock
+from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import Applied, Supplies, carry_out_apply
 from rlbox.place.act.facts import check_layout, free_bytes, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply
@@ -16,15 +22,14 @@ from rlbox.place.act.whereabouts import remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import Wanted, at_data, plan_wanted
+from rlbox.sources.act.live import live_sources, locator
+from rlbox.sources.settings import plan_sources
 from rlbox.spec.project import Project
+from rlbox.store.act.fetch import ensure
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.lock import Lock, load_lock
 from rlbox.values import VENV
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.image.plan import ImagePlan
-    from rlbox.target.lock import Lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +57,6 @@ class Prepared:
 
 def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
     """Return what a target asks of this machine at `layout`."""
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.load import load_fixed_target
-    from rlbox.job.load import load_ports
-    from rlbox.lock.state import require_lock
-    from rlbox.target.lock import load_lock
-
     require_lock(image.target, image.lock)
     loaded = load_fixed_target(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
@@ -110,10 +108,6 @@ def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) ->
 
 def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror."""
-    from rlbox.machine.act.site import probe_site
-    from rlbox.sources.act.live import live_sources
-    from rlbox.sources.settings import plan_sources
-
     lock = prepared.lock
     groups = {group.name for group in lock.groups} | {lock.build.name}
     files = [file for file in artifacts(lock) if file.group in groups]
@@ -132,16 +126,12 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
 
 def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
     """Bring the git trees and files of the target into the store."""
-    names = part_files(prepared.lock)
-    files = [file for file in artifacts(prepared.lock) if file.kind in ("git", "http") and file.name in names]
+    files = [file for file in artifacts(prepared.lock) if file.group in ("git", "http")]
     missing = [file for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
         return
     if wish.offline:
         raise _absent(missing, store, prepared.lock)
-    from rlbox.sources.act.live import locator
-    from rlbox.store.act.fetch import ensure
-
     sources = wish.sources or prepared.image.sources
     ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
 

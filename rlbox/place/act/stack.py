@@ -15,7 +15,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.folders import write_atomic
 from rlbox.machine.act.command import check_command, run_command
 from rlbox.machine.act.uv import find_uv
-from rlbox.place.act.facts import STAMP, free_bytes, probe_installed
+from rlbox.place.act.facts import STAMP, free_bytes, installed_debs, probe_installed
 from rlbox.place.act.files import disk_errors, free_place
 from rlbox.place.changes import PartRecord, stamp_of
 from rlbox.place.layout import Layout
@@ -132,14 +132,14 @@ def download_packages(names: Sequence[str]) -> str:
 
 def install_packages(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Install apt packages that are here; return what is new, and why it did not work (empty: it did)."""
-    before = all_debs()
+    before = installed_debs()
     failed = _apt("install", *names)
-    return tuple(sorted(all_debs() - before)), failed
+    return tuple(sorted(installed_debs() - before)), failed
 
 
 def remove_packages(names: Sequence[str]) -> str:
     """Remove apt packages that were installed for a target; return why that failed, empty when it did not."""
-    present = sorted(set(names) & all_debs())
+    present = sorted(set(names) & installed_debs(names))
     return _apt("remove", *present) if present else ""
 
 
@@ -149,13 +149,6 @@ def _apt(*words: str) -> str:
     argv = ("apt-get", "--quiet", "--yes", "--no-install-recommends", *options, *words)
     done = run_command(Command(argv=argv, env={"DEBIAN_FRONTEND": "noninteractive"}, timeout_s=_APT_S))
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
-
-
-def all_debs() -> frozenset[str]:
-    """Return the apt packages of this machine."""
-    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n")
-    lines = run_command(Command(argv=words, timeout_s=60)).stdout.splitlines()
-    return frozenset(line.partition(" ")[2] for line in lines if line.startswith("installed "))
 
 
 def lay_part(part: LaidPart, store: Store, before: PartRecord) -> None:

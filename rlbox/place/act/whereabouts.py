@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.doctor.act.fix_checks import read_table
+from rlbox.engine.act.data_disk import data_folder
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.lock import hold
+from rlbox.image.plan import ImagePlan
 from rlbox.place.act.facts import read_record
 from rlbox.place.layout import Layout, check_prefix
 from rlbox.values import LOCK_IN_IMAGE
-
-if TYPE_CHECKING:
-    from rlbox.image.plan import ImagePlan
 
 
 def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Layout:
@@ -30,8 +28,6 @@ def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Lay
     data
         Directory that is the data disk, None where settings of the target or the environment name it.
     """
-    from rlbox.engine.act.data_disk import data_folder
-
     folder = check_prefix(str(data_folder(image.container, data)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else own_prefix(image.target)

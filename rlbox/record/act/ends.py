@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from rlbox.causes.lost import End, LastWord
+from rlbox.causes.cause import End, LastWord
 from rlbox.errors import NodeError
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import probe_machine_life

@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from rlbox.causes.cause import Cause, exit_code, interrupted
-from rlbox.causes.lost import LastWord, lost_cause
+from rlbox.causes.cause import Cause, LastWord, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now

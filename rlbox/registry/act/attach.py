@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.engine.oci import (
     EMPTY,
@@ -19,10 +18,8 @@ from rlbox.engine.oci import (
     fallback_tag,
     sha256_of,
 )
+from rlbox.registry.act.client import Registry
 from rlbox.registry.act.destination import Destination
-
-if TYPE_CHECKING:
-    from rlbox.registry.act.client import Registry
 
 SPDX = "application/spdx+json"
 IN_TOTO = "application/vnd.in-toto+json"
@@ -67,9 +64,10 @@ def attach(destination: Destination, subject: Descriptor, files: Sequence[Attach
     if not files:
         return ()
     artifacts = [_artifact(subject, item) for item in files]
-    there = destination.peek(fallback_tag(subject.digest))
+    registry, repository = destination.registry, destination.reference.repository
+    there = registry.find_manifest(repository, fallback_tag(subject.digest))
     if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
-        _send(destination.registry(), destination.reference.repository, subject, artifacts)
+        _send(registry, repository, subject, artifacts)
     return tuple(artifact.listed.digest for artifact in artifacts)
 
 

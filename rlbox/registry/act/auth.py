@@ -6,21 +6,18 @@ A password is read where `docker login` put it, and goes nowhere but to the regi
 from __future__ import annotations
 
 import base64
-import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.reference import DOCKER_HUB, is_loopback
+from rlbox.engine.act.login import find_login
+from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
-from rlbox.registry.act.connections import Connections, HttpRequest
+from rlbox.machine.act.http import PASSING, Answer, Http
 from rlbox.values import Secret
 
-PASSING = (429, 500, 502, 503, 504)
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 _CLIENT_ID = "rlbox"
 
@@ -44,70 +41,19 @@ class Login:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
-def find_login(host: str) -> Login | None:
-    """Return what docker's configuration or its credential helpers hold for a registry, or None.
-
-    docker-py is only imported when the configuration has credentials at all: the import costs 0.3 s.
-
-    Raises
-    ------
-    RegistryError
-        The configuration or a helper cannot be read.
-    """
-    folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
-    path = folder / "config.json"
-    try:
-        settings = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RegistryError(f"docker's configuration cannot be read: {error}", where=str(path)) from error
-    if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
-        return None
-    return _ask_docker(path, host)
-
-
-def _ask_docker(path: Path, host: str) -> Login | None:
-    import docker.auth
-    from docker.errors import DockerException
-
-    try:
-        found = docker.auth.load_config(str(path)).resolve_authconfig(host)
-    except (DockerException, ValueError, OSError) as error:
-        raise RegistryError(
-            f"docker's credentials for {host} cannot be read: {error}",
-            where=str(path),
-            next_step=f"docker login {login_name(host)}".rstrip(),
-        ) from error
-    fields = {key.lower(): value for key, value in (found or {}).items()}
-    if token := fields.get("identitytoken"):
+def docker_login(host: str) -> Login | None:
+    """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
+    found = find_login(host)
+    if token := found.get("identitytoken"):
         return Login(password=Secret(token), stands_for_both=True)
-    if fields.get("username"):
-        return Login(user=fields["username"], password=Secret(fields["password"]))
-    return None
-
-
-def login_name(host: str) -> str:
-    """Return the word that `docker login` wants for a registry; Docker Hub has none."""
-    return "" if host == DOCKER_HUB else host
-
-
-def engine_header(host: str) -> str:
-    """Return `X-Registry-Auth` for the engine, which speaks to the registry itself."""
-    login = find_login(host)
-    fields: dict[str, str] = {}
-    if login and login.stands_for_both:
-        fields = {"identitytoken": login.password.reveal(), "serveraddress": host}
-    elif login:
-        fields = {"username": login.user, "password": login.password.reveal(), "serveraddress": host}
-    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+    return Login(user=found["username"], password=Secret(found["password"])) if found else None
 
 
 class Authorizer:
     """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
 
-    def __init__(self, connections: Connections, host: str, *, plain_http: bool) -> None:
-        self._connections = connections
+    def __init__(self, http: Http, host: str, *, plain_http: bool) -> None:
+        self._http = http
         self._host = host
         self._plain_http = plain_http
         self._header = Secret("")
@@ -138,7 +84,7 @@ class Authorizer:
         with self._lock:
             if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
                 return True
-            login = find_login(self._host)
+            login = docker_login(self._host)
             if kind.lower() == "bearer":
                 self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
             elif kind.lower() == "basic" and login:
@@ -151,35 +97,35 @@ class Authorizer:
             self._check_realm(realm)
         asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
         asked = {key: value for key, value in asked.items() if value}
-        with self._connections.ask(_token_request(realm, login, asked)) as response:
-            response.read()
+        response = self._ask_service(realm, login, asked)
         if response.status in (400, 401, 403):
             raise refused_login(self._host, login_known=login is not None)
         if response.status in PASSING:
             raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
         try:
-            value = json.loads(response.read())
+            value = response.json()
             return Secret(str(value.get("token") or value["access_token"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"the token service of {self._host} gave no token (status {response.status})"
             raise RegistryError(what, where=realm) from error
+
+    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> Answer:
+        if login and login.stands_for_both:
+            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
+            body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
+            return self._http.whole(
+                "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
+            )
+        headers = {"Authorization": login.basic()} if login else {}
+        return self._http.whole(
+            "GET", realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked), headers=headers
+        )
 
     def _check_realm(self, realm: str) -> None:
         """Refuse to send a password unencrypted to another machine."""
         parts = urlsplit(realm)
         if parts.scheme != "https" and not is_loopback(parts.netloc) and not self._plain_http:
             raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
-
-
-def _token_request(realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpRequest:
-    if login and login.stands_for_both:
-        form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
-        body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return HttpRequest(method="POST", url=realm, headers=headers, content=body)
-    headers = {"Authorization": login.basic()} if login else {}
-    url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked)
-    return HttpRequest(method="GET", url=url, headers=headers)
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -27,8 +26,8 @@ from rlbox.engine.oci import (
     with_referrer,
 )
 from rlbox.errors import RegistryError
-from rlbox.registry.act.connections import Answer
-from rlbox.registry.act.wire import Wire
+from rlbox.machine.act.http import Answer
+from rlbox.registry.act.wire import Content, Wire
 
 T = TypeVar("T")
 
@@ -138,31 +137,19 @@ class Registry:
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._wire.once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield _starts_at(response), response.chunks()
+            yield _starts_at(response), response.blocks()
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
         return self._wire.retry(action)
 
-    def put_blob(
-        self,
-        repository: str,
-        blob: Descriptor,
-        source: bytes | Path,
-        *,
-        elsewhere: str = "",
-        on_sent: Callable[[int], None] = lambda sent: None,
-    ) -> bool:
+    def put_blob(self, repository: str, blob: Descriptor, source: Content) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
 
         Parameters
         ----------
         source
             The bytes, or a file with them; it is read again when an upload must be repeated.
-        elsewhere
-            A repository of this registry that may have the blob; it is taken from there then.
-        on_sent
-            Told how many bytes of a file are sent by now, each time some were; a repeated upload starts at 0.
 
         Raises
         ------
@@ -175,40 +162,19 @@ class Registry:
         def upload() -> bool:
             if self._has_blob(repository, blob.digest):
                 return False
-            place = self._upload_place(repository, blob.digest, elsewhere)
-            if place:
-                self._upload(repository, blob, source, place, on_sent)
-            return bool(place)
+            self._upload(repository, blob, source)
+            return True
 
         return self.retry(upload)
 
-    def _upload_place(self, repository: str, digest: str, elsewhere: str) -> str:
-        """Return where a blob is to be sent; "" when the registry took it from the repository `elsewhere`."""
-        path = f"/v2/{repository}/blobs/uploads/"
-        if elsewhere:
-            known = f"{path}?{urlencode({'mount': digest, 'from': elsewhere})}"
-            with self._wire.once("POST", known, repository, {}, expect=(201, 202, 400, 401, 403, 404)) as answer:
-                if answer.status == 201:
-                    return ""
-                if answer.status == 202 and (location := answer.headers.get("Location", "")):
-                    return str(location)
-        with self._wire.once("POST", path, repository, {}, expect=(202,)) as started:
+    def _upload(self, repository: str, blob: Descriptor, source: Content) -> None:
+        with self._wire.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
             raise RegistryError(f"{self.host} names no place to upload to", where=f"{self.host}/{repository}")
-        return str(location)
-
-    def _upload(
-        self,
-        repository: str,
-        blob: Descriptor,
-        source: bytes | Path,
-        location: str,
-        on_sent: Callable[[int], None],
-    ) -> None:
         place = location + ("&" if urlsplit(location).query else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        with self._wire.once("PUT", place, repository, headers, source, expect=(201, 204), on_sent=on_sent) as stored:
+        with self._wire.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
             raise wrong_digest(f"{self.host}/{repository}", blob.digest, said)

@@ -1,7 +1,4 @@
-"""Push an image through the engine, which sends the blobs it stores or packs.
-
-For engines whose files this user cannot read, or that keep no compressed layers.
-"""
+"""Have the engine push an image: it sends the blobs it stores, or packs those it keeps unpacked."""
 
 from __future__ import annotations
 
@@ -10,26 +7,21 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import quote, urlencode
 
 from rlbox.engine.act.address import engine_is_here, engine_place
-from rlbox.engine.act.api import find_image
-from rlbox.engine.act.stream import engine_call, engine_says
+from rlbox.engine.act.api import engine
+from rlbox.engine.act.login import find_login
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.registry.act.auth import engine_header
+from rlbox.machine.act.http import ATTEMPTS
 from rlbox.registry.act.destination import Destination
 from rlbox.registry.push import PushedLayer
 from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
 
-ATTEMPTS = 4
-
 
 def check_route(destination: Destination) -> None:
     """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
-
-    A registry on this machine is not asked: the push itself fails at once when it does not answer.
 
     Raises
     ------
@@ -39,16 +31,14 @@ def check_route(destination: Destination) -> None:
         Plain http was allowed here, but the engine insists on TLS.
     """
     host = destination.reference.host
-    if is_loopback(host):
-        if not engine_is_here():
-            raise RegistryError(
-                f"{host} is another machine for the engine than for rlbox",
-                where=engine_place(),
-                next_step="name the registry by an address that means the same on both",
-            )
-        return
-    destination.registry().ping()
-    if destination.plain_http and not engine_takes_plain(host, engine_says("/info").get("RegistryConfig") or {}):
+    if is_loopback(host) and not engine_is_here():
+        raise RegistryError(
+            f"{host} is another machine for the engine than for rlbox",
+            where=engine_place(),
+            next_step="name the registry by an address that means the same on both",
+        )
+    destination.registry.ping()
+    if destination.plain_http and not engine_takes_plain(host, engine().info().get("RegistryConfig") or {}):
         raise EngineError(
             f"the engine insists on TLS for {host}",
             next_step=f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json",
@@ -83,29 +73,20 @@ def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
     """
     name = f"{reference.name}:{reference.tag}"
     mark = cache_folder("pushes", hashlib.sha256(f"{engine_place()} {name}".encode()).hexdigest()[:16])
-    before = find_image(name)
+    before = engine().find_image(name)
     ours = before is None or mark.exists()
     if ours:
         write_atomic(mark, name)
-    _tag(tag, reference)
+    engine().tag(tag, reference)
     try:
         yield
     finally:
         with contextlib.suppress(RlboxError):  # what went wrong in between is the news
             if ours:
-                _call("DELETE", f"/images/{name}?noprune=1")
+                engine().remove_tag(name)
                 mark.unlink(missing_ok=True)
             elif before and before["Id"] != identity:
-                _tag(before["Id"], reference)
-
-
-def _tag(image: str, reference: Reference) -> None:
-    _call("POST", f"/images/{image}/tag?{urlencode({'repo': reference.name, 'tag': reference.tag})}")
-
-
-def _call(method: str, path: str) -> None:
-    with engine_call(method, path):
-        pass
+                engine().tag(before["Id"], reference)
 
 
 def _push(
@@ -114,15 +95,13 @@ def _push(
     on_retry: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> PushLog:
-    path = f"/images/{reference.name}/push?tag={quote(reference.tag)}"
-    headers = {"X-Registry-Auth": engine_header(reference.host)}
+    login = find_login(reference.host)
     log = PushLog()
     for attempt in range(1, ATTEMPTS + 1):
         log.error = ""
-        with engine_call("POST", path, headers=headers) as answer:
-            for message in answer.messages():
-                if layer := log.feed(message):
-                    on_layer(layer)
+        for message in engine().push(reference, login):
+            if layer := log.feed(message):
+                on_layer(layer)
         if not log.error:
             return log
         if attempt == ATTEMPTS or not may_pass(log.error):

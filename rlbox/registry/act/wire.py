@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from rlbox import __version__
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.registry.act.auth import PASSING, Authorizer, MayPass, find_login, refused_login
-from rlbox.registry.act.connections import Answer, Connections, Content, HttpRequest, NoAnswer
+from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FilePart, Http, again
+from rlbox.machine.no_answer import NoAnswer
+from rlbox.registry.act.auth import Authorizer, MayPass, docker_login, refused_login
 
-ATTEMPTS = 4
-_LONGEST_PAUSE_S = 30.0
+_SILENCE_S = 60.0
+_SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
 _FULL = re.compile(r"no space left|disk quota|out of (disk )?space|quota (is )?exceeded|insufficient storage", re.I)
 _HUB_API = f"registry-1.{DOCKER_HUB}"
 _CERTIFICATES = Path("/etc/docker/certs.d")
 
-# Failures to connect that will be the same next time: a wrong name, protocol or certificate.
-_LASTING = ("[SSL", "not known", "No address associated", "unsupported protocol")
+# Failures to connect that will be the same next time: a wrong name or protocol.
+_LASTING = ("[SSL", "not known", "No address associated")
 
+Content = bytes | Path
 T = TypeVar("T")
 
 
@@ -66,12 +67,12 @@ class Wire:
         self._plain = local or plain_http
         self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
         # A proxy is never asked for this machine.
-        self._connections = Connections(lambda: _trust(host, ca_bundle), use_proxies=not local)
-        self._auth = Authorizer(self._connections, host, plain_http=plain_http)
+        self._http = Http(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
+        self._auth = Authorizer(self._http, host, plain_http=plain_http)
 
     def close(self) -> None:
         """Close the connections."""
-        self._connections.close()
+        self._http.close()
 
     def ping(self) -> None:
         """Make sure that a registry answers and takes the login.
@@ -120,15 +121,14 @@ class Wire:
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
-        for attempt in range(1, ATTEMPTS):
-            try:
-                return action()
-            except MayPass as failure:
-                wait_s = pause_s(attempt, failure.retry_after)
-                self._on_retry(f"attempt {attempt} of {ATTEMPTS} failed: {failure.what}; again in {wait_s:g} s")
-                self._pause(wait_s)
+        attempts = itertools.count(1)
+
+        def told(failure: Exception, wait_s: float) -> None:
+            what = failure.what if isinstance(failure, MayPass) else failure
+            self._on_retry(f"attempt {next(attempts)} of {ATTEMPTS} failed: {what}; again in {wait_s:g} s")
+
         try:
-            return action()
+            return again(action, MayPass, pause=self._pause, on_retry=told)
         except MayPass as failure:
             failure.what += f" (tried {ATTEMPTS} times)"
             raise
@@ -142,14 +142,10 @@ class Wire:
         headers: Mapping[str, str],
         content: Content = b"",
         expect: Collection[int] = (200,),
-        on_sent: Callable[[int], None] = lambda sent: None,
     ) -> Iterator[Answer]:
         """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
         try:
-            request = HttpRequest(
-                method=method, url=urljoin(self._base, path), headers=headers, content=content, on_sent=on_sent
-            )
-            with self._authorized(request, repository) as answer:
+            with self._authorized(method, urljoin(self._base, path), repository, headers, content) as answer:
                 if answer.status not in expect:
                     raise self._refusal(answer, repository)
                 yield answer
@@ -157,23 +153,30 @@ class Wire:
             raise self._unreachable(error) from error
 
     @contextmanager
-    def _authorized(self, request: HttpRequest, repository: str) -> Iterator[Answer]:
-        asked = self._with_login(request)
+    def _authorized(
+        self, method: str, url: str, repository: str, headers: Mapping[str, str], content: Content
+    ) -> Iterator[Answer]:
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+
+        def asked() -> AbstractContextManager[Answer]:
+            body = FilePart(path=content) if isinstance(content, Path) else content
+            silent_s = _SILENCE_S + size / _SETTLED_PER_S
+            return self._http.ask(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
+
+        sent = self._login(url).get("Authorization", "")
         with ExitStack() as stack:
-            answer = stack.enter_context(self._connections.ask(asked))
+            answer = stack.enter_context(asked())
             if answer.status == 401:
                 challenge = answer.headers.get("WWW-Authenticate", "")
                 scope = f"repository:{repository}:{self._scope}" if repository else ""
                 answer.read()
-                if self._auth.answer(challenge, scope, asked.headers.get("Authorization", "")):
+                if self._auth.answer(challenge, scope, sent):
                     stack.close()
-                    answer = stack.enter_context(self._connections.ask(self._with_login(request)))
+                    answer = stack.enter_context(asked())
             yield answer
 
-    def _with_login(self, request: HttpRequest) -> HttpRequest:
-        own = urlsplit(request.url).netloc == urlsplit(self._base).netloc
-        agent = {"User-Agent": f"rlbox/{__version__}"}
-        return replace(request, headers={**request.headers, **agent, **(self._auth.headers() if own else {})})
+    def _login(self, url: str) -> dict[str, str]:
+        return self._auth.headers() if urlsplit(url).netloc == urlsplit(self._base).netloc else {}
 
     def _refusal(self, response: Answer, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
@@ -185,7 +188,7 @@ class Wire:
                 next_step="free space in the registry; what it has already is not sent again",
             )
         if status == 401:
-            return refused_login(self.host, login_known=find_login(self.host) is not None, where=where)
+            return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
         if status == 403:
             known = f"this login may not {'push' if 'push' in self._scope else 'pull'} here"
             return RegistryError(
@@ -208,25 +211,18 @@ class Wire:
     def _unreachable(self, error: NoAnswer) -> RegistryError:
         words = str(error)
         kind: type[RegistryError] = RegistryError
-        if isinstance(error.__cause__, TimeoutError):
+        if error.kind in ("late", "silent"):
             kind, what, step = MayPass, f"{self.host} did not answer in time", "check the network, then try again"
-        elif "CERTIFICATE_VERIFY_FAILED" in words:
+        elif error.kind == "untrusted":
             what = f"the certificate of {self.host} is not trusted: {words}"
             step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
         elif "WRONG_VERSION_NUMBER" in words or "RECORD_LAYER" in words:
             what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
         else:
-            lasting = isinstance(error.__cause__, ValueError) or any(sign in words for sign in _LASTING)
+            lasting = error.kind == "address" or any(sign in words for sign in _LASTING)
             kind = RegistryError if lasting else MayPass
             what, step = f"{self.host} does not answer: {words}", "check the address and the network"
         return kind(what, where=self._base, next_step=step)
-
-
-def pause_s(attempt: int, retry_after: str = "") -> float:
-    """Return how long to wait after a failed attempt, in seconds: 0.5, 1, 2, or what the registry says, up to 30."""
-    if retry_after.isdigit():
-        return min(float(retry_after), _LONGEST_PAUSE_S)
-    return 0.25 * 2.0**attempt
 
 
 def _is_full(response: Answer) -> bool:

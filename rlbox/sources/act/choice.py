@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlbox.machine.act.http_client import explain, new_client
+from rlbox.machine.act.http import Http, site_http
+from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.mirrors import Locator
 from rlbox.sources.act.probe import remember_ranking, remembered_ranking
@@ -14,8 +15,6 @@ from rlbox.sources.ranking import Probed, choice_of, place_of, probe_object
 from rlbox.sources.settings import Choice
 
 if TYPE_CHECKING:
-    import httpx
-
     from rlbox.sources.profile import Profile, Rule
     from rlbox.target.artifact import Artifact
 
@@ -41,10 +40,10 @@ def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifa
     if (known := remembered_ranking(profile)) is not None:
         return choice_of(profile, known)
     found: list[Probed] = []
-    with new_client(site, silent_s=QUICK_S) as client:
+    with site_http(site, silent_s=QUICK_S) as http:
         for kind in _ONE_ADDRESS:
             for rule in profile.rules(kind):
-                reason = _look(rule, probe_object(rule, artifacts), profile, client)
+                reason = _look(rule, probe_object(rule, artifacts), profile, http)
                 if not reason:
                     break
                 found.append(Probed(kind=kind, mirror=rule.title, place=place_of(rule), reason=reason))
@@ -52,32 +51,28 @@ def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifa
     return choice_of(profile, found)
 
 
-def _look(rule: Rule, artifact: Artifact | None, profile: Profile, client: httpx.Client) -> str:
+def _look(rule: Rule, artifact: Artifact | None, profile: Profile, http: Http) -> str:
     """Return why a rule is of no use now, or nothing; only the head of a file is read."""
     if rule.protocol == "direct":
         return ""
     if artifact is None:
-        return _head(client, f"{rule.base}/", None)
+        return _head(http, f"{rule.base}/", None)
     reasons: list[str] = []
     choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
-    locator = Locator(profile, Machine(), client, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason))
+    locator = Locator(profile, Machine(), http, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason))
     for link in locator.links(artifact):
-        if not (reason := _head(client, link.url, artifact)):
+        if not (reason := _head(http, link.url, artifact)):
             return ""
         reasons.append(reason)
     return "; ".join(reasons)
 
 
-def _head(client: httpx.Client, url: str, artifact: Artifact | None) -> str:
+def _head(http: Http, url: str, artifact: Artifact | None) -> str:
     """Return why an address is of no use, or nothing; without a file, any answer but a server's failure will do."""
-    import httpx
-
     try:
-        with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+        with http.ask("GET", url) as answer:
             if artifact is None:
-                return f"answered {answer.status_code}" if answer.status_code >= 500 else ""
-            length = answer.headers.get("content-length", "")
-            size = int(length) if length.isdigit() else None
-            return refusal(answer.status_code, answer.headers.get("content-type", ""), size, artifact)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+                return f"answered {answer.status}" if answer.status >= 500 else ""
+            return refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact)
+    except NoAnswer as error:
         return explain(error)

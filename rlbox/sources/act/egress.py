@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from rlbox.machine.act.http_client import new_client
+from rlbox.machine.act.http import Http, site_http
+from rlbox.machine.no_answer import NoAnswer
 from rlbox.sources.act.pages import Unusable, read_page
 from rlbox.sources.egress import Address, EgressFacts, host_of, plan_addresses
 from rlbox.sources.mirrors import Machine, same_file
 from rlbox.target.artifact import Artifact
 
 if TYPE_CHECKING:
-    import httpx
-
     from rlbox.sources.profile import Profile
     from rlbox.target.target import Target
 
@@ -26,34 +25,32 @@ _ASKED = ("apt", "http", "python", "torch-wheels")
 def probe_egress(target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: Machine) -> EgressFacts:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in plan_addresses(target, artifacts, profile, machine) if one.kind in _ASKED]
-    with new_client(machine.site, silent_s=_SILENT_S) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = pool.map(lambda address: _behind(client, address), addresses)
+    with site_http(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.place.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
     return EgressFacts(machine=machine, behind=found)
 
 
-def _behind(client: httpx.Client, address: Address) -> tuple[str, ...] | None:
+def _behind(http: Http, address: Address) -> tuple[str, ...] | None:
     place, artifact = address.place, address.artifact
     if not place.page:
-        return _redirects(client, place.url)
+        return _redirects(http, place.url)
     try:
-        listed = read_page(client, place.url)
+        listed = read_page(http, place.url)
     except Unusable:
         return None
     mine = [file for file in listed if artifact and same_file(file.file, artifact.file)] or listed[:1]
     hosts = [host_of(file.url) for file in mine]
-    return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(client, file.url) or ())])
+    return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
 
 
-def _redirects(client: httpx.Client, url: str) -> tuple[str, ...] | None:
+def _redirects(http: Http, url: str) -> tuple[str, ...] | None:
     """Return the hosts that a request for `url` ends at, on the way or at last; None when nobody answers."""
-    import httpx
-
     try:
-        answer = client.head(url)
-    except (httpx.HTTPError, httpx.InvalidURL):
+        answer = http.whole("HEAD", url)
+    except NoAnswer:
         return None
-    return _unique(str(step.url.host) for step in (*answer.history, answer))
+    return _unique(map(host_of, answer.asked))
 
 
 def _unique(hosts: Iterable[str]) -> tuple[str, ...]:

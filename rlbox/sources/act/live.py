@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
-    from rlbox.machine.act.http_client import new_client
+    from rlbox.machine.act.http import site_http
     from rlbox.machine.act.site import probe_site
     from rlbox.sources.act.mirrors import Locator, probe_machine
 
@@ -29,7 +29,7 @@ def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
     return Locator(
         profile,
         probe_machine(site),
-        new_client(site),
+        site_http(site),
         choice=choice,
         on_skip=lambda mirror, reason: app.say(f"{mirror} is passed over: {reason}"),
     )

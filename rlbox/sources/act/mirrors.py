@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,22 +16,9 @@ from rlbox.sources.pages import Listed
 from rlbox.sources.settings import NO_CHOICE, Choice
 
 if TYPE_CHECKING:
-    import httpx
-
+    from rlbox.machine.act.http import Http
     from rlbox.sources.profile import Profile
     from rlbox.target.artifact import Artifact
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """One address of a file: `http(s):`, or `file:` for a folder of this machine.
-
-    `sha256` is what the mirror's page says, empty when it says none: never trusted, useful to skip a liar unread.
-    """
-
-    url: str
-    mirror: str
-    sha256: str = ""
 
 
 def probe_machine(site: SiteFacts, *, index: bool = True) -> Machine:
@@ -66,20 +53,20 @@ class Locator:
         self,
         profile: Profile,
         machine: Machine,
-        client: httpx.Client,
+        http: Http,
         *,
         choice: Choice = NO_CHOICE,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
     ) -> None:
         self._profile, self._machine, self._choice = profile, machine, choice
-        self._client = client
+        self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
         self._pages: dict[str, Future[tuple[Listed, ...]]] = {}
-        self._said: set[tuple[str, str]] = set()
+        self.skipped: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def links(self, artifact: Artifact) -> Iterator[Link]:
+    def links(self, artifact: Artifact) -> Iterator[FileAddress]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `git_urls`. Names decide; whoever fetches compares the sha256.
@@ -88,7 +75,7 @@ class Locator:
             if _host(place.url) in self._dead:
                 continue
             if not place.page:
-                yield Link(url=place.url, mirror=place.mirror)
+                yield place
                 continue
             try:
                 yield from self._listed(place, artifact)
@@ -98,27 +85,23 @@ class Locator:
                 if not place.url.startswith("file:"):  # a folder of this machine need not have every file
                     self.skip(place.mirror, str(error))
 
-    def http_urls(self, url: str) -> tuple[Link, ...]:
+    def http_urls(self, url: str) -> tuple[FileAddress, ...]:
         """Return the addresses of the file at `url` by the profile's rules."""
-        return tuple(Link(url=place.url, mirror=place.mirror) for place in http_places(url, *self._rules))
+        return http_places(url, self._profile, self._choice)
 
-    def git_urls(self, url: str) -> tuple[Link, ...]:
+    def git_urls(self, url: str) -> tuple[FileAddress, ...]:
         """Return the addresses that the repository at `url` may be cloned from."""
-        return tuple(Link(url=place.url, mirror=place.mirror) for place in git_places(url, *self._rules))
+        return git_places(url, self._profile, self._choice)
 
     def skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over; the same reason is told once."""
         with self._lock:
-            if (mirror, reason) in self._said:
+            if (mirror, reason) in self.skipped:
                 return
-            self._said.add((mirror, reason))
+            self.skipped.append((mirror, reason))
         self.on_skip(mirror, reason)
 
-    @property
-    def _rules(self) -> tuple[Profile, Choice]:
-        return self._profile, self._choice
-
-    def _listed(self, place: FileAddress, artifact: Artifact) -> Iterator[Link]:
+    def _listed(self, place: FileAddress, artifact: Artifact) -> Iterator[FileAddress]:
         listed = [file for file in self.page(place.url) if same_file(file.file, artifact.file)]
         if not listed:
             raise Unusable(f"does not list {artifact.file}")
@@ -126,7 +109,7 @@ class Locator:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
-                yield Link(url=file.url, mirror=place.mirror, sha256=file.sha256)
+                yield replace(place, url=file.url, page="", sha256=file.sha256)
 
     def page(self, url: str) -> tuple[Listed, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.
@@ -142,7 +125,7 @@ class Locator:
             future = self._pages.setdefault(url, Future())
         if mine:
             try:
-                future.set_result(read_page(self._client, url))
+                future.set_result(read_page(self._http, url))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()

@@ -1,20 +1,18 @@
-"""An HTTP client with this machine's settings, and the reading of the pages on which mirrors list files."""
+"""Read the pages on which mirrors list files."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from rlbox.machine.act.http_client import explain
+from rlbox.machine.act.http import Http
+from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.sources.pages import ACCEPT, Listed, parse_page
-
-if TYPE_CHECKING:
-    import httpx
 
 _PAGE_S = 30.0  # for a whole page
 _PAGE_BYTES = 64 << 20
+_HEADERS = {"Accept": ACCEPT, "Accept-Encoding": "gzip, deflate"}
 
 
 class Unusable(Exception):
@@ -25,7 +23,7 @@ class Unusable(Exception):
         self.dead = dead
 
 
-def read_page(client: httpx.Client, url: str) -> tuple[Listed, ...]:
+def read_page(http: Http, url: str) -> tuple[Listed, ...]:
     """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
 
     Raises
@@ -37,7 +35,7 @@ def read_page(client: httpx.Client, url: str) -> tuple[Listed, ...]:
     if parts.scheme == "file":
         text, kind, final = _read_folder(Path(unquote(parts.path))), "text/html", url
     else:
-        text, kind, final = _read_http(client, url)
+        text, kind, final = _read_http(http, url)
     try:
         return parse_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -57,20 +55,18 @@ def _read_folder(folder: Path) -> str:
         raise Unusable(f"{folder}: {error.strerror}") from error
 
 
-def _read_http(client: httpx.Client, url: str) -> tuple[str, str, str]:
+def _read_http(http: Http, url: str) -> tuple[str, str, str]:
     """Return text, content type and final address of a page; a page that trickles in is given up after 30 s."""
-    import httpx
-
     end = time.monotonic() + _PAGE_S
     try:
-        with client.stream("GET", url, headers={"Accept": ACCEPT}) as answer:
-            if answer.status_code != 200:
-                raise Unusable(f"answered {answer.status_code} for {urlsplit(url).path}")
+        with http.ask("GET", url, headers=_HEADERS) as answer:
+            if answer.status != 200:
+                raise Unusable(f"answered {answer.status} for {urlsplit(url).path}")
             body = bytearray()
-            for piece in answer.iter_bytes():
+            for piece in answer.blocks(decode=True):
                 body += piece
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
                     raise Unusable(f"sends its page too slowly: {len(body)} bytes in {_PAGE_S:g} s", dead=True)
-            return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), str(answer.url)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unusable(explain(error), dead=isinstance(error, httpx.TransportError)) from error
+            return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
+    except NoAnswer as error:
+        raise Unusable(explain(error), dead=error.kind != "address") from error

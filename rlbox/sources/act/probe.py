@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.machine.act.http_client import explain, new_client
-from rlbox.sources.act.mirrors import Link, Locator
+from rlbox.machine.act.http import Http, site_http
+from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.sources.act.mirrors import Locator
 from rlbox.sources.act.pages import Unusable
-from rlbox.sources.mirrors import Machine, git_places, oci_places, refusal
+from rlbox.sources.mirrors import FileAddress, Machine, git_places, oci_places, refusal
 from rlbox.sources.ranking import Probed, place_of, probe_object, rank, ranking_json, read_ranking
 from rlbox.sources.settings import Choice
 
 if TYPE_CHECKING:
-    import httpx
-
     from rlbox.sources.profile import Profile, Rule
     from rlbox.target.artifact import Artifact
 
@@ -43,12 +42,12 @@ def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifa
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
     pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
-    with new_client(machine.site, silent_s=_SILENT_S) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
-        jobs = [pool.submit(_probe, rule, artifact, profile, machine, client) for rule, artifact in pairs if artifact]
+    with site_http(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+        jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
         return rank(job.result() for job in jobs)
 
 
-def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, client: httpx.Client) -> Probed:
+def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, http: Http) -> Probed:
     blank = Probed(kind=rule.kind, mirror=rule.title, place=place_of(rule), file=artifact.file.rpartition("/")[2])
     choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
     if rule.protocol != "direct":  # files of this machine say nothing about a mirror
@@ -61,13 +60,13 @@ def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, c
             case "oci":
                 done = _probe_oci(blank, artifact, profile, choice, machine)
             case _:
-                done = _probe_file(blank, artifact, Locator(profile, machine, client, choice=choice), client)
+                done = _probe_file(blank, artifact, Locator(profile, machine, http, choice=choice), http)
     except Unusable as error:
         return replace(blank, reason=str(error))
     return replace(done, total_s=time.monotonic() - began)
 
 
-def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, client: httpx.Client) -> Probed:
+def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http) -> Probed:
     """Return the measures of the first link that gives the right bytes."""
     reasons: list[str] = []
     locator.on_skip = lambda mirror, reason: reasons.append(reason)
@@ -75,13 +74,13 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, client: htt
         try:
             if link.url.startswith("file:"):
                 return _on_this_machine(blank, artifact, link)
-            return _measure(blank, artifact, link, client)
+            return _measure(blank, artifact, link, http)
         except Unusable as error:
             reasons.append(str(error))
     raise Unusable("; ".join(reasons) or "no address is known")
 
 
-def _on_this_machine(blank: Probed, artifact: Artifact, link: Link) -> Probed:
+def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
     from rlbox.files.act.copies import sum_file
 
     path = Path(unquote(urlsplit(link.url).path))
@@ -94,27 +93,23 @@ def _on_this_machine(blank: Probed, artifact: Artifact, link: Link) -> Probed:
     return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
-def _measure(blank: Probed, artifact: Artifact, link: Link, client: httpx.Client) -> Probed:
-    import httpx
-
+def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: Http) -> Probed:
     part = artifact.size > _WHOLE_BYTES
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {})
+    headers = {"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {}
     digest, count, first = hashlib.sha256(), 0, 0.0
     began = time.monotonic()
     try:
-        with client.stream("GET", link.url, headers=headers) as answer:
-            length = answer.headers.get("content-length", "")
-            size = int(length) if length.isdigit() else None
-            if reason := refusal(answer.status_code, answer.headers.get("content-type", ""), size, artifact):
+        with http.ask("GET", link.url, headers=headers) as answer:
+            if reason := refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact):
                 raise Unusable(reason)
-            for piece in answer.iter_bytes():
+            for piece in answer.blocks():
                 first = first or time.monotonic()
                 digest.update(piece)
                 count += len(piece)
                 if count >= (_PART_BYTES if part else artifact.size + 1):
                     break
-            total = answer.headers.get("content-range", "").rpartition("/")[2] or length
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+            total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.length)
+    except NoAnswer as error:
         raise Unusable(explain(error)) from error
     spent = max(time.monotonic() - first, 1e-6)
     verified = _verified(artifact, link, digest.hexdigest(), part=part, total=total)
@@ -122,7 +117,7 @@ def _measure(blank: Probed, artifact: Artifact, link: Link, client: httpx.Client
     return replace(blank, verified=verified, first_byte_s=max(first - began, 0.0), mib_per_s=speed)
 
 
-def _verified(artifact: Artifact, link: Link, digest: str, *, part: bool, total: str) -> str:
+def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool, total: str) -> str:
     """Return how far the bytes were compared with the lock; `Unusable` when they are wrong."""
     if not part:
         if digest != artifact.sha256:

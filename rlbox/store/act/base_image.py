@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.engine.oci import INDEXES, Manifest, parse_manifest
 from rlbox.errors import NodeError, RegistryError, RlboxError
-from rlbox.store.act.download import SourceLink
+from rlbox.sources.mirrors import FileAddress
 from rlbox.store.act.objects import Draft, Store
 from rlbox.target.artifact import Artifact
 
@@ -43,7 +43,7 @@ def fetch_base(
     base: str,
     platform: str,
     store: Store,
-    places: Iterable[SourceLink],
+    places: Iterable[FileAddress],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
 ) -> tuple[Artifact, ...]:

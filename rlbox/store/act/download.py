@@ -8,53 +8,40 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from rlbox.errors import Interrupted, RlboxError
-from rlbox.machine.act.http_client import explain
-from rlbox.sources.mirrors import refusal
+from rlbox.machine.act.http import PASSING, Answer, Http, pause_s
+from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.sources.mirrors import FileAddress, refusal
 from rlbox.store.act.objects import Draft
 from rlbox.target.artifact import Artifact
-
-if TYPE_CHECKING:
-    import httpx
 
 STALL_S = 30.0
 """Seconds without a byte after which a mirror counts as stalled."""
 
 _ROUNDS = 3
-_PAUSE_S = 1.0
 _BLOCK = 1 << 18
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _SHY_AFTER, _DEAD_AFTER = 3, 16
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
-
-
-class SourceLink(Protocol):
-    """One address that may have a file; `file:` is a file of this machine."""
-
-    @property
-    def url(self) -> str:
-        """The address."""
-
-    @property
-    def mirror(self) -> str:
-        """What people call the place."""
 
 
 class Links(Protocol):
     """Who knows where files are; asked by several threads at once.
 
-    `on_skip` is told mirror and reason of each place that is passed over; a fetch listens to it.
+    `skipped` are mirror and reason of each place that was passed over by now.
     """
 
-    on_skip: Callable[[str, str], None]
+    skipped: list[tuple[str, str]]
 
-    def links(self, artifact: Artifact) -> Iterable[SourceLink]:
+    def skip(self, mirror: str, reason: str) -> None:
+        """Tell that a mirror is passed over, and why."""
+
+    def links(self, artifact: Artifact) -> Iterable[FileAddress]:
         """Return where a file may be, the best place first."""
 
-    def git_urls(self, url: str) -> Iterable[SourceLink]:
+    def git_urls(self, url: str) -> Iterable[FileAddress]:
         """Return where the repository at `url` may be cloned from, the best place first."""
 
 
@@ -97,12 +84,12 @@ def mask_urls(text: str) -> str:
 class Downloader:
     """Downloads files over one pool of connections; its methods may be called by several threads.
 
+    Places that failed for a passing reason are tried again after a pause, three rounds in all.
+
     Parameters
     ----------
     stall_s
         Seconds without a byte after which the next place is tried.
-    pause_s
-        Wait before places that failed for a passing reason are tried again; doubles each time, three rounds in all.
     stop
         Set by whoever wants all downloads to end soon.
     on_skip
@@ -111,20 +98,18 @@ class Downloader:
 
     def __init__(
         self,
-        client: httpx.Client,
+        http: Http,
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
         stall_s: float = STALL_S,
-        pause_s: float = _PAUSE_S,
     ) -> None:
-        self._client, self._stop, self._stall_s, self._pause_s = client, stop, stall_s, pause_s
-        self._on_skip = on_skip
+        self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
         self._silent: dict[str, int] = {}
         self._last: dict[str, str] = {}
 
     def download(
-        self, artifact: Artifact, links: Iterable[SourceLink], draft: Draft, tell: Callable[[str, int], None]
+        self, artifact: Artifact, links: Iterable[FileAddress], draft: Draft, tell: Callable[[str, int], None]
     ) -> str:
         """Fill `draft` and keep it; return the mirror that gave the last byte.
 
@@ -136,10 +121,10 @@ class Downloader:
             No link gave the right bytes; what came of them stays in the draft.
         """
         failed: dict[str, Try] = {}
-        again: list[SourceLink] = []
+        again: list[FileAddress] = []
         for number in range(_ROUNDS):
             if number:
-                self._pause(self._pause_s * 2 ** (number - 1))
+                self._pause(pause_s(number))
             places, again = (_guarded(links, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
@@ -153,7 +138,7 @@ class Downloader:
                 break
         raise Unfetched(tuple(failed.values()))
 
-    def _shy_last(self, links: Iterable[SourceLink]) -> Iterator[SourceLink]:
+    def _shy_last(self, links: Iterable[FileAddress]) -> Iterator[FileAddress]:
         """Yield the links; those of a mirror that has been silent lately come after the others."""
         later = []
         for link in links:
@@ -167,7 +152,7 @@ class Downloader:
         if self._stop.wait(seconds):
             raise Interrupted("stopped")
 
-    def _from_link(self, artifact: Artifact, link: SourceLink, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _from_link(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
         cuts = restarts = 0
         while True:
@@ -189,7 +174,7 @@ class Downloader:
                 if restarts > 1 or not foreign:
                     raise
 
-    def _stream(self, artifact: Artifact, link: SourceLink, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _stream(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
         local = link.url.startswith("file:")
         with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
             for block in blocks:
@@ -202,39 +187,33 @@ class Downloader:
         if draft.size < artifact.size:
             raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
 
-    def _remote_blocks(self, artifact: Artifact, link: SourceLink, draft: Draft) -> Generator[bytes, None, None]:
-        import httpx
-
+    def _remote_blocks(self, artifact: Artifact, link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
             raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={draft.size}-"} if draft.size else {})
+        headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
         began = False
         try:
-            with self._client.stream("GET", link.url, headers=headers) as answer:
+            with self._http.ask("GET", link.url, headers=headers) as answer:
                 _check_answer(artifact, draft, answer)
-                for block in answer.iter_raw():
+                for block in answer.blocks():
                     began = True
                     yield block
-        except (httpx.TransportError, httpx.InvalidURL, httpx.TooManyRedirects) as error:
-            if began and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+        except NoAnswer as error:
+            if began and error.kind == "cut":
                 raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
             self._last[link.mirror] = why = mask_urls(self._reason(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
-            raise _LinkFailed(why, transient=isinstance(error, httpx.TransportError)) from error
+            raise _LinkFailed(why, transient=error.kind != "address") from error
 
-    def _reason(self, error: Exception) -> str:
-        import httpx
-
-        if isinstance(error, httpx.ConnectTimeout):
+    def _reason(self, error: NoAnswer) -> str:
+        if error.kind == "late":
             return "no connection in time"
-        if isinstance(error, httpx.TimeoutException):
-            return f"no byte for {self._stall_s:g} s"
-        return explain(error)
+        return f"no byte for {self._stall_s:g} s" if error.kind == "silent" else explain(error)
 
 
-def _guarded(links: Iterable[SourceLink], failed: dict[str, Try]) -> Iterator[SourceLink]:
+def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[FileAddress]:
     """Yield `links`; that no more can be found is one of the failures."""
     try:
         yield from links
@@ -242,24 +221,23 @@ def _guarded(links: Iterable[SourceLink], failed: dict[str, Try]) -> Iterator[So
         failed[""] = Try(mirror="sources", why=mask_urls(error.what))
 
 
-def _check_answer(artifact: Artifact, draft: Draft, answer: httpx.Response) -> None:
+def _check_answer(artifact: Artifact, draft: Draft, answer: Answer) -> None:
     """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
-    status, length = answer.status_code, answer.headers.get("content-length")
+    status = answer.status
     if status == 206 and draft.size:
         if answer.headers.get("content-range", "").startswith(f"bytes {draft.size}-"):
             return
         raise _Restart("answers with another range than was asked for")
     if status == 416 and draft.size:
         raise _Restart("has no such range")
-    encoded = "content-encoding" in answer.headers
-    size = int(length) if length and length.isdigit() and not encoded else None
+    size = None if "content-encoding" in answer.headers else answer.length
     if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
-        raise _LinkFailed(why, status=status, transient=status in _TRANSIENT)
+        raise _LinkFailed(why, status=status, transient=status in PASSING)
     if draft.size:
         draft.restart()
 
 
-def _local_blocks(link: SourceLink, draft: Draft) -> Generator[bytes, None, None]:
+def _local_blocks(link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         with open(path, "rb", buffering=0) as file:

@@ -7,13 +7,12 @@ import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.machine.act.http_client import http_client
+from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
@@ -59,7 +58,6 @@ def ensure(
     target: str = "TARGET",
     jobs: int = JOBS,
     stall_s: float = STALL_S,
-    pause_s: float = 1.0,
 ) -> FetchReport:
     """Return when the store holds every one of `artifacts`, whole and verified.
 
@@ -79,11 +77,13 @@ def ensure(
     check_room(store, missing)
     fetch = _Fetch(locator, store, on_progress, site or probe_site())
     if missing:
-        with _listening(locator) as skipped:
-            fetch.run(missing, jobs=jobs, stall_s=stall_s, pause_s=pause_s)
+        fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:
         failed = [artifact for artifact in wanted if artifact in fetch.failures]
-        tries = {artifact: fetch.failures[artifact].tries or _skips(artifact, missing, skipped) for artifact in failed}
+        tries = {
+            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, locator.skipped)
+            for artifact in failed
+        }
         raise fetch_failed(tries, target)
     fetched = sum(artifact.size for artifact in fetch.fetched)
     return FetchReport(
@@ -109,13 +109,12 @@ class _Fetch:
         self.failures: dict[Artifact, Unfetched] = {}
         self.by_mirror: Counter[str] = Counter()
 
-    def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float, pause_s: float) -> None:
+    def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float) -> None:
         """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
-        with http_client(self._site.ca_bundle, connections=jobs, stall_s=stall_s) as client:
-            told = self._locator.on_skip
-            downloader = Downloader(client, stop=self._stop, on_skip=told, stall_s=stall_s, pause_s=pause_s)
+        with site_http(self._site, connections=jobs, silent_s=stall_s) as http:
+            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, args=(downloader,), daemon=True)
                 for _ in range(min(jobs, len(missing)))
@@ -214,23 +213,6 @@ def full_disk(store: Store, needed: int) -> NodeError:
         where=str(store.root),
         next_step="rlbox store prune, or name another disk with --store DIR",
     )
-
-
-@contextmanager
-def _listening(locator: Links) -> Iterator[list[tuple[str, str]]]:
-    """Yield the list of mirrors that are passed over while the block runs, with their reasons."""
-    skipped: list[tuple[str, str]] = []
-    told = locator.on_skip
-
-    def listen(mirror: str, reason: str) -> None:
-        skipped.append((mirror, reason))
-        told(mirror, reason)
-
-    locator.on_skip = listen
-    try:
-        yield skipped
-    finally:
-        locator.on_skip = told
 
 
 def _skips(artifact: Artifact, missing: Sequence[Artifact], skipped: Sequence[tuple[str, str]]) -> tuple[Try, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from rlbox.errors import RlboxError, WorkFailed
-from rlbox.machine.act.command import run_command
-from rlbox.store.act.download import SourceLink, Try, Unfetched, mask_urls
+from rlbox.machine.act.command import NOTHING, PIPE, run_command, start_command
+from rlbox.sources.mirrors import FileAddress
+from rlbox.store.act.download import Try, Unfetched, mask_urls
 from rlbox.store.act.objects import Draft
 from rlbox.store.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
 from rlbox.target.artifact import Artifact
@@ -53,7 +53,7 @@ class _Sum:
         self.size += len(data)
 
 
-def lock_git(url: str, ref: str, places: Iterable[SourceLink], ca_bundle: str = "") -> TreeFacts:
+def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str = "") -> TreeFacts:
     """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
 
     Raises
@@ -74,7 +74,7 @@ def lock_git(url: str, ref: str, places: Iterable[SourceLink], ca_bundle: str = 
     raise WorkFailed(f"{mask_urls(url)}: no place has {ref}" + "".join(tries))
 
 
-def fill_from_git(artifact: Artifact, places: Iterable[SourceLink], draft: Draft, ca_bundle: str) -> str:
+def fill_from_git(artifact: Artifact, places: Iterable[FileAddress], draft: Draft, ca_bundle: str) -> str:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
     A mirror that has not copied the commit yet is passed over. `Unfetched` when none has it.
@@ -142,9 +142,8 @@ def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile() as asked:
         asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)
-        argv = ("git", "-C", str(repository), "cat-file", "--batch")
-        process = subprocess.Popen(argv, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        with process:
+        command = Command(argv=("git", "-C", str(repository), "cat-file", "--batch"))
+        with start_command(command, stdin=asked, stdout=PIPE, stderr=NOTHING, session=False) as process:
             assert process.stdout is not None  # noqa: S101  (asked for above)
             yield process.stdout
 

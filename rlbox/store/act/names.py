@@ -42,12 +42,8 @@ def remember(store: Store, target: str, lock: Path, files: Iterable[Artifact]) -
         raise not_writable(store.root, error) from error
 
 
-def known_locks(store: Store) -> tuple[Known, ...]:
-    """Return every lock that was fetched into the store; what cannot be read names nothing."""
-    return tuple(_known(store))
-
-
-def _known(store: Store) -> Iterator[Known]:
+def known_locks(store: Store) -> Iterator[Known]:
+    """Yield every lock that was fetched into the store; what cannot be read names nothing."""
     for path in sorted((store.root / "names").glob("*.json")):
         try:
             facts = json.loads(path.read_bytes())

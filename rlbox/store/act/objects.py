@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import link_or_copy, sum_file
@@ -51,7 +50,7 @@ class Draft:
     def __enter__(self) -> Draft:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         with self._file:
             if not self._kept and self.size == 0:
                 self._path.unlink(missing_ok=True)

@@ -1,28 +1,38 @@
-"""The account at vast.ai, through the platform's public client `vastai`: offers, and instances made and destroyed."""
+"""The account at vast.ai: offers, and instances made and destroyed.
+
+Source of paths, fields and defaults: vastai 1.9.1 (`vastai/api`), vast-ai/docs api-reference/openapi/yaml.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.machine.act.http import Answer, Http, again, site_trust
+from rlbox.machine.act.site import site_ca
+from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.vast.offers import Needs
 from rlbox.vast.request import DEAD, Instance, Request, read_instance
 
-if TYPE_CHECKING:
-    from vastai import VastAI
-
 _POLL_S = 10.0
+_SILENT_S = 120.0
 _MOST_OFFERS = 64
+_BUSY = (429, 502, 503, 504)
+_RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 
 
-def search_offers(query: str, disk: float) -> list[dict[str, Any]]:
-    """Return the platform's rows for a query, priced with a disk of `disk` GB, the cheapest first."""
-    with _asking("the search"):
-        rows = _client().search_offers(query=query, order="dph_total", limit=_MOST_OFFERS, storage=disk)
-    return list(rows)
+def search_offers(needs: Needs) -> list[dict[str, Any]]:
+    """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
+    told = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}, **needs.filters()}
+    told |= {"type": "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
+    told["allocated_storage"] = needs.disk
+    return list(_ask("the search", "POST", "/api/v0/bundles/", told).get("offers") or ())
 
 
 def create_instance(offer: int, request: Request) -> int:
@@ -30,19 +40,18 @@ def create_instance(offer: int, request: Request) -> int:
 
     The request is sent once: what is not answered may have been carried out, so it is not repeated.
     """
-    mode = {"jupyter": True} if request.mode == "jupyter" else {"ssh": True}
-    with _asking("the creation", sent=f"instances with the label {request.label} may exist now: vastai show instances"):
-        answer = _client(retry=1).create_instance(
-            id=offer,
-            image=request.image,
-            disk=request.disk,
-            label=request.label,
-            env=dict(request.env),
-            onstart_cmd=request.onstart,
-            cancel_unavail=True,
-            direct=True,
-            **mode,
-        )
+    body = {
+        "client_id": "me",
+        "image": request.image,
+        "disk": request.disk,
+        "label": request.label,
+        "env": dict(request.env),
+        "onstart": request.onstart,
+        "cancel_unavail": True,
+        "runtype": _RUN_TYPES[request.mode],
+    }
+    sent = f"instances with the label {request.label} may exist now: vastai show instances"
+    answer = _ask("the creation", "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
     if not answer.get("success") or not answer.get("new_contract"):
         raise _refused("the creation", answer)
     return int(answer["new_contract"])
@@ -50,17 +59,25 @@ def create_instance(offer: int, request: Request) -> int:
 
 def list_instances() -> dict[int, Instance]:
     """Return the account's instances by id."""
-    with _asking("the list of instances"):
-        rows = _client().show_instances()
-    return {one.id: one for one in map(read_instance, rows)}
+    return {one.id: one for one in map(read_instance, _pages())}
+
+
+def _pages() -> Iterator[Mapping[str, Any]]:
+    asked: dict[str, Any] = {"select_filters": "{}", "order_by": '[{"col": "id", "dir": "asc"}]', "limit": 25}
+    while True:
+        page = _ask("the list of instances", "GET", f"/api/v1/instances/?{urlencode(asked)}")
+        yield from page.get("instances") or ()
+        if not page.get("next_token"):
+            return
+        asked["after_token"] = page["next_token"]
 
 
 def destroy_instance(number: int) -> None:
     """Destroy an instance with everything on its disk."""
-    with _asking(f"the end of instance {number}", sent="ask again: vastai show instances"):
-        answer = _client(retry=1).destroy_instance(id=number)
+    what = f"the end of instance {number}"
+    answer = _ask(what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="ask again: vastai show instances")
     if not answer.get("success"):
-        raise _refused(f"the end of instance {number}", answer)
+        raise _refused(what, answer)
 
 
 def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> Instance:
@@ -76,8 +93,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> I
     end, told = time.monotonic() + timeout_s, ""
     ending = f"rlbox vast destroy {number} --yes"
     while True:
-        with _asking(f"the state of instance {number}"):
-            row = _client().show_instance(id=number)
+        row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
         if row is None:
             raise WorkFailed(f"instance {number} is gone", next_step="search again: the offer may be taken")
         one = read_instance({"id": number, **row})
@@ -94,58 +110,60 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> I
 
 
 def has_key() -> bool:
-    """Whether there is a client with an API key, from the environment or its own file."""
+    """Whether there is an API key, from the environment or the file of the platform's own client."""
+    return bool(_key())
+
+
+def _key() -> str:
+    if key := os.environ.get("VAST_API_KEY", ""):
+        return key
+    for path in (Path("~/.config/vastai/vast_api_key"), Path("~/.vast_api_key")):
+        if path.expanduser().is_file():
+            return path.expanduser().read_text("utf-8").strip()
+    return ""
+
+
+class _Busy(Exception):
+    """The platform has no time for a request."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.retry_after = answer, answer.headers.get("Retry-After", "")
+
+
+def _ask(what: str, method: str, path: str, body: Mapping[str, Any] | None = None, *, sent: str = "") -> dict[str, Any]:
+    """Return the platform's answer to one request, sent again when it fails for a reason that may pass.
+
+    One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
+    """
+    if not (key := _key()):
+        raise SpecError("no API key of vast.ai is set", next_step="export VAST_API_KEY, or vastai set api-key KEY")
+    url = os.environ.get("VAST_URL") or "https://console.vast.ai"
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    data = b"" if body is None else json.dumps(body).encode()
+
+    def ask() -> Answer:
+        answer = http.whole(method, url + path, headers=headers, body=data)
+        if answer.status in _BUSY:
+            raise _Busy(answer)
+        return answer
+
+    with Http(site_trust(site_ca()), silent_s=_SILENT_S) as http:
+        try:
+            answer = again(ask, (NoAnswer, _Busy), attempts=1 if sent else 3)
+        except _Busy as busy:
+            answer = busy.answer
+        except NoAnswer as error:
+            step = sent or "look at the network, and try again"
+            raise NodeError(f"vast.ai does not answer {what}: {explain(error)}", where=url, next_step=step) from error
+    if answer.status != 200:
+        raise _refused(what, _told(answer), answer.status)
+    return _told(answer)
+
+
+def _told(answer: Answer) -> dict[str, Any]:
     try:
-        _client()
-    except (NodeError, SpecError):
-        return False
-    return True
-
-
-def _client(retry: int = 3) -> VastAI:
-    try:
-        from vastai import VastAI
-    except ImportError as error:
-        raise _no_client() from error
-    try:
-        return VastAI(server_url=os.environ.get("VAST_URL") or None, retry=retry, quiet=True)
-    except RuntimeError as error:
-        raise SpecError(
-            "no API key of vast.ai is set", next_step="export VAST_API_KEY, or vastai set api-key KEY"
-        ) from error
-
-
-def _no_client() -> NodeError:
-    return NodeError("the vastai client is not installed", next_step="pip install 'rlbox[vast]'")
-
-
-@contextmanager
-def _asking(what: str, sent: str = "") -> Iterator[None]:
-    """Turn the client's failures into rlbox's; `sent` is the next step where a request may have been carried out."""
-    try:
-        from requests import HTTPError, RequestException
-    except ImportError as error:
-        raise _no_client() from error
-    try:
-        yield
-    except HTTPError as error:
-        raise _refused(what, _answer(error), _status(error)) from error
-    except RequestException as error:
-        raise NodeError(
-            f"vast.ai does not answer {what}: {type(error).__name__}",
-            where=os.environ.get("VAST_URL") or "console.vast.ai",
-            next_step=sent or "look at the network, and try again",
-        ) from None  # the client's own message holds the address with all of its words
-
-
-def _status(error: Any) -> int:
-    return int(error.response.status_code) if error.response is not None else 0
-
-
-def _answer(error: Any) -> Mapping[str, Any]:
-    try:
-        found = error.response.json()
-    except (AttributeError, ValueError):
+        found = answer.json()
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.known import SIGNATURES_FILE, find_known_cause
+from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 from rlbox.spec.project import Project

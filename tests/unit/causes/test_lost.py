@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.causes.cause import Cause
-from rlbox.causes.lost import LastWord, container_end, lost_cause, process_end
+from rlbox.causes.cause import Cause, LastWord, container_end, lost_cause, process_end
 
 WHEN = "while stage train was running"
 

@@ -1,4 +1,4 @@
-"""What quick command lines must not import, and that the text behind `rlbox --help` and `--version` is current."""
+"""What every command line costs before its verb works, what help says, and how completion is answered."""
 
 from __future__ import annotations
 
@@ -7,78 +7,48 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
-from fakes import CHECKOUT, EngineSocket
-from registry_server import running
+from fakes import CHECKOUT
 
 from rlbox import __version__
-from rlbox.cli import HELP_TEXT, main
-from rlbox.cli.root import VERBS, root
-from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.files.act.folders import cache_folder
+from rlbox.cli import main
+from rlbox.cli.root import VERBS
 
-HEAVY = ("click", "docker", "httpx", "jinja2", "psutil", "pydantic", "requests", "rich", "uv", "yaml")
+HEAVY = ("docker", "jinja2", "psutil", "pydantic", "requests", "rich", "urllib3", "uv", "yaml")
 ASK = """
 import json, sys
 from rlbox.cli import main
 code = main(json.loads(sys.argv[1]))
-sys.stderr.write(json.dumps([code, sorted(sys.modules)]))
+sys.stderr.write("\\n" + json.dumps([code, sorted(sys.modules)]))
 """
 
 
-def modules_after(*words: str) -> tuple[int, str, set[str]]:
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--help"], 0), (["-h"], 0), ([], 0), (["--version"], 0), (["build", "--help"], 0), (["buidl"], 2)],
+    ids=str,
+)
+def test_nothing_heavy_is_imported(words: list[str], code: int) -> None:
     argv = [sys.executable, "-c", ASK, json.dumps(words)]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    code, names = json.loads(done.stderr.splitlines()[-1])
-    return code, done.stdout, {name.partition(".")[0] for name in names} | set(names)
+    got, names = json.loads(done.stderr.splitlines()[-1])
+    assert got == code
+    assert sorted({name.partition(".")[0] for name in names} & set(HEAVY)) == []
+    verbs = [name for name in names if name.count(".") == 3 and name.startswith("rlbox.cli.")]
+    assert verbs == [f"rlbox.cli.images.{word}" for word in words[:1] if word == "build"]
 
 
-@pytest.mark.allow("processes")
-@pytest.mark.parametrize("words", [["--help"], ["-h"], [], ["--version"]], ids=str)
-def test_nothing_heavy_is_imported(words: list[str]) -> None:
-    code, out, names = modules_after(*words)
-    assert code == 0
-    assert out == (f"rlbox {__version__}\n" if "--version" in words else HELP_TEXT.read_text(encoding="utf-8"))
-    assert names.isdisjoint(HEAVY)
-    assert {name for name in names if name.startswith("rlbox.")} == {"rlbox.cli", "rlbox.version"}
-
-
-@pytest.mark.allow("processes", "sockets")
-def test_a_push_that_finds_everything_there_imports_little(engine: EngineSocket) -> None:
-    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+gzip")], {})
-    folder = cache_folder("images", "local")
-    folder.mkdir(parents=True)
-    (folder / "sbom.spdx.json").write_text(json.dumps({"about": sha256_of(body)}))
-    digest = sha256_of(body)
-    engine.images["rlbox/local:latest"] = {"Id": digest, "RepoDigests": [f"rlbox/local@{digest}"], "RootFS": {}}
-    with running() as server:
-        server.add_manifest("1", body, MANIFEST)
-        words = ("push", "local", "--to", f"{server.host}/team/x:1")
-        for _ in ("attaches the SBOM", "finds it there"):
-            code, out, names = modules_after(*words)
-            assert (code, out) == (0, f"{server.host}/team/x@{digest}\n")
-    assert sorted(names & {*HEAVY, "http.client", "ssl", "subprocess", "threading", "tomllib"}) == []
-    pure = {name for name in names if name.count(".") == 2 and name.startswith(("rlbox.engine.", "rlbox.registry."))}
-    assert pure - {"rlbox.engine.act", "rlbox.registry.act"} == {
-        "rlbox.engine.oci",
-        "rlbox.registry.push",
-        "rlbox.engine.reference",
-    }
-
-
-def test_help_is_what_click_prints() -> None:
-    """Stale? `python scripts/make_help.py` writes it."""
-    said = CliRunner().invoke(root, ["--help"], prog_name="rlbox", env={"COLUMNS": "80"})
-    assert HELP_TEXT.read_text(encoding="utf-8") == said.output
-
-
-def test_version_is_what_click_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == CliRunner().invoke(root, ["--version"], prog_name="rlbox").output
+    assert capsys.readouterr().out == f"rlbox {__version__}\n"
 
 
-def test_help_fits_the_terminal_and_starts_with_examples() -> None:
-    text = HELP_TEXT.read_text(encoding="utf-8")
+def test_help_fits_the_terminal_and_starts_with_examples(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert text.index("Examples:") < text.index("Options:")
     assert [verb for verb in VERBS if f"\n  {verb} " not in text] == []
@@ -94,11 +64,29 @@ def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFi
         assert option in out
 
 
-def test_completion_is_answered_though_no_word_was_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [
+        ("rlbox ren", ["render"]),
+        ("rlbox sh", ["shell", "show"]),
+        ("rlbox build l", ["local"]),
+        ("rlbox build vast-", ["vast-5090", "vast-5090-verl"]),
+        ("rlbox run s", ["sft", "smoke"]),
+        ("rlbox lint --target vast-5090-", ["vast-5090-verl"]),
+        ("rlbox build --no", ["--no-cache"]),
+        ("rlbox build --sources c", ["cn"]),
+        ("rlbox run --place h", ["here"]),
+        ("rlbox completion f", ["fish"]),
+        ("rlbox vast des", ["destroy"]),
+        ("rlbox nonsense x", []),
+    ],
+)
+def test_completion(
+    typed: str, offers: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("_RLBOX_COMPLETE", "bash_complete"), ("COMP_WORDS", "rlbox ren"), ("COMP_CWORD", "1")):
+    count = len(typed.split()) - 1
+    for name, value in (("_RLBOX_COMPLETE", "bash_complete"), ("COMP_WORDS", typed), ("COMP_CWORD", str(count))):
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="0"):  # click's own way to end a completion
         main([])
-    assert capsys.readouterr().out == "plain,render\n"
+    assert capsys.readouterr().out.split() == [f"plain,{offer}" for offer in offers]

@@ -23,10 +23,10 @@ from rlbox.doctor.act.probe.packages import probe_packages
 from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
 from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.probe.programs import Program
-from rlbox.doctor.act.repair import repair
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands
 from rlbox.findings import Finding
+from rlbox.host.examine import repair
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlbox.doctor.report import Report, load_report, merge, settle
-from rlbox.doctor.view import report_text, summary_line
+from rlbox.doctor.report import Report, load_report, merge, report_text, settle, summary_line
 from rlbox.findings import Finding, load_finding
 
 TRUNCATED = Finding(

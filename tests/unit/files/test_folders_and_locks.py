@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from rlbox.engine.act.data_disk import check_disk, data_folder
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic, write_if_changed
 from rlbox.files.act.lock import hold
-from rlbox.machine.act.command import check_command, run_command
+from rlbox.machine.act.command import PIPE, check_command, run_command, run_in_foreground, start_command, talk
 from rlbox.values import Command, Outcome
 
 
@@ -203,6 +204,28 @@ def test_commands() -> None:
     with pytest.raises(TimedOut) as slow:
         run_command(Command(argv=("sleep", "60"), timeout_s=0.01))
     assert str(slow.value) == "sleep took longer than 0.01 s"
+
+
+@pytest.mark.allow("processes")
+def test_a_process_that_is_left_to_itself() -> None:
+    show = Command(argv=("/bin/sh", "-c", 'cat; echo "$A$HOME" >&2; sleep "$S"; exit 7'), env={"A": "a", "S": "0"})
+    process = start_command(show, environ={"A": "b", "HOME": "/h"}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert os.getsid(process.pid) == process.pid
+    assert (talk(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
+    slow = start_command(replace(show, env={"S": "60"}), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert talk(slow, b"", 0.05) is None
+    os.killpg(slow.pid, signal.SIGKILL)
+    slow.communicate()
+    with pytest.raises(FileNotFoundError):
+        start_command(Command(argv=("no-such-program",)))
+
+
+@pytest.mark.allow("processes")
+def test_ctrl_c_is_for_what_runs_in_the_foreground() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    script = f"kill -INT {os.getpid()}; kill -INT $$; exit 3"  # as a terminal does: both are told
+    assert run_in_foreground(Command(argv=("sh", "-c", script))) == -signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.allow("processes")

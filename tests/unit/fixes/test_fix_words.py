@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from rlbox.fixes.bake import template_values
+from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
-from rlbox.fixes.words import baked_rows, condition_words, filled_bake, kind_of
+from rlbox.fixes.words import baked_rows, condition_words, kind_of
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

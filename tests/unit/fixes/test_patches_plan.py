@@ -17,8 +17,7 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
 from rlbox.image.templates import render
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, tomllib
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge, tomllib
 from rlbox.target.load import DEFAULTS
 from rlbox.target.patch import FixPatch
 from rlbox.target.target import Target

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.hanging import LOGS, replay
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
-from rlbox.job.phases import PhasePlan, plan_phases
+from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.machine.counters import Rates
 
 MIB = 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,17 +12,17 @@ import pytest
 from fakes import image_plan
 
 from rlbox.errors import NodeError, SpecError
-from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.context import (
     INSIDE,
+    build_labels,
     carried_entries,
     check_context_folder,
     context_entries,
     other_entries,
+    outdated,
     write_context,
 )
-from rlbox.image.act.digest import FileDigests, build_labels, outdated
-from rlbox.image.parts import BUILD_LABEL
+from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.plan import ImagePlan
 from rlbox.spec.project import PACKAGE
 
@@ -412,67 +411,15 @@ def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
         )
 
 
-def read_counter(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    import builtins
-
-    seen: list[str] = []
-    real = open
-
-    def counting(path: object, *args: object, **kwargs: object) -> object:
-        seen.append(str(path))
-        return real(path, *args, **kwargs)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(builtins, "open", counting)
-    return seen
-
-
-def test_digests_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", ["bytes", "inode", "mode"])
+def test_the_digest_notices_a_change(tmp_path: Path, change: str) -> None:
     path = source(tmp_path / "a", "one")
-    digests = FileDigests.load()
-    first = digests.of(path)
-    assert first == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
-    digests.save()
-    seen = read_counter(monkeypatch)
-    assert FileDigests.load().of(path) == first
-    assert str(path) not in seen
-
-
-@pytest.mark.parametrize("change", ["time", "size", "inode", "mode"])
-def test_digests_notice_a_change(tmp_path: Path, change: str) -> None:
-    path = source(tmp_path / "a", "one")
-    digests = FileDigests.load()
-    first = digests.of(path)
-    digests.save()
+    first = build_digest({"a": path}, image_plan())
     match change:
-        case "time":
-            source(path, "two", mtime=1_700_000_001)
-        case "size":
-            source(path, "three")
+        case "bytes":
+            source(path, "two")
         case "inode":
             shutil.move(source(tmp_path / "b", "two"), path)
         case "mode":
-            source(path, "two", mode=0o755)
-    assert FileDigests.load().of(path) != first
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"PATH": 5}', '{"PATH": []}', '{"PATH": ["KEY"]}', '{"PATH": ["KEY", 5]}', "\xff"]
-)
-def test_a_torn_memory_is_no_memory(tmp_path: Path, text: str) -> None:
-    from rlbox.image.act.plan_cache import file_key
-
-    path = source(tmp_path / "a", "one")
-    memory = cache_folder("digests.json")
-    memory.parent.mkdir(parents=True)
-    memory.write_bytes(text.replace("PATH", str(path)).replace("KEY", file_key(str(path))).encode("latin-1"))
-    digests = FileDigests.load()
-    assert digests.of(path) == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
-    digests.save()
-    assert list(json.loads(memory.read_text())) == [str(path)]
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(source(tmp_path / "file", "")))
-    assert build_digest(entries(tmp_path / "src"), image_plan()) == build_digest(
-        entries(tmp_path / "src"), image_plan()
-    )
+            source(path, "one", mode=0o755)
+    assert build_digest({"a": path}, image_plan()) != first

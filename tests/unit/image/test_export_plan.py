@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.image.act.export import export_text
-from rlbox.image.forms.apptainer import plan_apptainer, plan_exported
+from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.templates import quote_definition
 from rlbox.spec.project import Project
@@ -46,8 +46,8 @@ def catalogue() -> Iterator[None]:
 def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
     loaded = load_fixed_target(folder.project, "mine")
-    exported = plan_exported(loaded.target, fitting_lock(loaded.target, ()), loaded.fixes, {})
-    return parse_definition(plan_apptainer(exported, SHIPPED.template_folders(), None))
+    lock = fitting_lock(loaded.target, ())
+    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_folders(), None))
 
 
 def compose(project: Project, name: str, **asked: str) -> str:

@@ -9,8 +9,8 @@ from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitti
 
 from rlbox.fixes.manifest import fix_manifest
 from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
+from rlbox.image.layers import part_files
 from rlbox.image.machine import machine_facts
-from rlbox.image.paths import part_files
 from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
 from rlbox.target.load import load_target
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch

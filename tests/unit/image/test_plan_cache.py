@@ -12,8 +12,7 @@ import pytest
 from fakes import CHECKOUT, TARGET, Folder
 
 from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.plan_cache import file_key, load_cached_plan
-from rlbox.image.act.plans import image_plan
+from rlbox.image.act.plans import file_key, image_plan, load_cached_plan
 from rlbox.image.plan import ImagePlan
 
 
@@ -107,7 +106,7 @@ def test_folders_do_not_share(folder: Folder, tmp_path: Path) -> None:
 def test_another_version_of_rlbox(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     plan(folder)
-    monkeypatch.setattr("rlbox.image.act.plan_cache.__version__", "9.9.9")
+    monkeypatch.setattr("rlbox.image.act.plans.__version__", "9.9.9")
     assert remembered(folder) is None
 
 
@@ -123,20 +122,20 @@ def test_what_a_plan_is_made_from(folder: Folder) -> None:
     assert any(name.endswith("METADATA") for name in inputs), "rlbox's own requirements are part of the lock's state"
 
 
-DAMAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
-    "empty": lambda head, context: "",
-    "no JSON": lambda head, context: "{",
-    "a list": lambda head, context: "[]",
-    "null": lambda head, context: "null",
-    "cut": lambda head, context: f"{json.dumps(head)}\n{context[:-20]}",
-    "no context": lambda head, context: json.dumps(head),
-    "zeros in the context": lambda head, context: f"{json.dumps(head)}\n{context[:-20]}{chr(0) * 20}",
-    "no plan": lambda head, context: json.dumps({**head, "plan": None}) + "\n" + context,
-    "no stamp": lambda head, context: json.dumps({**head, "stamp": None}) + "\n" + context,
-    "more fields": lambda head, context: json.dumps({**head, "plan": {**head["plan"], "x": 1}}) + "\n" + context,
-    "other types": lambda head, context: (
-        json.dumps({**head, "plan": {**head["plan"], "container": 5}}) + "\n" + context
+DAMAGES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "empty": lambda memory: "",
+    "no JSON": lambda memory: "{",
+    "a list": lambda memory: "[]",
+    "null": lambda memory: "null",
+    "cut": lambda memory: json.dumps(memory)[:-20],
+    "no context": lambda memory: json.dumps(
+        {**memory, "plan": {key: value for key, value in memory["plan"].items() if key != "context"}}
     ),
+    "zeros at the end": lambda memory: json.dumps(memory)[:-20] + chr(0) * 20,
+    "no plan": lambda memory: json.dumps({**memory, "plan": None}),
+    "no stamp": lambda memory: json.dumps({**memory, "stamp": None}),
+    "more fields": lambda memory: json.dumps({**memory, "plan": {**memory["plan"], "x": 1}}),
+    "other types": lambda memory: json.dumps({**memory, "plan": {**memory["plan"], "container": 5}}),
 }
 
 
@@ -144,8 +143,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
 def test_a_torn_memory_is_ignored(folder: Folder, damage: str) -> None:
     folder.target("mine")
     whole = plan(folder)
-    head, _, context = memory().read_text().partition("\n")
-    memory().write_text(DAMAGES[damage](json.loads(head), context))
+    memory().write_text(DAMAGES[damage](json.loads(memory().read_text())))
     assert remembered(folder) is None
     assert plan(folder) == whole
     assert remembered(folder) == whole

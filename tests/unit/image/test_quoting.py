@@ -13,8 +13,7 @@ from rlbox.errors import SpecError
 from rlbox.image.plan import plan_image
 from rlbox.image.templates import quote_dockerfile, render
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.target import Target
 

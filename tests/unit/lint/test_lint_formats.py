@@ -250,3 +250,16 @@ def test_names_are_put_in() -> None:
     document = read_document("x.sh", "A=1\nB=${A}2\nC=${NONE:-3}\nD=$D:x\n")
     resolved = [document.names.resolve(text, 100) for text in ("$B", "$C", "$NONE", "${NONE:-$A}", "$D")]
     assert resolved == ["12", "3", "$NONE", "1", "$D:x"]
+
+
+def test_a_dockerfile_goes_on_over_what_docker_leaves_out() -> None:
+    text = "FROM a:1@sha256:0\nENV A=b \\\n\n    # why\n    \\\n  NCCL_TIMEOUT=600 \\\n\nRUN ray shutdown\n"
+    assert found("Dockerfile", text) == [(6, "nccl-timeout")]
+    text = "FROM a:1@sha256:0\nENV A=b \\\n\n  NCCL_TIMEOUT=600\n\nRUN ray shutdown\n"
+    assert found("Dockerfile", text) == [(4, "nccl-timeout"), (6, "ray-shutdown")]
+
+
+def test_what_a_dockerfile_does_in_images_built_on_it() -> None:
+    text = "FROM a:1@sha256:0\nONBUILD ENV NCCL_TIMEOUT=600\nonbuild RUN true && \\\n\n  ray shutdown\n"
+    text += 'ONBUILD CMD ["ray", "shutdown"]\n'
+    assert found("Dockerfile", text) == [(2, "nccl-timeout"), (5, "ray-shutdown"), (6, "ray-shutdown")]

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import CASES, DEB, PACKAGE, Folder
+from fakes import CASES, PACKAGE, Folder
 
 from rlbox.errors import WorkFailed
 from rlbox.lock.resolve import (
-    Further,
     Inputs,
     Resolution,
     Upgrade,
@@ -27,12 +26,9 @@ from rlbox.sources.settings import SourcePlan
 from rlbox.spec.load import load_toml
 from rlbox.target.load import load_target
 from rlbox.target.lock import (
-    GitTree,
-    HttpFile,
     Lock,
     LockedGroup,
     Package,
-    Patch,
     lock_checksum,
 )
 from rlbox.target.target import Target
@@ -173,19 +169,12 @@ def test_a_package_that_nobody_asked_for_goes_to_the_last_group(folder: Folder) 
 def test_the_whole_lock(folder: Folder) -> None:
     mine = target(folder, "one")
     stack = resolution("six==1\n    # via -r one.in\n", wheel("six"), **{A: 11})
-    further = Further(
-        debs=(DEB,),
-        git=(GitTree(name="t", url="https://git.example/t", ref="main", commit=C, tree=B, sha256=A, size=1),),
-        http=(HttpFile(name="f", url="https://files.example/f", sha256=A, size=2),),
-        patches=(Patch(name="p.diff", sha256=A),),
-    )
-    assert plan_lock(mine, ("click",), resolved(stack), further) == Lock(
+    assert plan_lock(mine, ("click",), resolved(stack)) == Lock(
         target="mine",
         spec=lock_checksum(mine, ("click",)),
         python="3.11",
         platform="x86_64-unknown-linux-gnu",
         base="debian:bookworm",
-        debs=(DEB,),
         runtime=LockedGroup(
             name="runtime",
             packages=(Package(name="click", version="8.1.8", file="click-8.1.8-py3-none-any.whl", sha256=A, size=0),),
@@ -196,9 +185,6 @@ def test_the_whole_lock(folder: Folder) -> None:
                 packages=(Package(name="six", version="1", file="six-1-py3-none-any.whl", sha256=A, size=11),),
             ),
         ),
-        git=further.git,
-        http=further.http,
-        patches=further.patches,
     )
 
 

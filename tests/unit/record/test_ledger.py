@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.causes.lost import LastWord
+from rlbox.causes.cause import LastWord
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan

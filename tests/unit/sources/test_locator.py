@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 
-from rlbox.machine.act.http_client import new_client
+from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.site import SiteFacts
-from rlbox.sources.act.mirrors import Link, Locator
-from rlbox.sources.mirrors import Machine
+from rlbox.sources.act.mirrors import Locator
+from rlbox.sources.mirrors import FileAddress, Machine
 from rlbox.sources.profile import Profile, Rule
 from rlbox.target.artifact import Artifact
 
@@ -31,16 +30,16 @@ def hosts() -> Iterator[list[MirrorServer]]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
+def client() -> Iterator[Http]:
     """A client that waits for 0.3 s."""
-    with new_client(SiteFacts(), silent_s=0.3) as made:
+    with site_http(SiteFacts(), silent_s=0.3) as made:
         yield made
 
 
 class Found:
     """A locator over index rules for some addresses, and what it said."""
 
-    def __init__(self, client: httpx.Client, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
+    def __init__(self, client: Http, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
         self.said: list[tuple[str, str]] = []
         profile = Profile(name="mine", title="", rule=rules)
         skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
@@ -56,33 +55,33 @@ def index(host: MirrorServer, name: str, **more: str) -> Rule:
     )
 
 
-def test_contents_at_other_addresses(hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_contents_at_other_addresses(hosts: list[MirrorServer], client: Http) -> None:
     """The page of one host lists files of another, and of itself by a path that starts elsewhere."""
     far = hosts[1].file("/x/9f/six.whl", BODY)
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
     assert list(found.locator.links(SIX)) == [
-        Link(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        Link(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
+        FileAddress(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        FileAddress(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []
 
 
-def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: Http) -> None:
     hosts[0].json_index("/simple/six/", {SIX.file: "../../f/six"}, {SIX.file: SIX.sha256})
     assert Found(client, index(hosts[0], "a"))() == [f"{hosts[0].url}/f/six"]
 
 
-def test_a_flat_page(hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_a_flat_page(hosts: list[MirrorServer], client: Http) -> None:
     name = TORCH.file.replace("+", "%2B")
     hosts[0].index("/whl/cpu/", {"torch-2.8.0%2Bcpu.whl": "torch-2.8.0%2Bcpu.whl", name: name})
     rule = Rule(kind="torch-wheels", protocol="flat", url=f"{hosts[0].url}/whl")
     assert Found(client, rule)(TORCH) == [f"{hosts[0].url}/whl/cpu/{name}"]
 
 
-def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: Http) -> None:
     page = tmp_path / "index/six"
     page.mkdir(parents=True)
     (page / "index.html").write_text(f'<a href="../../files/{SIX.file}">x</a>')
@@ -103,7 +102,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
     assert found.said == []
 
 
-def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServer], client: Http) -> None:
     good = hosts[2]
     good.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     for path, answer in {
@@ -133,7 +132,7 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     assert reasons["dead"] == "cannot reach 127.0.0.1: Connection refused"
 
 
-def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer], client: httpx.Client) -> None:
+def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer], client: Http) -> None:
     hosts[0].answers["/simple/six/"] = Answer(body=b"x", stalls=True)
     hosts[1].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     hosts[1].index("/simple/rich/", {"rich.whl": "/rich.whl"})
@@ -145,7 +144,7 @@ def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer
 
 
 def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
-    hosts: list[MirrorServer], client: httpx.Client
+    hosts: list[MirrorServer], client: Http
 ) -> None:
     for host in hosts[:2]:
         host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
@@ -157,16 +156,18 @@ def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
     assert hosts[1].asked == []
 
 
-def test_files_and_repositories_by_address(client: httpx.Client) -> None:
+def test_files_and_repositories_by_address(client: Http) -> None:
     rules = [
         Rule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
         Rule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
     ]
     locator = Found(client, *rules).locator
     assert locator.http_urls("https://github.com/a") == (
-        Link(url="https://p.example/https://github.com/a", mirror="p.example"),
+        FileAddress(url="https://p.example/https://github.com/a", mirror="p.example"),
     )
-    assert locator.git_urls("https://github.com/a.git") == (Link(url="https://g.example/a.git", mirror="g.example"),)
+    assert locator.git_urls("https://github.com/a.git") == (
+        FileAddress(url="https://g.example/a.git", mirror="g.example"),
+    )
     assert list(locator.links(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
 
 

@@ -14,8 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.target import Target

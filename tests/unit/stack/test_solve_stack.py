@@ -10,8 +10,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.merge import merge
+from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
 from rlbox.stack.compat import Condition, load_compat
 from rlbox.stack.explain import Verdict, judge

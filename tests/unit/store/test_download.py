@@ -22,6 +22,11 @@ LIE = b"x" * len(DATA)
 FILE = artifact_of(DATA, "six-1.16.0.whl")
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.store.act.download.pause_s", lambda attempt: 0.01)
+
+
 @pytest.fixture
 def mirror() -> Iterator[Mirror]:
     with serving({FILE.file: DATA}) as made:
@@ -40,7 +45,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def fetch(store: Store, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchReport:
-    return ensure(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s, pause_s=0.01)
+    return ensure(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
 
 
 def holds(store: Store) -> bool:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mirror import FakeLink, FakeLocator
+from mirror import FakeLocator
 
 from rlbox.errors import WorkFailed
+from rlbox.sources.mirrors import FileAddress
 from rlbox.store.act.fetch import ensure
 from rlbox.store.act.git_tree import TreeFacts, lock_git
 from rlbox.store.act.objects import Store
@@ -56,7 +57,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def lock(folder: Path, ref: str = "main") -> TreeFacts:
-    return lock_git(f"file://{folder}", ref, [FakeLink(url=f"file://{folder}", mirror="direct")])
+    return lock_git(f"file://{folder}", ref, [FileAddress(url=f"file://{folder}", mirror="direct")])
 
 
 def artifact(facts: TreeFacts, name: str = "project") -> Artifact:
@@ -180,6 +181,8 @@ def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:
 
 def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as caught:
-        lock_git("http://me:secret@127.0.0.1:9/x", "main", [FakeLink(url="http://me:secret@127.0.0.1:9/x", mirror="a")])
+        lock_git(
+            "http://me:secret@127.0.0.1:9/x", "main", [FileAddress(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
+        )
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)

@@ -17,7 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixes
 from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
-from rlbox.secrets.leaks import is_secret, secret_lines
+from rlbox.secrets.masks import is_secret, secret_lines
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target

@@ -25,11 +25,10 @@ _RUN_LOCK = ".rlbox-run.lock"
 
 def probe_engine() -> EngineFacts:
     """Return the state of the engine and of rlbox's containers."""
-    from rlbox.engine.act.docker import DockerEngine
+    from rlbox.engine.act.api import engine
 
     try:
-        engine = DockerEngine.connect()
-        info, containers = engine.info(), engine.list_containers(TARGET_LABEL)
+        info, containers = engine().info(), engine().list_containers(TARGET_LABEL)
     except EngineError as error:
         return EngineFacts(error=error.what, where=error.where, remedy=error.next_step)
     root = str(info.get("DockerRootDir", ""))

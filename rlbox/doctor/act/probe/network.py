@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,13 @@ from urllib.parse import urlsplit
 import rlbox
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.network import ADDRESSES, NetworkFacts, Reached, TakenPort
+from rlbox.errors import RlboxError
+from rlbox.machine.act.command import run_command
+from rlbox.machine.act.http import Http, site_trust
 from rlbox.machine.act.ports import probe_port
+from rlbox.machine.act.site import probe_site, site_ca
+from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.values import Command
 
 ASK_S = 4.0
 _AT_ONCE = 16
@@ -85,8 +90,6 @@ def _named(environ: Mapping[str, str]) -> list[Reached]:
 
 
 def _pip_urls(environ: Mapping[str, str]) -> list[str]:
-    from rlbox.machine.act.site import probe_site
-
     site = probe_site(environ)
     return [url for url in (site.index_url, *site.extra_index_urls) if url]
 
@@ -101,19 +104,11 @@ def _ask(row: Reached) -> Reached:
 
 def _request(row: Reached) -> Reached:
     """Return how an address answered: any answer but a server's failure will do."""
-    import httpx
-
-    from rlbox.machine.act.http_client import explain, http_client
-    from rlbox.machine.act.site import site_ca
-
     try:
-        with (
-            http_client(site_ca(), connections=1, stall_s=ASK_S) as client,
-            client.stream("GET", row.url, headers={"Accept-Encoding": "identity"}) as answer,
-        ):
-            error = f"answered {answer.status_code}" if answer.status_code >= 500 else ""
+        with Http(site_trust(site_ca()), silent_s=ASK_S) as http, http.ask("GET", row.url) as answer:
+            error = f"answered {answer.status}" if answer.status >= 500 else ""
             return replace(row, error=error, skew_s=_skew(answer.headers.get("date", "")))
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as problem:
+    except (NoAnswer, OSError) as problem:
         return replace(row, error=explain(problem))
 
 
@@ -172,8 +167,8 @@ def _loopback() -> str:
 def ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
     """Return the ports that a Ray head of this image would listen on; none where it cannot tell."""
     try:
-        done = subprocess.run([program, "--print", "head"], capture_output=True, text=True, timeout=ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command(Command(argv=(program, "--print", "head"), timeout_s=ASK_S))
+    except (OSError, RlboxError):
         return {}
     found = re.findall(r"^--([a-z-]*port)=(\d+)$", done.stdout, re.MULTILINE)
     return {f"ray {name}": int(number) for name, number in found if name[:4] not in ("min-", "max-")}

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from rlbox.doctor.judge.processes import Running
-from rlbox.machine.act.process_table import Process, ancestors, descendants, probe_command_line, probe_processes
+from rlbox.machine.act.process_table import ancestors, descendants, probe_command_line, probe_processes
 from rlbox.values import VENV
 
 _SUPERVISOR = "rlbox.supervise"
@@ -29,22 +29,23 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     table = probe_processes()
     me = os.getpid()
     mine = ancestors(table, me) | descendants(table, {me})
-    supervisors = {pid for pid in table if _SUPERVISOR in probe_command_line(pid)}
+    words = {pid: probe_command_line(pid) for pid in table}
+    supervisors = {pid for pid in table if _SUPERVISOR in words[pid]}
     owned = supervisors | descendants(table, supervisors)
-    group, up_s = _group(me), _up_s()
+    group, up_s = _group(me), time.clock_gettime(time.CLOCK_BOOTTIME)
     main = min((p.pid for p in table.values() if p.parent == 1), default=0)
     return tuple(
         Running(
             pid=process.pid,
             name=process.name,
-            words=probe_command_line(process.pid),
+            words=words[process.pid],
             owner=_owner(process.pid),
             age_s=max(up_s - process.started / _TICKS, 0.0),
             own=process.pid in mine,
             busy_run=process.pid in owned,
             orphan=process.parent == 1 and process.pid != main,
             zombie=process.gone,
-            stack=_is_of(process, stack),
+            stack=words[process.pid].startswith(f"{stack}/"),
         )
         for process in table.values()
         if process.pid != 1 and _group(process.pid) in ("", group)
@@ -69,11 +70,3 @@ def _owner(pid: int) -> str:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"uid {uid}"
-
-
-def _is_of(process: Process, stack: str) -> bool:
-    return probe_command_line(process.pid).startswith(f"{stack}/")
-
-
-def _up_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlbox.machine.act.command import PIPE, start_command, talk
 from rlbox.machine.act.process_table import carries, descendants, probe_processes
+from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
 _TAIL_S = 2.0
@@ -36,43 +37,29 @@ class Program:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {MARK: token}
-        self._popen = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**env, **self._mark},
-            cwd=cwd,
-            start_new_session=True,
-        )
+        command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
+        self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def wait(self, stdin: bytes, deadline: float) -> Ran:
         """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
-        try:
-            output, errors = self._talk(stdin, deadline - _TAIL_S)
-            return self._ran(self._popen.returncode, output, errors)
-        except subprocess.TimeoutExpired:
+        idle = False
+        said = self._talk(stdin, deadline - _TAIL_S)
+        if said is None:
             before = self._spent()
-        try:
-            output, errors = self._talk(b"", deadline)
-            return self._ran(self._popen.returncode, output, errors)
-        except subprocess.TimeoutExpired:
-            idle = _hangs(before, self._spent())
-            self.end()
-            output, errors = self._popen.communicate()
-            return self._ran(None, output, errors, idle=idle)
-
-    def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes]:
-        return self._popen.communicate(stdin or None, timeout=max(until - time.monotonic(), 0.05))
-
-    def _ran(self, code: int | None, output: bytes, errors: bytes, *, idle: bool = False) -> Ran:
+            said = self._talk(b"", deadline)
+            idle = said is None and _hangs(before, self._spent())
+        code = None if said is None else self._popen.returncode
         self.end()
+        output, errors = said or self._popen.communicate()
         return Ran(
             exit_code=code,
             output=output.decode("utf-8", "replace"),
             errors=errors.decode("utf-8", "replace"),
             idle=idle,
         )
+
+    def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
+        return talk(self._popen, stdin, max(until - time.monotonic(), 0.05))
 
     def _family(self) -> set[int]:
         table = probe_processes()

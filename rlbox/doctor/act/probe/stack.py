@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,9 @@ from pathlib import Path
 from rlbox.doctor.act.probe.programs import Program, Ran
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, read_steps
+from rlbox.errors import TimedOut, WorkFailed
+from rlbox.machine.act.command import run_command
+from rlbox.values import Command
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 _JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
@@ -129,21 +131,18 @@ class StackProbe:
 
     def _compile(self, compiler: str, source: Path, words: list[str]) -> str:
         """Return the linker's or compiler's complaint, empty when it worked or took too long."""
-        argv = [compiler, str(source), "-o", f"{self._folder}/linked", *words]
+        argv = (compiler, str(source), "-o", f"{self._folder}/linked", *words)
         try:
-            done = subprocess.run(
-                argv, capture_output=True, encoding="utf-8", errors="replace", env=dict(self._environ), timeout=_LINK_S,
-                check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+            done = run_command(Command(argv=argv, timeout_s=_LINK_S), environ=self._environ)
+        except TimedOut:
             return ""
-        except OSError as problem:
-            return str(problem.strerror)
-        if done.returncode == 0:
+        except (OSError, WorkFailed) as problem:
+            return problem.strerror or "" if isinstance(problem, OSError) else problem.what
+        if done.ok:
             return ""
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         telling = [line for line in lines if "cannot find" in line or "error" in line]
-        return (telling or lines or [f"exit code {done.returncode}"])[0]
+        return (telling or lines or [f"exit code {done.exit_code}"])[0]
 
 
 def _cuda_flags(environ: Mapping[str, str]) -> list[str]:

@@ -1,19 +1,21 @@
-"""The SBOM of an image: SPDX 2.3 as JSON, from its lock alone. The same lock and image give the same bytes."""
+"""What explains an image: its SBOM and its provenance, from its lock alone.
+
+The same lock and image give the same bytes. Nothing in the provenance names the machine, its user, a mirror or a moment
+other than SOURCE_DATE_EPOCH.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from rlbox import __version__
 from rlbox.image.contents import BUILD_TOOLS, Content, components, purl
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 SBOM_FILE = "sbom.spdx.json"
 CONFIGURATION_NOTE = "The engine keeps no manifest of the image: the digest is that of its configuration."
@@ -40,6 +42,7 @@ def plan_sbom(lock: Lock, image: Built) -> str:
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/
     """
     parts = components(lock)
+    own = _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -47,7 +50,7 @@ def plan_sbom(lock: Lock, image: Built) -> str:
         "name": image.name,
         "documentNamespace": f"urn:rlbox:sbom:{image.digest}",
         "creationInfo": {"created": moment(image.epoch), "creators": [f"Tool: rlbox-{__version__}"]},
-        "packages": [_image(image), _own(), *map(_package, parts)],
+        "packages": [_image(image), own, *map(_package, parts)],
         "relationships": list(_relationships(parts)),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
@@ -89,10 +92,6 @@ def _image(image: Built) -> dict[str, Any]:
     }
 
 
-def _own() -> dict[str, Any]:
-    return _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
-
-
 def _package(part: Content) -> dict[str, Any]:
     return {
         **_described(_identity(part), part.name, part.version, part.purl, part.url),
@@ -127,3 +126,69 @@ def _relationships(parts: tuple[Content, ...]) -> Iterator[dict[str, str]]:
 
 def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+
+
+PROVENANCE_FILE = "provenance.json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:rlbox:build:image:v1"
+BUILDER = f"urn:rlbox:builder:{__version__}"
+
+Mode = Literal["online", "hermetic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltBy:
+    """How an image was built.
+
+    `spec` is the checksum of the completed spec, empty where the image does not tell it; `versions` maps programs to
+    theirs.
+    """
+
+    spec: str
+    mode: Mode
+    versions: Mapping[str, str]
+
+
+def plan_provenance(lock: Lock, image: Built, built: BuiltBy) -> str:
+    """Return the text of the provenance.
+
+    Source: https://in-toto.io/Statement/v1 and https://slsa.dev/spec/v1.0/provenance
+    """
+    statement = {
+        "_type": STATEMENT,
+        "subject": [_subject(image)],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {
+                    "target": lock.target,
+                    **({"spec": f"sha256:{built.spec}"} if built.spec else {}),
+                    "lock": f"sha256:{lock.checksum()}",
+                    "mode": built.mode,
+                    "epoch": image.epoch,
+                },
+                "resolvedDependencies": [_dependency(part) for part in components(lock)],
+            },
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": {"rlbox": __version__, **dict(sorted(built.versions.items()))}}
+            },
+        },
+    }
+    return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
+
+
+def _subject(image: Built) -> dict[str, Any]:
+    note = {} if image.has_manifest else {"annotations": {"rlbox.digest": CONFIGURATION_NOTE}}
+    return {"name": image.name, "digest": {"sha256": image.digest.partition(":")[2]}, **note}
+
+
+def _dependency(part: Content) -> dict[str, Any]:
+    commit = {"gitCommit": part.version} if part.kind == "git" else {}
+    return {
+        "name": part.file or part.name,
+        "uri": part.purl,
+        "digest": {"sha256": part.sha256, **commit},
+        "annotations": {"rlbox.groups": " ".join(part.groups)},
+    }
