@@ -210,7 +210,7 @@ inside() { # CMD...
   (
     enter_cgroups
     # shellcheck disable=SC2016
-    exec nsenter -t "$p" -m -u -n -i -p -C --root --wd env -i HOME=/root LANG=C.UTF-8 \
+    exec nsenter -t "$p" -m -u -n -i -p -C --root --wd env -i --default-signal=INT,QUIT HOME=/root LANG=C.UTF-8 \
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${given[@]}" \
       bash -c 'cd /srv/rlbox 2>/dev/null || cd; exec "$@"' - "$@"
   )
