@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -42,9 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers of these folders."""
+    """Declare the markers of these folders, and let Ctrl-C be heard."""
     config.addinivalue_line("markers", "allow(*what): lets a test use `processes` or `sockets`")
     config.addinivalue_line("markers", "whole: runs a tool over the whole repository")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine, a browser")
 
 

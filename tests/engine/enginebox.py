@@ -68,7 +68,6 @@ class Box:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=_hear_interrupts,
         )
 
     def argv(self, *words: str) -> list[str]:
@@ -110,11 +109,6 @@ def wait_until(probe: Callable[[], object], what: str, timeout_s: float = 240) -
     while not probe():
         assert time.monotonic() < end, f"never came: {what}"
         time.sleep(0.05)
-
-
-def _hear_interrupts() -> None:
-    """As in a terminal; a shell that starts the tests in its background has Ctrl-C ignored by all that comes of it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
