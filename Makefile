@@ -71,7 +71,7 @@ gpu-images: .venv/rlbox.stamp
 # Every goal, measured for an hour or two, and its table; ARGS=--resume goes on with it. `make test` runs each once, small.
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
+	scripts/ensure-test-tools.sh
 	$(RLBOX) build local
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 
