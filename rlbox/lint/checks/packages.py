@@ -186,19 +186,6 @@ def unattended_apt(document: Document, rule: DriftRule, where: Where) -> Iterato
             yield hit_call(call, name=call.program)
 
 
-def syntax_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a Dockerfile's syntax line."""
-    return (Hit(start=start) for name, start in document.flags if name == "syntax")
-
-
-def served_port(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find ports that a service is told to listen on."""
-    for call in document.calls:
-        for option in call.options() if call.program not in ("ssh", "scp", "curl", "docker run") else ():
-            if option.name in ("--port", "-p") and document.value(option) in rule.names:
-                yield hit_call(call, option.start, value=document.value(option))
-
-
 def scraped(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find versions that are cut out of the text that nvidia-smi shows."""
     for call in document.called("grep", "awk", "sed"):

@@ -41,11 +41,6 @@ def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterat
                 yield hit_call(call, word.at[hit.start()], name=hit.group())
 
 
-def powershell_backtick(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find lines that a backtick is to continue."""
-    return (Hit(start=stray.start) for stray in document.strays if stray.kind == "backtick")
-
-
 def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     """Find patterns of file names in quotes, where a program gets them as they are."""
     for call in document.calls:
@@ -240,10 +235,9 @@ def _continued_above(document: Document, call: Call) -> bool:
     return document.lines.line(number).rstrip().endswith("\\")
 
 
-def crlf(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find shell scripts with the line ends of another system."""
-    if document.crlf and document.kind == "shell":
-        yield Hit(start=0)
+def flagged(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+    """Find what the reader itself has marked with a name of the rule, as `syntax`, a Dockerfile's syntax line."""
+    return (Hit(start=start) for name, start in document.flags if name in rule.names)
 
 
 def background_log(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
