@@ -47,12 +47,9 @@ def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[H
         if call.program in _FILE_PROGRAMS and "ssh" not in call.within:
             for word in call.words:
                 hit = re.search(r"[*?]", word.value)
-                if hit and not word.value.startswith("-") and word.mask[hit.start()] in "ds" and _is_path(word):
+                path = not word.value.startswith("-") and not re.search(r"[\n;|]|\$\(", word.value)
+                if hit and path and word.mask[hit.start()] in "ds":
                     yield hit_call(call, word.start, name=call.program, value=word.value, new=_unquoted(word))
-
-
-def _is_path(word: Word) -> bool:
-    return not re.search(r"[\n;|]|\$\(", word.value)
 
 
 def _unquoted(word: Word) -> str:
