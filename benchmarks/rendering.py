@@ -93,8 +93,8 @@ def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.image.labels import spec_checksum
     from rlbox.image.templates import render
     from rlbox.spec.project import Project
+    from rlbox.target.artifact import TORCH_WHEELS
     from rlbox.target.load import load_target
-    from rlbox.target.torch import TORCH_WHEELS
 
     project = Project(folder=place.project)
     target = load_target(project, "local").target

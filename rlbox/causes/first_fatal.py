@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlbox.causes.fatal_lines import Grade, Scan, grade, is_earlier, is_quiet, lane, last_shown, said_at
+from rlbox.causes.fatal_lines import Grade, Scan, grade, is_earlier, is_quiet, lane, last_shown, may_be_fatal, said_at
 from rlbox.causes.tracebacks import Raised, Tracebacks
 from rlbox.logs.lines import bare_text
 
@@ -90,9 +90,8 @@ class FirstFatal:
         index = 0
         while index < len(texts):
             if self._tracebacks.open:
-                end = self._follow(first, texts, index)
-                scan.skip(end - index)
-                index = end
+                index = self._follow(first, texts, index)
+                scan.skip(index)
                 continue
             hit = scan.next()
             if hit < 0 or self._settle(first + hit):
@@ -132,12 +131,9 @@ class FirstFatal:
             raised = self._tracebacks.take(owner, number, text, bare)
             if raised and not raised.benign:
                 self._offer(number, text, bare, raised)
-        elif not self._tracebacks.begin(number, text, bare, above) and not is_quiet(bare) and self._hits(text):
+        elif not self._tracebacks.begin(number, text, bare, above) and not is_quiet(bare) and may_be_fatal(text):
             self._offer(number, text, bare, None)
         self._above = text if owner is None else self._above
-
-    def _hits(self, text: str) -> bool:
-        return not self._tracebacks.open or Scan([text]).next() == 0
 
     def _offer(self, number: int, text: str, bare: str, raised: Raised | None) -> None:
         if self._benign and (self._benign(number, text) or (raised and self._benign(raised.begun, raised.head))):

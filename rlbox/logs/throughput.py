@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rlbox.logs.lines import bare_text, clean_text
@@ -149,9 +149,7 @@ def metric_rank(name: str) -> int:
 
 def _verl(text: str) -> Reading | None:
     found = _VERL.search(text)
-    if not found:
-        return None
-    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - ")))
+    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - "))) if found else None
 
 
 def _megatron(text: str) -> Reading | None:
@@ -164,7 +162,7 @@ def _megatron(text: str) -> Reading | None:
     rates = {"steps/s": 1 / seconds} if seconds else {}
     if seconds and "global batch size" in pairs:
         rates["samples/s"] = pairs["global batch size"] / seconds
-    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+    return replace(reading, rates={**reading.rates, **rates})
 
 
 def _server(text: str) -> Reading | None:
@@ -208,7 +206,7 @@ def _plain(text: str) -> Reading | None:
         return Reading(rates=rates) if rates else None
     pairs = _pairs(_PLAIN_PAIR, _PER_S.sub("", found.group(3)))
     reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
-    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+    return replace(reading, rates={**reading.rates, **rates})
 
 
 def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, float]:

@@ -52,10 +52,8 @@ class MaskStream:
         """Return, ascending, where the rest of `data` is the beginning of a secret."""
         begin = max(len(data) - self._longest + 1, 0)
         found = (match.start() for match in self._first.finditer(data, begin))
-        return [start for start in found if self._begins(data[start:])]
-
-    def _begins(self, rest: bytes) -> bool:
-        return any(len(value) > len(rest) and value.startswith(rest) for value in self._values)
+        rests = ((start, data[start:]) for start in found)
+        return [start for start, rest in rests if any(v.startswith(rest) and v != rest for v in self._values)]
 
 
 def _any_of(values: list[bytes]) -> re.Pattern[bytes]:

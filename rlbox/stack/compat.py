@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -161,7 +160,7 @@ def _build_facts(build: TorchBuild) -> tuple[Fact, ...]:
 COMPAT = Path(__file__).with_name("compat.toml")
 
 
-@functools.cache
+@cache
 def load_compat() -> CompatTable:
     """Return the shipped table of what fits together."""
     return check_spec(CompatTable, load_toml(COMPAT), str(COMPAT))

@@ -76,7 +76,8 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
         said += _missing(table, said)
     wishes = tuple(_plain(wish for wish in said if wish.name in table.versions))
     versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
-    known = tuple(wish for wish in wishes if not wish.range or _known(versions[wish.name], wish))
+    # where the table knows other versions only, nothing is judged
+    known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
     rules = tuple(
         Constraint(
             id=fact.id,
@@ -106,18 +107,9 @@ def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
 
 def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[Wish]) -> tuple[str, ...]:
     """Return the versions of a name, those among them that are pinned and that the table does not list."""
-    pins = [wish.range[2:] for wish in wishes if wish.name == name and _is_pin(wish)]
+    pins = [found[1] for wish in wishes if wish.name == name and (found := re.fullmatch(r"==([^*,]*)", wish.range))]
     new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
     return tuple(sorted((*versions, *new), key=Version, reverse=True))
-
-
-def _is_pin(wish: Wish) -> bool:
-    return wish.range.startswith("==") and "*" not in wish.range and "," not in wish.range
-
-
-def _known(versions: tuple[str, ...], wish: Wish) -> bool:
-    """Return whether any version is in the range; none is when the table knows only others, which judges nothing."""
-    return any(within(wish.range, version) for version in versions)
 
 
 def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Wish]:

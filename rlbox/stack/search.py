@@ -83,17 +83,13 @@ def _cut(rule: Constraint, domains: Domains) -> Domains | None:
             return {}
         if not all(held):
             open_.append(condition)
-    alive = [row for row in rule.rows if all(_may(condition, domains) for condition in row)]
+    alive = [row for row in rule.rows if all(any(map(one.holds, domains[one.name])) for one in row)]
     if not open_:
         return _enforced(alive, domains) if alive else None
     if not alive and len(open_) == 1:
         name = open_[0].name
         return {name: tuple(v for v in domains[name] if not open_[0].holds(v))}
     return {}
-
-
-def _may(condition: Condition, domains: Domains) -> bool:
-    return any(condition.holds(version) for version in domains[condition.name])
 
 
 def _enforced(rows: Sequence[tuple[Condition, ...]], domains: Domains) -> Domains:

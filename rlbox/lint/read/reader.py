@@ -78,7 +78,7 @@ class Reader:
         """Read a command that is given as a list of words."""
         if words and not words[0].value.startswith("-"):
             self.block += 1
-            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)], "\n"), within, 0)
+            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)]), within, 0)
 
     def _pipeline(self, pipeline: Pipeline, within: frozenset[str], depth: int) -> None:
         commands = [self._expanded(command) for command in pipeline.commands]

@@ -41,10 +41,9 @@ class SimpleCommand:
 
 @dataclass
 class Pipeline:
-    """Commands joined by `|`, what stands before and after them, and whether a keyword asks for their status."""
+    """Commands joined by `|`, what stands after them, and whether a keyword asks for their status."""
 
     commands: list[SimpleCommand]
-    before: str
     after: str = "\n"
     asked: bool = False
 
@@ -94,7 +93,7 @@ class _Reader(WordReader):
     def __init__(self, piece: Piece, script: Script, powershell: bool, depth: int) -> None:
         super().__init__(piece)
         self.script, self.powershell, self.depth = script, powershell, depth
-        self.pipeline = Pipeline([], "\n")
+        self.pipeline = Pipeline([])
         self.command: SimpleCommand | None = None
         self.waiting: list[tuple[str, SimpleCommand]] = []  # here-documents that begin on the next line
 
@@ -181,9 +180,7 @@ class _Reader(WordReader):
             self.script.pipelines.append(self.pipeline)
             for command in self.pipeline.commands:
                 self._descend(command)
-            self.pipeline = Pipeline([], operator)
-        elif operator != "\n":
-            self.pipeline.before = operator
+            self.pipeline = Pipeline([])
 
     def _descend(self, command: SimpleCommand) -> None:
         if self.depth < _DEEPEST:

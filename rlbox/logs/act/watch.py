@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from rlbox.logs.act.file import LogFile
 from rlbox.logs.act.pump import LogPump
@@ -12,14 +11,11 @@ from rlbox.logs.lines import LineCutter, Texts
 STAGE_LOG_FILE = "stage.log"
 
 
-class Taker(Protocol):
-    """Whoever looks at the lines of logs."""
+Taker = Callable[[str, int, int, Texts], object]
+"""Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
-    def __call__(self, log: str, first: int, offset: int, texts: Texts) -> None:
-        """Look at lines of `log` that ended; the first has the number `first` and begins at byte `offset`.
-
-        There may be none, but states of a progress bar that were overwritten (`texts.past`).
-        """
+There may be none, but states of a progress bar that were overwritten (`texts.past`).
+"""
 
 
 class LogWatch:
