@@ -12,12 +12,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from rlbox.logs.lines import bare_text, clean_text
-
-if TYPE_CHECKING:
-    import re2
+from rlbox.secrets.credentials import compile_bytes
 
 LINE_LIMIT = 16 * 1024
 """Characters of a line that are looked at: the longest line that tells of progress has about 6000."""
@@ -240,9 +237,5 @@ def _is_number(value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _candidates() -> re2._Regexp[bytes]:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
-    return re2.compile(_CANDIDATE, options)
+def _candidates() -> re.Pattern[bytes]:
+    return compile_bytes(_CANDIDATE)

@@ -174,15 +174,11 @@ def _table(reader: Reader, lines: list[Piece], i: int) -> int:
         if span and _NAME.fullmatch(span["text"]) and not _WARNED.search(lines[i].text):
             reader.block += 1
             start = cells[0].at[cells[0].text.index(span["text"])]
-            reader.set(span["text"], _value(cells[1:]), start, "table", PROSE)
+            value = cells[1].text.strip() if cells[1:] else ""
+            given = _SPAN.search(value)
+            reader.set(span["text"], given["text"] if given else value, start, "table", PROSE)
         i += 1
     return i
-
-
-def _value(cells: list[Piece]) -> str:
-    text = cells[0].text.strip() if cells else ""
-    span = _SPAN.search(text)
-    return span["text"] if span else text
 
 
 def _cells(line: Piece) -> list[Piece]:

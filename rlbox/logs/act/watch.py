@@ -34,7 +34,7 @@ class LogWatch:
 
     def unfinished(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
-        return self._readers[name].unfinished if name in self._readers else ""
+        return self._readers[name].cutter.unfinished if name in self._readers else ""
 
     @property
     def waiting(self) -> bool:
@@ -90,7 +90,7 @@ class _Reader:
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
-        self._cutter = LineCutter()
+        self.cutter = LineCutter()
         self._begin = 0
         self._cuts = 0
 
@@ -99,22 +99,17 @@ class _Reader:
         cuts, data = self._log.cuts, self._log.read()
         if self._log.cuts != cuts:
             self._begin = 0
-        first, offset = self._cutter.number + 1, self._begin
-        texts = self._cutter.feed(data)
+        first, offset = self.cutter.number + 1, self._begin
+        texts = self.cutter.feed(data)
         if texts:
             self._begin = self._log.taken - len(data) + data.rindex(b"\n") + 1
         return first, offset, texts
 
-    @property
-    def unfinished(self) -> str:
-        """The line that has not ended yet."""
-        return self._cutter.unfinished
-
     def end_line(self) -> tuple[int, int, Texts]:
         """Return the last line when the log ends without a line feed."""
-        first, offset = self._cutter.number + 1, self._begin
+        first, offset = self.cutter.number + 1, self._begin
         self._begin = self._log.taken
-        return first, offset, self._cutter.close()
+        return first, offset, self.cutter.close()
 
     def was_cut(self) -> bool:
         """Return whether the log was emptied since this was asked last."""
