@@ -69,21 +69,17 @@ class FirstFatal:
         self._best: _Candidate | None = None
         self._above = ""
         self._block = (1, 0)
-        self._settled = False
+        self.settled = False
+        """Whether nothing that may still come can change the answer."""
 
     @property
     def spot(self) -> FatalSpot | None:
         """The first fatal line of all that was taken, None when nothing looks fatal."""
         return self._best.spot if self._best else None
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing that may still come can change the answer."""
-        return self._settled
-
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Look at the next lines, the first of which has the number `first` and begins at byte `offset` of the log."""
-        if self._settled or not texts:
+        if self.settled or not texts:
             return
         self._block = (first, offset)
         scan = Scan(texts)
@@ -103,7 +99,7 @@ class FirstFatal:
 
     def forgive(self) -> None:
         """Forget what was met so far: the process has shown that it lives with it."""
-        self._best, self._settled, self._tracebacks = None, False, Tracebacks()
+        self._best, self.settled, self._tracebacks = None, False, Tracebacks()
 
     def _line_above(self, texts: Sequence[str], index: int, start: int) -> str:
         """Return the last line before `index` that is not blank, none before `start` being looked at again."""
@@ -122,7 +118,7 @@ class FirstFatal:
             if texts[index].strip():
                 self._see(first + index, texts[index], self._above)
             index += 1
-        return len(texts) if self._settled else index
+        return len(texts) if self.settled else index
 
     def _see(self, number: int, text: str, above: str) -> None:
         bare = bare_text(text)
@@ -156,5 +152,5 @@ class FirstFatal:
         best = self._best
         if best and number > best.spot.number + (_WINDOW if best.spot.grade != "wrapper" else _WRAPPED):
             earliest = self._tracebacks.earliest
-            self._settled = not earliest or earliest > best.begun
-        return self._settled
+            self.settled = not earliest or earliest > best.begun
+        return self.settled

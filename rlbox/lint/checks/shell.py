@@ -34,7 +34,7 @@ def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterat
     for stray in document.strays:
         if stray.kind == "powershell":
             text = stray.piece.text.split(" ")[0].split("=")[0]
-            yield Hit(start=stray.start, fields={"name": text})
+            yield Hit(start=stray.piece.at[0], fields={"name": text})
     for call in document.calls:
         for word in call.words if not call.outer and not call.within & {"powershell", "prose"} else ():
             if hit := re.search(r"\$(?i:env):[A-Za-z_]\w*", word.value):
@@ -125,7 +125,8 @@ def curl_status(document: Document, rule: DriftRule, where: Where) -> Iterator[H
     """Find curls that are taken for healthy by an exit status that an answer of 404 or 500 leaves at 0."""
     for call in document.called("curl"):
         address = next((value for value in call.values if _PROBED.search(value)), "")
-        used = call.last and (call.pipeline.status_used or "healthcheck" in call.within)
+        asked = call.pipeline.asked or call.pipeline.after in ("&&", "||")
+        used = call.last and (asked or "healthcheck" in call.within)
         short = "".join(value[1:] for value in call.values if re.fullmatch(r"-[a-zA-Z]+", value))
         judged = "f" in short or re.search(r"--fail|http_code|response_code", call.text)
         if used and address and not judged:

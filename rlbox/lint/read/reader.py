@@ -50,7 +50,7 @@ class Reader:
         script = read_shell(piece, powershell)
         if not within & {"prose", "powershell"}:
             self.document.strays.extend(script.strays)
-            self.document.flags.extend((stray.kind, stray.start) for stray in script.strays)
+            self.document.flags.extend((stray.kind, stray.piece.at[0]) for stray in script.strays)
         for stray in script.strays:
             for hit in _POWERSHELL_ENV.finditer(stray.piece.text):
                 self.set(hit.group(1), hit.group(2), stray.piece.at[hit.start()], "powershell", within)

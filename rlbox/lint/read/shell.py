@@ -47,11 +47,6 @@ class Pipeline:
     after: str = "\n"
     asked: bool = False
 
-    @property
-    def status_used(self) -> bool:
-        """Whether anything depends on the exit status."""
-        return self.asked or self.after in ("&&", "||")
-
 
 @dataclass(frozen=True)
 class Stray:
@@ -59,11 +54,6 @@ class Stray:
 
     kind: str
     piece: Piece
-
-    @property
-    def start(self) -> int:
-        """Where it begins in the document."""
-        return self.piece.at[0]
 
 
 @dataclass
