@@ -10,8 +10,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rlbox.stack.compat import CompatTable, parse_condition, within
-from rlbox.stack.search import Constraint, Domains
+from rlbox.stack.compat import CompatTable, Fact, within
+from rlbox.stack.search import Domains
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
 
@@ -44,7 +44,7 @@ class Problem:
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[Wish, ...]
-    rules: tuple[Constraint, ...]
+    rules: tuple[Fact, ...]
 
     def domains(self, wishes: Iterable[Wish]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -78,15 +78,7 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
     # where the table knows other versions only, nothing is judged
     known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
-    rules = tuple(
-        Constraint(
-            id=fact.id,
-            when=tuple(parse_condition(text) for text in fact.when),
-            rows=tuple(tuple(parse_condition(text) for text in row) for row in fact.any or (fact.needs,)),
-        )
-        for fact in table.facts()
-        if fact.id not in target.compat.off
-    )
+    rules = tuple(fact for fact in table.facts() if fact.id not in target.compat.off)
     return Problem(versions=versions, wishes=known, rules=rules)
 
 
