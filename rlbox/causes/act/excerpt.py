@@ -10,7 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
-from rlbox.logs.act.follow import FORWARD_LIMIT, STEP, line_offset, lines_above
+from rlbox.files.act.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
 from rlbox.logs.lines import LineCutter
 
 CONTEXT_LINES = 100

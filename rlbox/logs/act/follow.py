@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
 
-from rlbox.files.act.tail import Tail
+from rlbox.files.act.tail import Tail, last_lines
 from rlbox.job.names import ATTEMPT
-
-STEP = 64 * 1024
-FORWARD_LIMIT = 64 << 20
-_BACK_LIMIT = 8 << 20
 
 
 def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | None = None) -> list[Path]:
@@ -47,7 +41,7 @@ class LogFollower:
         latest = max(ages, key=lambda path: ages[path], default=run_dir).parent
         for path in ages:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
-                self._tails[path] = Tail(path, _start_of_last(path, lines if path.parent == latest else 0))
+                self._tails[path] = Tail(path, last_lines(path, lines if path.parent == latest else 0))
 
     def read(self) -> Iterator[tuple[Path, bytes]]:
         """Yield what is new, a block of each log at most, with the log's path."""
@@ -63,52 +57,6 @@ class LogFollower:
 
     def _find(self) -> list[Path]:
         return find_logs(self._run_dir, self._stage, self._log)
-
-
-def _start_of_last(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin, as far as they are in its last 64 KiB."""
-    with open(path, "rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        start, found = lines_above(file, end, lines)
-    return max(start if found else 0, end - STEP) if lines else end
-
-
-def line_offset(file: BufferedReader, offset: int, lines: int) -> int:
-    """Return where the line begins that is `lines` further down than the one at `offset`."""
-    file.seek(offset)
-    read = 0
-    while lines > 0 and read < FORWARD_LIMIT and (block := file.read(STEP)):
-        count = block.count(b"\n")
-        if count < lines:
-            lines -= count
-            read += len(block)
-            continue
-        at = -1
-        for _ in range(lines):
-            at = block.index(b"\n", at + 1)
-        return offset + read + at + 1
-    return offset + read
-
-
-def lines_above(file: BufferedReader, offset: int, lines: int) -> tuple[int, int]:
-    """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
-    start, found = offset, 0
-    limit = max(0, offset - _BACK_LIMIT)
-    while start > limit:
-        low = max(limit, start - STEP)
-        file.seek(low)
-        block = file.read(start - low)
-        at = len(block)
-        while (at := block.rfind(b"\n", 0, at)) >= 0:
-            if low + at + 1 == offset:
-                continue  # the end of the line above, which is not counted yet
-            found += 1
-            if found == lines:
-                return low + at + 1, lines
-        start = low
-    if start == 0:
-        return 0, found + 1 if offset else 0
-    return line_offset(file, start, 1), found
 
 
 def _grown_at(path: Path) -> float:
