@@ -108,3 +108,18 @@ def test_what_is_an_interrupt() -> None:
     assert not is_interrupt(error)
     error.__cause__ = KeyboardInterrupt()
     assert is_interrupt(error)
+
+
+def test_an_interrupt_out_of_exec_leaves_the_exit_code() -> None:
+    """Dataclasses are made by `exec`; a Python that one interrupt left that way ends by the signal, whoever caught it."""
+    script = """
+import sys
+from rlbox.cli.interrupts import watch_interrupts
+
+watch_interrupts()
+try:
+    exec("raise KeyboardInterrupt")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    assert subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=False).returncode == 130
