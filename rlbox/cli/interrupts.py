@@ -22,7 +22,7 @@ def watch_interrupts() -> None:
 
 
 def _no_more() -> None:
-    """Let the exit code stand: Python ends by SIGINT if one ever came out of `exec`, which makes dataclasses."""
+    """Let the exit code stand: `python -m` ends by SIGINT if one ever came out of `exec`, which makes dataclasses."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
@@ -110,9 +112,7 @@ def test_what_is_an_interrupt() -> None:
     assert is_interrupt(error)
 
 
-def test_an_interrupt_out_of_exec_leaves_the_exit_code() -> None:
-    """Dataclasses are made by `exec`; a Python that one interrupt left that way ends by the signal, whoever caught it."""
-    script = """
+STRUCK = """
 import sys
 from rlbox.cli.interrupts import watch_interrupts
 
@@ -122,4 +122,10 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)
 """
-    assert subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=False).returncode == 130
+
+
+def test_an_interrupt_out_of_exec_leaves_the_exit_code(tmp_path: Path) -> None:
+    """Dataclasses are made by `exec`; `python -m` ends by the signal if one ever came out of that, whoever caught it."""
+    (tmp_path / "struck.py").write_text(STRUCK)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    assert subprocess.run([sys.executable, "-m", "struck"], cwd=tmp_path, env=env, check=False).returncode == 130
