@@ -125,7 +125,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_out_of_exec_leaves_the_exit_code(tmp_path: Path) -> None:
-    """Dataclasses are made by `exec`; `python -m` ends by the signal if one ever came out of that, whoever caught it."""
+    """Dataclasses are made by `exec`; `python -m` ends by the signal if one ever came out of that, caught or not."""
     (tmp_path / "struck.py").write_text(STRUCK)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
     assert subprocess.run([sys.executable, "-m", "struck"], cwd=tmp_path, env=env, check=False).returncode == 130
