@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.amounts import size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
 
@@ -16,6 +17,10 @@ CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
 ]  # fmt: skip
+
+End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
+_ENGINE_LOST = 255
+_KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
@@ -90,7 +95,7 @@ def full_disk(path: str, free_bytes: int) -> Cause:
     """Nothing more can be written."""
     return Cause(
         kind="disk",
-        what=f"data disk full: {free_bytes / 2**20:.1f} MiB free at {path}",
+        what=f"data disk full: {size_text(free_bytes)} free at {path}",
         where=path,
         next_step="free space there, then run again",
     )
@@ -104,11 +109,6 @@ def unwritable(path: str, reason: str) -> Cause:
 def interrupted(signal_name: str) -> Cause:
     """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
-
-
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
-_ENGINE_LOST = 255
-_KILLED = 137
 
 
 @dataclass(frozen=True, kw_only=True)

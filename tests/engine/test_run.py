@@ -105,7 +105,7 @@ def test_lack_of_memory_is_named(tiny: Box) -> None:
     write(tiny, second="python3 -c 'x = bytearray(900 << 20)'")
     result = tiny("run", "two")
     assert result.code == 1
-    assert "out of memory: container limit 0.5 GiB" in result.err
+    assert "out of memory: container limit 536.9 MB" in result.err
 
 
 def test_a_taken_port_is_found_before_anything_starts(tiny: Box) -> None:

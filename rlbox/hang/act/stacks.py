@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
-from rlbox.hang.act.kernel_objects import read_text
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.machine.act.command import run_command
+from rlbox.machine.act.process_table import read_text
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"

@@ -6,8 +6,10 @@ import os
 import struct
 from pathlib import Path
 
-from rlbox.hang.act.kernel_objects import KernelObjects, TcpSocket, is_fifo, link_of, read_text, shown
+from rlbox.hang.act.kernel_objects import KernelObjects, is_fifo, link_of, shown
 from rlbox.hang.waits import CHILDREN, FUTEXES, POLLS, READS, SLEEPS, WRITES, WaitKind
+from rlbox.machine.act.ports import TcpSocket
+from rlbox.machine.act.process_table import read_text
 
 Waiting = tuple[WaitKind, str, int]
 """Kind, words that continue "it ...", and the process that is waited for (0: not known)."""

@@ -58,7 +58,8 @@ class _Box:
 
 
 def _is_command(key: str) -> bool:
-    """Whether a key names what is run: `command`, `head_start_ray_commands`, `preStopCommand`."""
+    """Whether a key names what is run: `command`, `start_ray_commands`, `preStopCommand`, `ansible.builtin.shell`."""
+    key = key.rpartition(".")[2]
     return key in _COMMANDS or key.endswith(_ENDINGS)
 
 
@@ -75,7 +76,7 @@ class Facts:
         above = path[-2] if len(path) > 1 else ""
         if _VARIABLE.fullmatch(key):
             self.reader.set(key, value, word.start if start is None else start, "data")
-        elif _is_command(key) or key.endswith((".sh", ".bash")):
+        elif _is_command(key) or key.endswith((".sh", ".bash", ".env")):
             self.reader.shell(word.piece, _within(path))
             return
         elif key.endswith(".py"):
