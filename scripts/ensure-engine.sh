@@ -30,6 +30,7 @@ pidfile=/var/run/docker.pid log=/var/log/rlbox-dockerd.log socket=/var/run/docke
 [ -z "$dir" ] || pidfile=$dir/dockerd.pid log=$dir/dockerd.log
 home=/opt/rlbox-engine              # where the packages of a newer release are unpacked
 declare -A newer=([bookworm]=trixie) # a release whose docker.io is too old: the one to take it from
+declare -A newer_keys=([jammy]=noble) # a release whose keyring of Debian does not know Debian 12: the one to take it from
 oldest=25                           # the oldest docker.io whose containerd image store does what rlbox asks of it
 policy='' scratch=''
 trap 'rm -rf ${policy:+"$policy"} ${scratch:+"$scratch"}' EXIT
@@ -69,6 +70,11 @@ missing_tools() { # packages that a build needs on this machine
   have mmdebstrap || echo mmdebstrap
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || echo debian-archive-keyring
   [ "$(id -u)" = 0 ] || have newuidmap || echo uidmap # mmdebstrap's mode for ordinary users
+}
+
+old_keys() { # whether this machine's keyring does not know Debian 12, and a newer one can be had
+  # shellcheck disable=SC1091
+  (. /etc/os-release && [ -n "${newer_keys[${VERSION_CODENAME:-none}]:-}" ]) && [ ! -e /usr/share/keyrings/debian-archive-bookworm-stable.gpg ]
 }
 
 dockerd_pid() { # of the engine that the pid file names, if it runs
@@ -123,28 +129,49 @@ install() { # PACKAGE...
 sources_of() { # RELEASE: this machine's apt sources, as they would read in that release: same mirrors, same keys
   # shellcheck disable=SC2016
   apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT) $(ORIGIN) $(SIGNED_BY)' 'Identifier: Packages' |
-    awk -v to="$1" -v key=/usr/share/keyrings/debian-archive-keyring.gpg '
-      $3 == "main" && $4 == "Debian" && sub(/^[a-z]+/, to, $2) && !seen[$1, $2]++ {
-        print "deb [signed-by=" ($5 ~ "^/" ? $5 : key) "] " $1 " " $2 " main" }'
+    awk -v to="$1" -v keys=/usr/share/keyrings/ '
+      ($4 == "Debian" || $4 == "Ubuntu") && sub(/^[a-z]+/, to, $2) && !seen[$1, $2, $3]++ {
+        print "deb [signed-by=" ($5 ~ "^/" ? $5 : keys tolower($4) "-archive-keyring.gpg") "] " $1 " " $2 " " $3 }'
+}
+
+download() { # RELEASE PACKAGE...: packages of another release into $scratch/deb, verified as this machine's own are
+  local release=$1 own
+  shift
+  rm -rf ${scratch:+"$scratch"}
+  scratch=$(mktemp -d)
+  chmod 755 "$scratch"
+  mkdir -p "$scratch"/{lists/partial,cache/archives/partial,deb,tree}
+  sources_of "$release" >"$scratch/sources.list"
+  own=(-o Dir::Etc::SourceList="$scratch/sources.list" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$scratch/lists"
+    -o Dir::Cache="$scratch/cache" -o APT::Sandbox::User=root)
+  if ! { cd "$scratch/deb" && apt "${own[@]}" update && apt "${own[@]}" download "$@"; } >"$scratch/log" 2>&1; then
+    tail -n 10 "$scratch/log" | sed 's/^/  | /' >&2
+    cannot "apt-get could not get $* of $release" "its last lines above" "check that the mirror has $release"
+  fi
+}
+
+bring_keys() { # of Debian 12, whose packages are the base of images
+  local release
+  old_keys || return 0
+  # shellcheck disable=SC1091
+  release=$(. /etc/os-release && echo "${newer_keys[$VERSION_CODENAME]}")
+  may_install "the keyring of Debian is too old" "debian-archive-keyring of $release"
+  say "installing debian-archive-keyring of $release"
+  apt update >/dev/null 2>&1 || true
+  download "$release" debian-archive-keyring
+  dpkg -i "$scratch"/deb/*.deb >/dev/null
+  cd /
 }
 
 unpack() { # RELEASE: its engine into $home, whole or not at all
-  local release=$1 new=$home.new packages=(docker.io docker-cli docker-buildx docker-compose containerd tini) own f
+  local release=$1 new=$home.new f
   say "unpacking the engine of $release into $home"
   rm -rf "$new" # of a call that was killed
-  scratch=$(mktemp -d)
-  chmod 755 "$scratch"
-  mkdir -p "$scratch"/{lists/partial,cache/archives/partial,deb,tree} "$new"/{bin,cli-plugins}
-  sources_of "$release" >"$scratch/sources.list"
-  own=(-o Dir::Etc::SourceList="$scratch/sources.list" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$scratch/lists"
-    -o Dir::Cache="$scratch/cache")
+  mkdir -p "$new"/{bin,cli-plugins}
+  download "$release" docker.io docker-cli docker-buildx docker-compose containerd tini
   # runc of this machine's own release: the next one's wants a newer C library
-  if ! { cd "$scratch/deb" && apt -o APT::Sandbox::User=root download runc &&
-    apt -o APT::Sandbox::User=root "${own[@]}" update &&
-    apt -o APT::Sandbox::User=root "${own[@]}" download "${packages[@]}"; } >"$scratch/log" 2>&1; then
-    tail -n 10 "$scratch/log" | sed 's/^/  | /' >&2
-    cannot "apt-get could not get ${packages[*]} of $release" "its last lines above" "check that the mirror has $release, or install Docker $oldest or newer by other means"
-  fi
+  apt -o APT::Sandbox::User=root download runc >/dev/null 2>&1 ||
+    cannot "apt-get could not get runc" "this machine's apt sources" "apt-get update, then repeat"
   for f in *.deb; do dpkg-deb -x "$f" "$scratch/tree"; done
   cd "$scratch/tree/usr"
   for f in {bin,sbin}/{docker,dockerd,docker-proxy,containerd,containerd-shim-runc-v2,ctr,runc}; do
@@ -289,7 +316,7 @@ start() {
 ready=1
 answers || ready=0
 mapfile -t packages < <(missing_tools)
-if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build; then exit 0; fi
+if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build && ! old_keys; then exit 0; fi
 
 if [ $ready = 0 ]; then
   case $client_says in *ermission\ denied*) cannot "an engine is there, but user $(id -un) may not use it" "${DOCKER_HOST:-$socket}" "run as root, or: usermod -aG docker $(id -un), and log in again" ;; esac
@@ -321,5 +348,6 @@ if [ ${#packages[@]} != 0 ]; then
   may_install "a build needs ${packages[*]}" "${packages[*]}"
   install "${packages[@]}"
 fi
+bring_keys
 answers || start
 can_build || cannot "no docker client here speaks BuildKit" "$(type -ap docker | tr '\n' ' ')" "install the buildx plugin for it"
