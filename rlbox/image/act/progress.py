@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rlbox.amounts import duration_text
 from rlbox.image.build import Step
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _hidden(step: Step) -> bool:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"  {seconds:.1f} s"
+    return "" if seconds is None else f"  {duration_text(seconds)}"
 
 
 @contextmanager

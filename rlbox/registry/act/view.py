@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rlbox.amounts import transfer_size
+from rlbox.amounts import size_text
 from rlbox.registry.push import PushedLayer
 
 _MARKS = {"pushed": "✓", "present": "="}
@@ -31,7 +31,7 @@ def _printer() -> Callable[[PushedLayer], None]:
     def on_layer(layer: PushedLayer) -> None:
         if layer.state in _MARKS and layer.key not in told:
             told.add(layer.key)
-            size = f"  {transfer_size(layer.total)}" if layer.total else ""
+            size = f"  {size_text(layer.total)}" if layer.total else ""
             sys.stderr.write(f"{_MARKS[layer.state]} {layer.key}  {_WORDS[layer.state]}{size}\n")
             sys.stderr.flush()
 
@@ -52,7 +52,7 @@ def _live_layers() -> Iterator[Callable[[PushedLayer], None]]:
                 tasks[layer.key] = progress.add_task(layer.key, sizes="")
             ended = layer.state in _MARKS
             total = max(layer.total, layer.done)
-            sizes = transfer_size(total) if ended else f"{transfer_size(layer.done)} of {transfer_size(total)}"
+            sizes = size_text(total) if ended else f"{size_text(layer.done)} of {size_text(total)}"
             progress.update(
                 tasks[layer.key],
                 description=f"{layer.key}  {_WORDS[layer.state]:<13}",

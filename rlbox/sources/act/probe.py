@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.sources.act.mirrors import Locator
@@ -179,11 +180,8 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
 
 def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
     """Return the last ranking of a profile, None when there is no fresh one."""
-    try:
-        data = json.loads(_memory(profile).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return read_ranking(data, profile, time.time()) if isinstance(data, dict) else None
+    data = read_table(_memory(profile))
+    return read_ranking(data, profile, time.time()) if data else None
 
 
 def _memory(profile: Profile) -> Path:

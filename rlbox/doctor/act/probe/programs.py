@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.machine.act.command import PIPE, start_command, talk
-from rlbox.machine.act.process_table import carries, descendants, probe_processes
+from rlbox.machine.act.counters import probe_process_activity
+from rlbox.machine.act.process_table import carries, descendants, probe_processes, read_text
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
@@ -76,8 +77,8 @@ class Program:
 
     def _spent(self) -> tuple[float, float, float]:
         """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        ticks = sum(_ticks(pid) for pid in self._family())
-        return ticks / _TICKS, _idle_s(), time.monotonic()
+        found = (probe_process_activity(pid) for pid in self._family())
+        return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
 
 
 def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
@@ -85,18 +86,6 @@ def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]
     return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
 
 
-def _ticks(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return int(fields[11]) + int(fields[12])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
 def _idle_s() -> float:
-    try:
-        with open("/proc/stat", "rb") as file:
-            return int(file.readline().split()[4]) / _TICKS
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    fields = read_text("/proc/stat").partition("\n")[0].split()
+    return int(fields[4]) / _TICKS if len(fields) > 4 else 0.0
