@@ -31,9 +31,8 @@ from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.carrier import CarrierNote, CarrierStatus
 from rlbox.run.data_disk import disk_of
-from rlbox.run.inputs import container_plan
+from rlbox.run.inputs import check_ports, container_plan
 from rlbox.run.places import RunPlace
-from rlbox.run.ports import check_ports
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret

@@ -24,8 +24,8 @@ from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.carrier import Carrier, CarrierNote
 from rlbox.run.data_disk import disk_here, folder_of
+from rlbox.run.inputs import check_ports
 from rlbox.run.places import RunPlace
-from rlbox.run.ports import check_ports
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE

@@ -7,6 +7,8 @@ takes place there, or is looked at.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rlbox.errors import SpecError
@@ -29,6 +31,9 @@ PLACES = {
     "here": "on this machine, brought to the target's lock",
 }
 DEFAULT = next(iter(PLACES))
+
+DEFAULT_TARGET = "local"
+"""The target whose data disk a verb about runs looks at when none is named."""
 
 
 def place_named(name: str) -> RunPlace:
@@ -85,3 +90,23 @@ class RunPlace(Protocol):
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Return the carrier that a note of this place names; its runs have none if it writes no notes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWish:
+    """How a run is started: where, from which stage, left alone at once or followed, and with which values.
+
+    `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
+    is a name of `run/places.py`, and a resumed run has its own.
+    """
+
+    place: str
+    target: str | None = None
+    data: str | None = None
+    profiles: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    env_file: str | None = None
+    gpus: str = ""
+    detach: bool = False
+    first_stage: str = ""
+    force: bool = False

@@ -18,7 +18,7 @@ from rlbox.machine.act.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from rlbox.causes.cause import Cause
-    from rlbox.evidence.act.failure import StageFailure
+    from rlbox.evidence.act.snapshot import StageFailure
     from rlbox.job.plan import RunPlan
 
 _START_S = 30.0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause
-from rlbox.evidence.act.failure import StageFailure
 from rlbox.evidence.act.gather import EvidencePart, Gathered, NotHere
 from rlbox.evidence.act.parts import (
     disk_text,
@@ -22,6 +21,7 @@ from rlbox.evidence.act.parts import (
     resource_text,
     system_text,
 )
+from rlbox.evidence.act.snapshot import StageFailure
 
 WHAT = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",

@@ -16,9 +16,8 @@ from rlbox.amounts import size_text
 from rlbox.causes.act.fatals import LogFatal, read_signatures, utc_text
 from rlbox.causes.cause import Cause
 from rlbox.evidence.act.contents import WHAT
-from rlbox.evidence.act.failure import StageFailure
 from rlbox.evidence.act.gather import Gathered
-from rlbox.evidence.act.snapshot import Snapshot
+from rlbox.evidence.act.snapshot import Snapshot, StageFailure
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.record.act.rebuild import read_events
 from rlbox.secrets.masks import Masks

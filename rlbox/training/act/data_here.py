@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.act.stack_place import find_stack
-from rlbox.errors import SpecError, WorkFailed
-from rlbox.training.act.stack_data import ask_of_data
+from rlbox.doctor.act.probe.stack import StackProbe
+from rlbox.doctor.act.stack_place import Stack, bytecode_folder, find_stack
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.training.data_check import DataWish, judge_data
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
@@ -72,3 +76,34 @@ def _there(*paths: Path) -> None:
     for path in paths:
         if not path.is_file():
             raise SpecError("there is no such file", where=str(path), next_step="give the file that the job reads")
+
+
+def ask_of_data(
+    stack: Stack, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
+) -> Sequence[Mapping[str, Any]]:
+    """Return the steps of `probe_data.py`.
+
+    Raises
+    ------
+    NodeError
+        The interpreter lacks what reads the file, or does not work.
+    TimedOut
+        It did not come to an end.
+    """
+    folder = tempfile.mkdtemp(prefix="rlbox-data-")
+    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
+    probe = StackProbe(environ, stack.python, folder, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
+    try:
+        facts = probe.data(asked, time.monotonic() + timeout_s)
+    finally:
+        probe.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
+    if facts.exit_code is None:
+        raise TimedOut("the data were not read in time", where=stack.python, next_step="give more with --timeout")
+    if "ModuleNotFoundError" in error or not facts.steps:
+        raise NodeError(
+            f"the interpreter cannot read the data: {error or facts.last_error}", where=stack.python,
+            next_step="name one with pyarrow and transformers: --python FILE",
+        )  # fmt: skip
+    return [row for row in facts.steps if row["step"] != "end"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -15,16 +16,16 @@ from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
-from rlbox.training.act.data_file import probe_data_file
-from rlbox.training.part import Component, load_components
 from rlbox.training.parts import (
     ABSENT,
     NO_GPU,
+    Component,
     Ground,
     Part,
     driver_part,
     import_part,
     link_parts,
+    load_components,
     missing_part,
     nccl_part,
     ray_part,
@@ -35,6 +36,9 @@ Test = Callable[[], Iterable[Part]]
 _INSTALLED_S = 30.0
 _ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
 _AT_ONCE = 8  # an import of an inference engine takes more than a GiB
+
+_PARQUET = b"PAR1"
+_FIRST = 1 << 20
 
 
 def probe_components(
@@ -138,3 +142,42 @@ def _file_part(path: Path) -> Part:
         remedy = "bring the file to this path, or give the one that the job reads"
         return Part(name="data file", state="failed", detail=f"{path}: {wrong}", next_step=remedy)
     return Part(name="data file", state="ok", detail=f"{path}: {what}")
+
+
+def probe_data_file(path: Path) -> tuple[str, str]:
+    """Return what a file is, in words, and what is wrong with it (empty: nothing).
+
+    Of a Parquet file both ends are read, of JSON Lines the first line, of a folder its names, of others one byte.
+    """
+    try:
+        if path.is_dir():
+            names = os.listdir(path)
+            return f"a folder of {len(names)}", "" if names else "the folder is empty"
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            first = file.read(_FIRST)
+            if not first:
+                return "", "the file is empty"
+            match path.suffix:
+                case ".parquet":
+                    file.seek(-4, os.SEEK_END)
+                    whole = first.startswith(_PARQUET) and file.read(4) == _PARQUET
+                    return f"Parquet, {size} bytes", "" if whole else "no Parquet file, or one that is cut short"
+                case ".jsonl":
+                    return f"JSON Lines, {size} bytes", _json_error(first)
+    except FileNotFoundError:
+        return "", "it is not there"
+    except OSError as error:
+        return "", str(error.strerror)
+    return f"{size} bytes", ""
+
+
+def _json_error(first: bytes) -> str:
+    line, newline, _ = first.partition(b"\n")
+    if not newline and len(first) == _FIRST:
+        return ""  # a line of more than a MiB is not read whole
+    try:
+        json.loads(line)
+    except ValueError as error:
+        return f"its first line is no JSON: {error}"
+    return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evidence.act.folder import write_manifest, write_texts
+from rlbox.evidence.act.explain import write_manifest, write_texts
 from rlbox.evidence.act.gather import PART_BYTES, EvidencePart, NotHere, gather
 
 
@@ -61,7 +61,7 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path.name)
 
-    monkeypatch.setattr("rlbox.evidence.act.folder.write_atomic", write)
+    monkeypatch.setattr("rlbox.evidence.act.explain.write_atomic", write)
     assert write_texts(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )
