@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlbox.gate.lines import BenignRules, Board, LineRule
 from rlbox.gate.metric import MetricJudge
-from rlbox.gate.rules import AT_END, Breach, Broken, GateRule, RuleState, exit_text, metric_text, probe_text
+from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
 from rlbox.gate.search import LogSearch, Watcher
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
@@ -80,8 +80,8 @@ class GateJudge:
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
         self._board = Board()
-        self._benign = BenignRules((*stage.benign, *known), self._board)
-        self.benign = self._benign.filter
+        self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
+        self.benign = BenignRules((*stage.benign, *known), self._board)
         self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
         self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
         self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
@@ -96,16 +96,6 @@ class GateJudge:
     def revision(self) -> int:
         """Grows with every change of a state."""
         return self._board.revision
-
-    @property
-    def forbidden(self) -> list[Broken]:
-        """Forbidden lines that came, the first of each rule."""
-        return self._board.forbidden
-
-    @property
-    def breaches(self) -> list[Breach]:
-        """Rules other than those on forbidden lines that can no longer hold."""
-        return self._board.breaches
 
     @property
     def metric_files(self) -> tuple[str, ...]:
@@ -182,7 +172,7 @@ class GateJudge:
         return tuple(rule.as_state() for rule in self._all())
 
     def _all(self) -> list[GateRule]:
-        return [*self.facts.before(), *self._lines, *self._benign.rules(), *self._metrics, *self.facts.after()]
+        return [*self.facts.before(), *self._lines, *self.benign.rules(), *self._metrics, *self.facts.after()]
 
     def _watchers(self, log: str) -> Iterator[Watcher]:
         for rule in self._lines:
@@ -191,7 +181,7 @@ class GateJudge:
         for metric in self._metrics:
             if metric.plan.pattern and metric.plan.log == log:
                 yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
-        yield from self._benign.watchers(log)
+        yield from self.benign.watchers(log)
 
 
 class _MetricRule(GateRule):

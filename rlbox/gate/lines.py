@@ -1,4 +1,7 @@
-"""The line rules of a gate: required, forbidden, benign, with their markers and their order."""
+"""The line rules of a gate: required, forbidden, benign, with their markers and their order.
+
+Benign lines look bad and are not: a job's own, and those that the fix catalogue knows.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +11,8 @@ from dataclasses import dataclass, field
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.search import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
-from rlbox.logs.lines import Line, block_of, repeats, views
+from rlbox.logs.lines import Line, repeats, views
 from rlbox.logs.patterns import compile_pattern
-
-
-class BenignFilter:
-    """Says whether a line of a log is benign; one with a marker is so only behind the marker's first line.
-
-    Markers are found by `take`, or told by `mark` by whoever searches the logs already.
-    """
-
-    def __init__(self, rules: Sequence[BenignPlan]) -> None:
-        self._rules = rules
-        self._marks: dict[tuple[str, str], int] = {}
-
-    @property
-    def markers(self) -> tuple[tuple[str, str], ...]:
-        """Log (empty: every one) and pattern of the markers that rules wait for."""
-        return tuple(dict.fromkeys((rule.log, rule.after) for rule in self._rules if rule.after))
-
-    def mark(self, log: str, pattern: str, number: int) -> None:
-        """Record that a line of `log` fitted a marker; the first one counts."""
-        self._marks.setdefault((log, pattern), number)
-
-    def take(self, log: str, first: int, texts: Sequence[str]) -> None:
-        """Look for markers in lines of a log, the first of which has the number `first`."""
-        for wanted, pattern in self.markers:
-            if wanted in ("", log) and (log, pattern) not in self._marks:
-                fits = compile_pattern(pattern).fits
-                for index, text in enumerate(block_of(texts)):
-                    if any(fits(way) for way in views(text)):
-                        self.mark(log, pattern, first + index)
-                        break
-
-    def excuses(self, log: str, number: int, text: str) -> bool:
-        """Return whether line `number` of `log` is benign; its markers must have been taken before."""
-        return self.excuse(log, number, text) is not None
-
-    def excuse(self, log: str, number: int, text: str) -> BenignPlan | None:
-        """Return the rule by which a line is benign, or None."""
-        ways = views(text)
-        for rule in self._rules:
-            if rule.log not in ("", log) or not self.is_due(rule, log, number):
-                continue
-            if any(compile_pattern(rule.pattern).fits(way) for way in ways):
-                return rule
-        return None
-
-    def is_due(self, rule: BenignPlan, log: str, number: int) -> bool:
-        """Return whether the marker of a rule, if it has one, came before line `number` of `log`."""
-        marked = self._marks.get((log, rule.after), 0)
-        return not rule.after or 0 < marked < number
 
 
 @dataclass
@@ -98,7 +52,7 @@ class _Marker:
 class LineRule(GateRule):
     """A required or forbidden line of one log."""
 
-    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignFilter) -> None:
+    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignRules) -> None:
         super().__init__(kind, rule_text(plan))
         self.plan = plan
         self.before: LineRule | None = None
@@ -159,10 +113,13 @@ class LineRule(GateRule):
 
 
 class BenignRules:
-    """The benign lines of a stage: what excuses forbidden lines, and notes of those that came."""
+    """The benign lines of a stage: what excuses forbidden lines, and notes of those that came.
+
+    A line with a marker is benign only behind the marker's first line.
+    """
 
     def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
-        self.filter = BenignFilter(plans)
+        self._marks: dict[tuple[str, str], int] = {}
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
         self._notes = {key: GateRule("benign", benign_text(rule)) for key, rule in self._plans.items()}
@@ -176,13 +133,22 @@ class BenignRules:
         for key, plan in self._plans.items():
             if plan.log in ("", log):
                 yield self._note(log, key)
-        for wanted, pattern in self.filter.markers:
-            if wanted in ("", log):
+        for pattern in dict.fromkeys(plan.after for plan in self._plans.values() if plan.log in ("", log)):
+            if pattern:
                 yield self._mark(log, pattern)
+
+    def excuses(self, log: str, number: int, text: str) -> bool:
+        """Return whether line `number` of `log` is benign."""
+        ways = views(text)
+        due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
+        return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
+
+    def _is_due(self, plan: BenignPlan, log: str, number: int) -> bool:
+        return not plan.after or 0 < self._marks.get((log, plan.after), 0) < number
 
     def _note(self, log: str, key: int) -> Watcher:
         def met(line: Line, way: str) -> None:
-            if self.filter.is_due(self._plans[key], log, line.number):
+            if self._is_due(self._plans[key], log, line.number):
                 self._notes[key].count += repeats(line.text)
                 self._board.revision += self._notes[key].decide("held", line.text)
                 watcher.done = True
@@ -192,7 +158,7 @@ class BenignRules:
 
     def _mark(self, log: str, pattern: str) -> Watcher:
         def met(line: Line, way: str) -> None:
-            self.filter.mark(log, pattern, line.number)
+            self._marks.setdefault((log, pattern), line.number)
             watcher.done = True
 
         watcher = Watcher(pattern, met)

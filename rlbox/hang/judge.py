@@ -60,7 +60,10 @@ class Stall:
 
 
 class HangJudge:
-    """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on."""
+    """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
+
+    `moved_s` is when the stage last went on in a way that only its log shows: activities measured before say nothing.
+    """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
         self._finder = PhaseFinder(phases)
@@ -76,12 +79,7 @@ class HangJudge:
 
     def begin(self, now_s: float) -> None:
         """Count from now on."""
-        self._alive_s = self._moved_s = self._idle_s = now_s
-
-    @property
-    def moved_s(self) -> float:
-        """When the stage last went on in a way that only its log shows: activities measured before that say nothing."""
-        return self._moved_s
+        self._alive_s = self.moved_s = self._idle_s = now_s
 
     @property
     def step_s(self) -> float:
@@ -117,7 +115,7 @@ class HangJudge:
             self._enter(line)
         stepped = self._clock.take(unfinished.encode(), now_s)
         if self._talk.moved(unfinished) or begun or stepped:
-            self._alive_s = self._moved_s = now_s
+            self._alive_s = self.moved_s = now_s
         return line if begun else None
 
     def live(self, rates: Rates, now_s: float, *, working: bool) -> None:
@@ -141,11 +139,11 @@ class HangJudge:
         if self._idle(rates, now_s):
             self._idle_s = now_s
         else:
-            self._moved_s = now_s
+            self.moved_s = now_s
 
     def pause_s(self, now_s: float) -> float:
         """Return how long the processes need not be looked at: long while the log goes on, not when it is still."""
-        quiet_s, step_s, limit_s = now_s - self._moved_s, self.step_s, self.phase.silence_s
+        quiet_s, step_s, limit_s = now_s - self.moved_s, self.step_s, self.phase.silence_s
         if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
             return min(max(step_s, 1.0), 5.0)
         if quiet_s > min(2 * _QUIET_S, limit_s / 4):
@@ -167,8 +165,8 @@ class HangJudge:
         return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.step_s, longest_s))
 
     def _stall(self, now_s: float, limit_s: float) -> Stall | None:
-        silent_s = now_s - self._moved_s
-        seen_idle = self._idle_s > self._moved_s  # measured since, not only supposed
+        silent_s = now_s - self.moved_s
+        seen_idle = self._idle_s > self.moved_s  # measured since, not only supposed
         if not self._steps or not self._clock.known or not seen_idle or silent_s <= limit_s:
             return None
         return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s)
@@ -188,7 +186,7 @@ class HangJudge:
         many = len(text) > _MOST_LINES
         new, changed = self._talk.learn(text[-_MOST_LINES:])
         if moved or new or not known:
-            self._alive_s = self._moved_s = now_s
+            self._alive_s = self.moved_s = now_s
         elif changed or many:
             self._alive_s = now_s
 

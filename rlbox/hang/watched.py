@@ -1,4 +1,4 @@
-"""What the watch over hangs asks of the stage that it watches, and what it tells of it."""
+"""What the watch over hangs asks of the stage that it watches, hears in its log, and tells of it."""
 
 from __future__ import annotations
 

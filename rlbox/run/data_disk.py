@@ -1,4 +1,7 @@
-"""Which data disk a verb about runs looks at, and the runs on it brought up to date."""
+"""Which data disk a verb about runs looks at, the runs on it brought up to date, and their secrets masked.
+
+With an engine on another machine the disk is there, too, and the verb goes on beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.app import App
+from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.data_disk import data_folder
-from rlbox.errors import EngineError, SpecError
+from rlbox.errors import EngineError, RlboxError, SpecError
 from rlbox.image.act.plans import image_plan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder
+from rlbox.record.act.folder import load_plan
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.run.places import reach
-
-if TYPE_CHECKING:
-    from rlbox.secrets.masks import Masks
+from rlbox.secrets.act.find import ENV_FILE
+from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 
 _HERE = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
@@ -63,12 +67,6 @@ def bring_up_to_date(app: App, ledger: Ledger) -> Settled:
 
 def run_masks(app: App, run_dir: Path) -> Masks:
     """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
-    from rlbox.errors import RlboxError
-    from rlbox.record.act.folder import load_plan
-    from rlbox.secrets.act.find import ENV_FILE
-    from rlbox.secrets.env_file import parse_env_file
-    from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
-
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
@@ -88,8 +86,6 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
     env
         Variables that the command gets there: a job's secrets.
     """
-    from rlbox.engine.act.address import engine_is_here, engine_place
-
     if engine_is_here():
         return
     if not engine_place().startswith("ssh://"):
@@ -104,7 +100,6 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.act.address import engine_place
     from rlbox.engine.act.api import find_image
     from rlbox.engine.act.helper_container import Helper, run_helper
     from rlbox.engine.act.ssh_tunnel import open_tunnel

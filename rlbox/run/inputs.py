@@ -1,4 +1,7 @@
-"""What a run is made of: its specs and their digest, its job's own programs and secrets, its plan in a container."""
+"""What a run is made of: specs and their digest, the job's own programs and secrets, its plan in a container, ports.
+
+Ports are looked at before its first stage, so that nobody waits for two stages to learn that one is taken.
+"""
 
 from __future__ import annotations
 

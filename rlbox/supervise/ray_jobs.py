@@ -135,7 +135,10 @@ def _jobs(plan: RayPlan) -> str:
 
 
 class RayFolders:
-    """The temporary folders of a run's heads, as they were before it."""
+    """The temporary folders of a run's heads, as they were before it: what is new goes after it, that of others stays.
+
+    A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there.
+    """
 
     def __init__(self, plan: RunPlan) -> None:
         folders = {Path(stage.ray.temp_dir) for stage in plan.stages if stage.ray}

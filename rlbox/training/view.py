@@ -1,4 +1,4 @@
-"""How checkpoints are shown: a table for each training, what is wrong, and what can be removed."""
+"""How what stands beside a training is shown: checkpoints, GPUs, parts of a stack, files on their way into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine and the run's processes look like at the moment a stage fails."""
+"""A stage that failed, and what the machine and the run's processes look like at that moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory on the data disk: made whole before anything starts."""
+"""The run directory on the data disk: made whole before anything starts, with its plan and what was asked for."""
 
 from __future__ import annotations
 

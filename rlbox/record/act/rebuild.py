@@ -1,4 +1,7 @@
-"""The last state of a run, also when its `run.json` is torn: then from its events, of which each is a whole line."""
+"""The last state of a run, also when its `run.json` is torn: then from its events, of which each is a whole line.
+
+It is what the supervisor of a run that is taken up again starts with.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Give a run whose supervisor is gone the end that the facts tell, once."""
+"""Give a run whose supervisor is gone the end that the facts tell, once.
+
+A place whose runs are carried by something apart from the processes of this machine, as by a container, writes a note
+before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are settled
+without knowing any place.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ import dataclasses
 import json
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from rlbox.causes.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld, NodeError
@@ -28,7 +34,6 @@ from rlbox.record.act.state import (
     write_run_state,
 )
 from rlbox.record.act.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
-from rlbox.record.carrier import Carrier, CarrierNote, CarrierStatus
 from rlbox.secrets.masks import Masks
 
 _GOING = ("starting", "running")
@@ -36,6 +41,39 @@ _GOING = ("starting", "running")
 ENDED = ("passed", "failed", "interrupted")
 _FRESH_S = 60.0
 """The supervisor writes down every few seconds what its run uses."""
+
+CarrierStatus = Literal["made", "living", "ended", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarrierNote:
+    """The carrier `name` of the run `run`; `engine` is the address that what runs it had when it was made.
+
+    `started` says that it had been started: one that is missing then was removed by somebody else. `place` is where
+    the run takes place, empty in notes of before there was more than one with carriers.
+    """
+
+    run: str
+    name: str
+    engine: str
+    started: bool = False
+    place: str = ""
+
+
+class Carrier(Protocol):
+    """One carrier, as its place reaches it; each may raise `RlboxError` when whatever runs it does not answer."""
+
+    def status(self) -> CarrierStatus:
+        """Whether it was made and not started yet, lives, has ended, or is gone."""
+
+    def last_word(self) -> LastWord | None:
+        """What is known of its end; None when it is gone by now."""
+
+    def stop(self, grace_s: int) -> None:
+        """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
+
+    def remove(self) -> None:
+        """Clear it away."""
 
 
 def settle_run(run_dir: Path, plan: RunPlan, last: LastWord) -> RunState:

@@ -1,4 +1,9 @@
-"""`supervisor.json`: which process carries out a run, so that any later one can tell whether it still lives."""
+"""`supervisor.json`: which process carries out a run, so that any later one can tell whether it still lives.
+
+`processes.json` beside it is for what a run in place leaves when all that watched over it was killed. A process is the
+run's when it carries its mark, when the supervisor had written it down (id and start), or when it is below such a one
+or in its session. Nothing is found by name.
+"""
 
 from __future__ import annotations
 

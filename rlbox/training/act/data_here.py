@@ -1,19 +1,18 @@
-"""What `rlbox data` does."""
+"""What `rlbox data` does: the stack's interpreter looks, for it has the readers and the tokenizer of the training."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.act.probe.stack import StackProbe
-from rlbox.doctor.act.stack_place import Stack, bytecode_folder, find_stack
+from rlbox.doctor.act.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.training.act.parts import stack_probe
 from rlbox.training.data_check import DataWish, judge_data
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
@@ -40,7 +39,7 @@ def check_data(
     report = judge_data(said, wish, split.read_text(encoding="utf-8", errors="replace") if split else None)
     lines = [*report.facts, *(f"note: {text}" for text in report.notes)]
     lines += [f"wrong: {text}" for text in report.problems]
-    app.result({"files": paths, **report.as_json()}, "\n".join(lines))
+    app.result({"files": paths, **asdict(report)}, "\n".join(lines))
     app.say(f"data: {len(report.problems) or 'nothing'} wrong")
     return WorkFailed.exit_code if report.problems else 0
 
@@ -90,14 +89,8 @@ def ask_of_data(
     TimedOut
         It did not come to an end.
     """
-    folder = tempfile.mkdtemp(prefix="rlbox-data-")
-    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
-    probe = StackProbe(environ, stack.python, folder, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
-    try:
+    with stack_probe(stack, environ) as probe:
         facts = probe.data(asked, time.monotonic() + timeout_s)
-    finally:
-        probe.end()
-        shutil.rmtree(folder, ignore_errors=True)
     error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut("the data were not read in time", where=stack.python, next_step="give more with --timeout")
