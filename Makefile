@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow lint chaos-fetch chaos-runs faults job-mutants bench render docs relock gpu-images gpu-check
+.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs faults job-mutants bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -14,15 +14,27 @@ smoke: .venv/rlbox.stamp
 
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
-	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,unit golden cli jobs supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
+	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+
+# What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses), a browser; and what a folder of
+# logs (RLBOX_CORPUS) and the notes beside the checkout show.
+test-elsewhere: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest -m elsewhere tests/unit/report tests/engine $(ARGS)
+	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
+
+# The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
+fresh:
+	scripts/fresh-machine.sh prove $(or $(ROOT),debian)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
@@ -59,7 +71,7 @@ gpu-images: .venv/rlbox.stamp
 # Every goal, measured for an hour or two, and its table; ARGS=--resume goes on with it. `make test` runs each once, small.
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
+	scripts/ensure-test-tools.sh
 	$(RLBOX) build local
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 

@@ -178,7 +178,8 @@ class OwnImage:
         place.use_archives()
         place.on_close.callback(_drop_contexts, _context_records())
         place.remove_at_end(self.image)
-        run(place.rlbox("build", self.name).argv, env=place.env, cwd=place.project)
+        for verb in ("lock", "build"):  # a lock that fits stays as it is
+            run(place.rlbox(verb, self.name).argv, env=place.env, cwd=place.project)
         self.data = place.folder / "data"
         self.data.mkdir()
 

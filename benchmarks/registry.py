@@ -83,12 +83,12 @@ def running_registry() -> Iterator[Registry]:
 
 
 def find_registry() -> str:
-    """Return the registry program: by `RLBOX_BENCH_REGISTRY`, on PATH, or that of `scripts/ensure-registry.sh`."""
+    """Return the registry program: by `RLBOX_BENCH_REGISTRY`, on PATH, or that of `scripts/ensure-test-tools.sh`."""
     named = os.environ.get("RLBOX_BENCH_REGISTRY", "")
     found = [named, *map(shutil.which, PROGRAMS), str(Path(sys.prefix, UNPACKED))]
     usable = [path for path in found if path and os.access(path, os.X_OK)]
     if not usable:
-        raise NotHere("no registry program; scripts/ensure-registry.sh brings one")
+        raise NotHere("no registry program; scripts/ensure-test-tools.sh brings one")
     return str(usable[0])
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from rlbox.engine.reference import parse_reference
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.settings import NO_CHOICE, Choice
-from rlbox.target.torch import TORCH_WHEELS
+from rlbox.target.artifact import TORCH_WHEELS
 
 if TYPE_CHECKING:
     from rlbox.sources.profile import Profile, Rule

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlbox.machine.site import SiteFacts
-from rlbox.target.torch import TORCH_WHEELS, TorchGroup
+from rlbox.target.artifact import TORCH_WHEELS, TorchGroup
 
 if TYPE_CHECKING:  # pydantic is slow to import, and an unchanged image needs no profile
     from rlbox.sources.profile import Rule

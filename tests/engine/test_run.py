@@ -184,7 +184,7 @@ SOME, MORE = (0, 3), (1, 2, *range(4, 12))  # moments at which Ctrl-C comes
 @pytest.mark.parametrize("seed", [*SOME, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE)])
 def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
     write(tiny, second="echo there; sleep 300")
-    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "100").strip()
+    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "900").strip()
     try:
         process = tiny.start("run", "two")
         time.sleep(random.Random(seed).uniform(0.2, 6))

@@ -32,6 +32,7 @@ def stage_or_none(box: Box, name: str) -> str:
         return ""
 
 
+@pytest.mark.timeout(3600)  # a minute and a half on two quiet cores
 def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
     result = local("run", "smoke", "--json")
     assert result.code == 0, result.err + result.out

@@ -31,7 +31,6 @@ UNREACHED = {
     "gkd/main.py": "Hydra, Ray and the recipe's own trainer: only an image with verl has them (tests/gpu)",
     "gkd/runner.py": "the same",
     "grpo/tiny.py": "makes a model with torch and transformers; only images have them (tests/gpu)",
-    "smoke/loop.py:run": "torch, Ray and vLLM; tests/engine/test_smoke.py runs it",
     "smoke/policy.py": "tokenizers and torch; tests/engine/test_smoke.py runs it",
 }
 """File, or file and function, that no fast test can run, and why."""

@@ -65,23 +65,23 @@ WALKS = {
 
 # One door to each outside thing: the libraries and calls that lead to it, the rooms or modules that have it, and who
 # still goes another way. These lists may only get shorter: a module that stops doing so leaves its list.
-DOORS: dict[str, tuple[tuple[str, ...], tuple[str, ...], set[str]]] = {
+DOORS = {
     "processes": (
         ("subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.fork", "os.posix_spawn", "os.exec"),
         ("rlbox.machine.act",),
         # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
         {"rlbox.doctor.act.programs.probe_torch"},
     ),
-    "the engine": (("docker",), ("rlbox.engine.act",), set()),
+    "the engine": (("docker",), ("rlbox.engine.act",), set[str]()),
     "HTTP": (
         ("urllib3", "http.client", "requests", "urllib.request", "httpx", "aiohttp"),
         ("rlbox.machine.act.http",),
-        # the errors of docker-py's own transport
-        {"rlbox.engine.act.docker"},
+        {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
     ),
-    "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set()),
-    "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set()),
-    "other processes": (("psutil",), (), set()),
+    "httpx": (("httpx",), (), set[str]()),
+    "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
+    "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),
+    "other processes": (("psutil",), (), set[str]()),
 }
 SIZE = re.compile(r"\s?[kKMGTP]i?B\b")
 

@@ -65,31 +65,28 @@ def scan_log(log: Path) -> FatalSpot | None:
 
 def last_line(log: Path) -> FatalLine | None:
     """Return the last line that is not blank, with those above it; None when there is none."""
-    try:
-        with open(log, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            start, _ = lines_above(file, end, 2 * CONTEXT_LINES)
-            texts = _texts(file, start, 2 * CONTEXT_LINES + 1)
-        number = sum(block.count(b"\n") for block in read_blocks(log, start))
-    except OSError:
-        return None
+    start, texts = _last_texts(log, 2 * CONTEXT_LINES)
     while texts and not texts[-1].strip():
         texts.pop()
     if not texts:
         return None
-    above = tuple(texts[-CONTEXT_LINES - 1 : -1])
-    return FatalLine(number=number + len(texts), text=texts[-1].strip(), before=above, offset=start)
+    number = sum(block.count(b"\n") for block in read_blocks(log, start)) + len(texts)
+    return FatalLine(number=number, text=texts[-1].strip(), before=tuple(texts[-CONTEXT_LINES - 1 : -1]), offset=start)
 
 
 def read_last_lines(log: Path, lines: int) -> str:
     """Return the last lines of a log as text; empty when it cannot be read."""
+    return "".join(f"{text}\n" for text in _last_texts(log, lines)[1][-lines:])
+
+
+def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
+    """Return where the last lines of a log begin, and their texts; none when it cannot be read."""
     try:
         with open(log, "rb") as file:
             start, _ = lines_above(file, file.seek(0, os.SEEK_END), lines)
-            texts = _texts(file, start, lines + 1)
+            return start, _texts(file, start, lines + 1)
     except OSError:
-        return ""
-    return "".join(f"{text}\n" for text in texts[-lines:])
+        return 0, []
 
 
 def _texts(file: BufferedReader, start: int, lines: int) -> list[str]:

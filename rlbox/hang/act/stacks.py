@@ -57,7 +57,9 @@ def add_stacks(
     found = []
     folder.mkdir(parents=True, exist_ok=True)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
-        found.append(dataclasses.replace(wait, stack=_main_stack(wait.pid, threads), trouble=trouble))
+        stack = _main_stack(wait.pid, threads)
+        trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
+        found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
         (folder / f"{wait.pid}.txt").write_text(hide(_text(found[-1], threads)), encoding="utf-8")
     return (*found, *waits[_MOST:])
 

@@ -128,10 +128,11 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
         return _lock(pid, thread, call, arguments[0], objects)
     if call in FUTEXES:
         return _futex(pid, thread, arguments[0], objects)
+    # select on no descriptor at all is how Python before 3.11 sleeps
+    if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
+        return "sleep", "sleeps between two looks at something", 0
     if call in POLLS:
         return _poll(pid, call, arguments, objects)
-    if call in SLEEPS:
-        return "sleep", "sleeps between two looks at something", 0
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
         named = f", {shown(children[0])}" if len(children) == 1 else ""

@@ -27,7 +27,7 @@ def lock_places(app: App, target: Target, sources: str = "") -> Places:
     from rlbox.sources.settings import plan_sources
     from rlbox.sources.suites import SHARED_ARCHIVES, suites_of
     from rlbox.store.act.objects import Store, store_folder
-    from rlbox.target.torch import torch_groups
+    from rlbox.target.artifact import torch_groups
 
     site = probe_site()
     profile, choice = live_sources(app, sources or target.sources, site)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rlbox.sources.act.mirrors import Locator
     from rlbox.sources.profile import Profile
     from rlbox.sources.settings import Choice
-    from rlbox.target.artifact import Artifact
-    from rlbox.target.torch import TorchGroup
+    from rlbox.target.artifact import Artifact, TorchGroup
 
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
