@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -56,7 +57,6 @@ class Sample:
         return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
 
 
-_SAMPLE = TypeAdapter(Sample)
 _OF_GPU = [each.name for each in fields(GpuSample)]
 
 
@@ -97,9 +97,15 @@ def make_sample(
 def read_sample(row: object) -> Sample | None:
     """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
     try:
-        return _SAMPLE.validate_python(row)
+        return _adapter().validate_python(row)
     except ValidationError:
         return None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Sample]:
+    """Return what reads rows; a supervisor, which writes them, needs none."""
+    return TypeAdapter(Sample)
 
 
 def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
