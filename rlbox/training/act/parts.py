@@ -65,7 +65,6 @@ def probe_components(
             for done in as_completed(waiting):
                 yield from done.result()
         finally:
-            probe.end()
             workers.shutdown(wait=False, cancel_futures=True)
 
 
