@@ -74,9 +74,13 @@ class Warmed:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        rows = [{"path": file.path, "size": file.size, "resident": file.resident} for file in self.files]
         totals = {"size": self.size, "resident_before": self.before, "resident": self.resident, "read": self.read}
-        return {**totals, "warm": self.warm, "seconds": round(self.seconds, 6), "files": rows}
+        return {
+            **totals,
+            "warm": self.warm,
+            "seconds": round(self.seconds, 6),
+            "files": [vars(file) for file in self.files],
+        }
 
 
 def resident_of(rows: Sequence[WarmFile | FileRange]) -> int | None:

@@ -28,8 +28,8 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.errors import WorkFailed
     from rlbox.machine.act.page_cache import room_bytes
     from rlbox.training.act.warm import find_files, look_at, warm_files
+    from rlbox.training.view import warm_view, warmed_text
     from rlbox.training.warm import check_room
-    from rlbox.training.warm_view import warm_view, warmed_text
 
     found = look_at(find_files(paths))
     if app.dry_run or found.resident == found.size:
