@@ -153,8 +153,8 @@ def test_what_explains_another_image_is_not_attached(
 def test_an_address_that_means_two_machines(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.registry.act.push_engine.engine_is_here", lambda: False)
-    monkeypatch.setattr("rlbox.registry.act.push_engine.engine_place", lambda: "ssh://gpu001")
+    monkeypatch.setattr("rlbox.registry.act.push.engine_is_here", lambda: False)
+    monkeypatch.setattr("rlbox.registry.act.push.engine_place", lambda: "ssh://gpu001")
     engine.images[TAG] = {"Id": "sha256:1"}
     assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(
         code=6,
@@ -168,7 +168,7 @@ def test_the_engine_insists_on_tls(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
-    for module in ("act.push_engine", "act.wire", "push_log"):
+    for module in ("act.push", "act.wire", "push_log"):
         monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())

@@ -25,15 +25,6 @@ class ArchiveWriter:
         self._file.write(file_header(name, len(data)) + data)
         self._pad(len(data))
 
-    def add_blob(self, digest: str, size: int, chunks: Iterable[bytes]) -> str:
-        """Add a blob of known size, and return the digest that its bytes really have."""
-        hashed = Hashed()
-        self._file.write(file_header(blob_name(digest), size))
-        for chunk in chunks:
-            self._file.write(hashed.take(chunk))
-        self._pad(hashed.size)
-        return hashed.digest
-
     def add_unknown(self, chunks: Iterable[bytes], media_type: str) -> Descriptor:
         """Add a blob whose size and digest are known only at its end, and return what points to it."""
         start = self._file.tell()

@@ -1,17 +1,33 @@
-"""Push an image through the engine, and prove that the registry has the same bytes."""
+"""Have the engine push an image, and prove that the registry has the same bytes."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rlbox.engine.act.address import engine_is_here, engine_place
+from rlbox.engine.act.api import engine
+from rlbox.engine.act.login import find_login
 from rlbox.engine.oci import Manifest, stored_digest
-from rlbox.errors import RegistryError
-from rlbox.registry.act.destination import Destination
-from rlbox.registry.act.push_engine import check_route, push_by_engine
-from rlbox.registry.push import PushCount, PushedLayer, count_push
+from rlbox.engine.reference import Reference, is_loopback
+from rlbox.errors import EngineError, RegistryError, RlboxError
+from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.machine.act.http import ATTEMPTS
+from rlbox.registry.act.client import Destination
+from rlbox.registry.push_log import (
+    PushCount,
+    PushedLayer,
+    PushLog,
+    count_push,
+    engine_takes_plain,
+    may_pass,
+    push_error,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +70,12 @@ def push_image(
     """
     contents = (image.get("RootFS") or {}).get("Layers") or []
     stored = stored_digest(image)
-    check_route(destination)
+    _check_route(destination)
     there = destination.find() if stored else None
     if there and there.digest == stored:
         return Pushed(manifest=there, count=count_push({}, there.layers, contents), exact=True)
-    log = push_by_engine(image["Id"], tag, destination.reference, on_layer=on_layer, on_retry=on_retry, pause=pause)
+    with _tagged(image["Id"], tag, destination.reference):
+        log = _push(destination.reference, on_layer, on_retry, pause)
     manifest = _verified(destination, stored or log.digest)
     return Pushed(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))
 
@@ -72,3 +89,75 @@ def _verified(destination: Destination, wanted: str) -> Manifest:
             next_step="somebody else may push to this tag; choose another, or repeat",
         )
     return manifest
+
+
+def _check_route(destination: Destination) -> None:
+    """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
+
+    Raises
+    ------
+    RegistryError
+        It does not answer, or refuses the login; or its address means this machine, and the engine is on another.
+    EngineError
+        Plain http was allowed here, but the engine insists on TLS.
+    """
+    host = destination.reference.host
+    if is_loopback(host) and not engine_is_here():
+        raise RegistryError(
+            f"{host} is another machine for the engine than for rlbox",
+            where=engine_place(),
+            next_step="name the registry by an address that means the same on both",
+        )
+    destination.registry.ping()
+    if destination.plain_http and not engine_takes_plain(host, engine().info().get("RegistryConfig") or {}):
+        raise EngineError(
+            f"the engine insists on TLS for {host}",
+            next_step=f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json",
+        )
+
+
+@contextmanager
+def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
+    """Give the image the name it is pushed under, and put that name back afterwards as it was.
+
+    A mark says that the name is rlbox's own, for the push after one that was killed.
+    """
+    name = f"{reference.name}:{reference.tag}"
+    mark = cache_folder("pushes", hashlib.sha256(f"{engine_place()} {name}".encode()).hexdigest()[:16])
+    before = engine().find_image(name)
+    ours = before is None or mark.exists()
+    if ours:
+        write_atomic(mark, name)
+    engine().tag(tag, reference)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RlboxError):  # what went wrong in between is the news
+            if ours:
+                engine().remove_tag(name)
+                mark.unlink(missing_ok=True)
+            elif before and before["Id"] != identity:
+                engine().tag(before["Id"], reference)
+
+
+def _push(
+    reference: Reference,
+    on_layer: Callable[[PushedLayer], None],
+    on_retry: Callable[[str], None],
+    pause: Callable[[float], None],
+) -> PushLog:
+    login = find_login(reference.host)
+    log = PushLog()
+    for attempt in range(1, ATTEMPTS + 1):
+        log.error = ""
+        for message in engine().push(reference, login):
+            if layer := log.feed(message):
+                on_layer(layer)
+        if not log.error:
+            return log
+        if attempt == ATTEMPTS or not may_pass(log.error):
+            raise push_error(log.error, reference, attempt)
+        wait_s = 2.0 ** (attempt - 1)
+        on_retry(f"attempt {attempt} of {ATTEMPTS} failed: {log.error[:200]}; again in {wait_s:g} s")
+        pause(wait_s)
+    raise AssertionError("the last attempt returns or raises")

@@ -11,8 +11,7 @@ from rlbox.errors import EngineError
 from rlbox.files.act.folders import cache_folder
 from rlbox.machine.act.site import site_ca
 from rlbox.registry.act.attach import about, attach, find_attachments
-from rlbox.registry.act.client import Registry
-from rlbox.registry.act.destination import Destination
+from rlbox.registry.act.client import Destination, Registry
 from rlbox.registry.act.push import Pushed, push_image
 from rlbox.registry.act.view import push_view
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlbox.amounts import transfer_size
-from rlbox.registry.push import PushedLayer
+from rlbox.registry.push_log import PushedLayer
 
 _MARKS = {"pushed": "✓", "present": "="}
 _WORDS = {"waiting": "waiting", "pushing": "pushing", "pushed": "pushed", "present": "already there"}
