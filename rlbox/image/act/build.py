@@ -91,13 +91,12 @@ class ImageBuild:
 
     def _run_builder(self) -> tuple[BuildRun, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
-        from rlbox.image.act.builder import build_image
+        from rlbox.image.act.builder import build_image, build_view
         from rlbox.image.act.inputs import BuildInputs
-        from rlbox.image.act.progress import build_view
 
         app = self._app
         run = BuildInputs(app, self._plan, self._wish).write()
-        with build_view(live=app.interactive, quiet=app.verbosity < 0) as show:
+        with build_view(app) as show:
 
             def on_step(step: Step) -> None:
                 self._steps[step.number] = step

@@ -25,9 +25,8 @@ from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
 from rlbox.store.act.base_image import fetch_base_image
 from rlbox.store.act.base_layout import write_base_layout
-from rlbox.store.act.fetch import ensure
+from rlbox.store.act.fetch import ensure, fetch_view
 from rlbox.store.act.objects import Store, store_folder
-from rlbox.store.act.view import fetch_view
 from rlbox.target.artifact import artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
@@ -135,7 +134,7 @@ class BuildInputs:
         if missing:
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+            with fetch_view(app, size) as on_progress:
                 ensure(carried, locator(app, self._sources, wanted), store, on_progress, target=plan.target)
 
     def _wheels(self) -> Mapping[str, Path]:
