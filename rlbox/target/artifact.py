@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from rlbox.target.lock import Lock, Package
+from rlbox.target.lock import Lock, Package
 
 Kind = Literal["apt", "git", "http", "oci", "python", "torch-wheels"]
 

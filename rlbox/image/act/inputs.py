@@ -23,8 +23,7 @@ from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
-from rlbox.store.act.base_image import fetch_base_image
-from rlbox.store.act.base_layout import write_base_layout
+from rlbox.store.act.base_image import fetch_base_image, write_base_layout
 from rlbox.store.act.fetch import ensure, fetch_view
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.artifact import artifacts

@@ -10,21 +10,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rlbox.amounts import size_text
+from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.progress import Row, progress_view
 from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
+from rlbox.machine.site import SiteFacts
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
 from rlbox.store.act.objects import Draft, Store
 from rlbox.target.artifact import Artifact
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.machine.site import SiteFacts
 
 JOBS = 8
 State = Literal["running", "waiting", "done", "failed"]
