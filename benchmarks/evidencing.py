@@ -18,7 +18,8 @@ from rlbox.evidence.act.explain import explain_failure, write_evidence
 from rlbox.evidence.act.failure import StageFailure
 from rlbox.files.act.folders import write_atomic
 from rlbox.gate.causes import failed_exit
-from rlbox.job.plan import Paths, RunPlan, StagePlan
+from rlbox.job.filler import Paths
+from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.folder import write_plan
 from rlbox.record.act.state import StageState

@@ -86,7 +86,7 @@ def make_sample(
         stage=stage,
         phase=phase,
         cpu_pct=100 * rates.cpu,
-        resident_bytes=after.resident_bytes,
+        resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=rates.read,
         write_bps=rates.write,
         received_bps=max(0, after.received_bytes - before.received_bytes) / seconds,

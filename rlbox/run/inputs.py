@@ -12,9 +12,10 @@ from rlbox.app import App
 from rlbox.causes.act.fatals import SIGNATURES_FILE
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
+from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
-from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.job.plan import RunPlan, plan_run
 from rlbox.run.data_disk import folder_of
 from rlbox.values import VENV, Secret
 

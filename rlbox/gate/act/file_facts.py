@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from rlbox.gate.act.file_content import OnBlock, content_problem, manifest_problem
+from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
-from rlbox.job.plan import FilePlan
 
 _LOOK_S = 0.05
 _COARSE_NS = 50_000_000

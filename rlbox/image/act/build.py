@@ -14,7 +14,6 @@ from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
 from rlbox.image.labels import BUILD_LABEL
-from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from rlbox.app import App
     from rlbox.image.act.builder import BuildRun
     from rlbox.image.build import Step
-    from rlbox.image.layer_times import LayerTime
+    from rlbox.image.facts import LayerTime
     from rlbox.image.plan import ImagePlan
 
 
@@ -41,7 +40,7 @@ class ImageBuild:
     def carry_out(self) -> None:
         """Build, check, describe and report the image; an image that is current is only reported."""
         plan, wish = self._plan, self._wish
-        require_lock(plan.target, plan.lock)
+        plan.require_lock()
         self._app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
         if self._app.dry_run:
             self._dry_run()
@@ -67,8 +66,7 @@ class ImageBuild:
         from rlbox.files.act.folders import cache_folder
         from rlbox.files.act.lock import hold
         from rlbox.image.act.builder import find_builder
-        from rlbox.image.act.check import check_image
-        from rlbox.image.act.describe import describe_image
+        from rlbox.image.act.check import check_image, describe_image
         from rlbox.sources.act.live import unreached_explained
 
         app, plan, wish = self._app, self._plan, self._wish
@@ -114,8 +112,7 @@ class ImageBuild:
 
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.image.facts import image_layers
-        from rlbox.image.layer_times import layer_times, layers_text
+        from rlbox.image.facts import image_layers, layer_times, layers_text
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}

@@ -12,7 +12,6 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
-from rlbox.lock.state import require_lock
 from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import locator, unreached_explained
 from rlbox.store.act.base_image import base_files, fetch_base_image
@@ -41,7 +40,7 @@ class FetchWish:
 def fetch_target(app: App, name: str, wish: FetchWish) -> None:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = image_plan(app.project, name)
-    require_lock(plan.target, plan.lock)
+    plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")

@@ -18,7 +18,6 @@ from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.plan import ImagePlan
-from rlbox.lock.state import require_lock
 from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator
@@ -39,7 +38,7 @@ class BuildInputs:
     """
 
     def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
-        require_lock(plan.target, plan.lock)
+        plan.require_lock()
         self._app, self._plan, self._wish = app, plan, wish
         self._site = probe_site()
         self._lock = self._read_lock()

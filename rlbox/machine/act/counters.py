@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
+import psutil
+
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.act.process_table import read_proc
-from rlbox.machine.counters import Activity, ProcessActivity, sum_activity
+from rlbox.machine.counters import Activity, ProcessActivity
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_NETWORK = "/proc/net/dev"
 
 
 def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True) -> Activity:
@@ -27,13 +28,13 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
     """
     found = tuple(activity for pid in pids if (activity := probe_process_activity(pid)))
     received, sent, local = _probe_network()
-    return sum_activity(
-        found,
+    return Activity(
         t_s=clock(),
         received_bytes=received,
         sent_bytes=sent,
         local_bytes=local,
         gpus=probe_gpus() if gpus else (),
+        processes=found,
     )
 
 
@@ -63,15 +64,7 @@ def probe_process_activity(pid: int) -> ProcessActivity | None:
 
 def _probe_network() -> tuple[int, int, int]:
     """Return received and sent bytes of all interfaces but loopback, then loopback's."""
-    received = sent = local = 0
-    for line in read_proc(_NETWORK).splitlines()[2:]:
-        name, _, counters = line.partition(b":")
-        fields = counters.split()
-        if len(fields) < 9:
-            continue
-        if name.strip() == b"lo":
-            local += int(fields[0])
-        else:
-            received += int(fields[0])
-            sent += int(fields[8])
-    return received, sent, local
+    found = psutil.net_io_counters(pernic=True, nowrap=False)
+    local = found.pop("lo", None)
+    received, sent = (sum(row[place] for row in found.values()) for place in (1, 0))
+    return received, sent, local.bytes_recv if local else 0

@@ -11,6 +11,8 @@ import ctypes
 import mmap
 import os
 
+import psutil
+
 from rlbox.machine.act.memory import probe_memory
 
 _CACHESTAT = 451  # its number on every architecture
@@ -83,14 +85,8 @@ def _may_ask(handle: int) -> bool:
 
 def room_bytes() -> int:
     """Return how much the page cache can hold here, with what it holds already."""
-    rooms = [_meminfo("MemAvailable")]
+    rooms = [psutil.virtual_memory().available]
     limit = probe_memory()
     if limit.limit_bytes is not None and limit.used_bytes is not None:
         rooms.append(limit.limit_bytes - limit.used_bytes + limit.cache_bytes)
     return max(min(rooms), 0)
-
-
-def _meminfo(name: str) -> int:
-    with open("/proc/meminfo", encoding="ascii") as file:
-        rows = dict(line.split(":", 1) for line in file)
-    return int(rows[name].split()[0]) * 1024

@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from rlbox.machine.act.command import PIPE, start_command, talk
 from rlbox.machine.act.process_table import carries, descendants, probe_processes
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
 _TAIL_S = 2.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,7 @@ class Program:
 
     def _spent(self) -> tuple[float, float, float]:
         """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        ticks = sum(_ticks(pid) for pid in self._family())
-        return ticks / _TICKS, _idle_s(), time.monotonic()
+        return sum(map(_spent_s, self._family())), psutil.cpu_times().idle, time.monotonic()
 
 
 def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
@@ -85,18 +85,8 @@ def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]
     return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
 
 
-def _ticks(pid: int) -> int:
+def _spent_s(pid: int) -> float:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return int(fields[11]) + int(fields[12])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _idle_s() -> float:
-    try:
-        with open("/proc/stat", "rb") as file:
-            return int(file.readline().split()[4]) / _TICKS
-    except (OSError, IndexError, ValueError):
+        return sum(psutil.Process(pid).cpu_times()[:2])
+    except psutil.Error:
         return 0.0
