@@ -12,8 +12,6 @@ import zstandard
 
 CHUNK = 1 << 20
 ZSTD_LEVEL = 3
-_GZIP_LEVEL = 1  # a third of level 6's time for 3 % more bytes
-_GZIP_FORMAT = 31  # zlib's own word for a gzip header, without name and time
 
 
 class Readable(Protocol):
@@ -76,14 +74,6 @@ class Hashed:
     def digest(self) -> str:
         """The digest of what passed."""
         return f"sha256:{self._hasher.hexdigest()}"
-
-
-def gzipped(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks compressed with gzip: the same bytes for the same contents, no name or time in them."""
-    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
-    for chunk in chunks:
-        yield packer.compress(chunk)
-    yield packer.flush()
 
 
 def zstandard_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -10,9 +10,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from uv import find_uv_bin
+
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.http import Http
-from rlbox.machine.act.uv import find_uv
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.pages import Unusable, read_page
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, places, same_file
@@ -59,7 +60,7 @@ def _mmdebstrap_archives() -> dict[str, str]:
 
 def default_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
-    argv = (find_uv(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
+    argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
     return next((line.partition(" ")[2].strip() for line in told if line.startswith("--index-url ")), "")
 

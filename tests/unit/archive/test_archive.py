@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ from rlbox.engine.oci import (
     sha256_of,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.files.act.compression import Chunks, gzipped, unpacked, zstandard_packed
+from rlbox.files.act.compression import Chunks, unpacked, zstandard_packed
 from rlbox.files.act.copies import whole_file
 
 CONTENTS = (b"first layer" * 90_000, b"second")
@@ -209,6 +209,10 @@ def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
     )
     with pytest.raises(WorkFailed, match=r"cannot be unpacked: no tar\+zstd layer"):
         docker_archive(read, read.manifests[0], "x", lambda count: None)
+
+
+def gzipped(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    yield gzip.compress(b"".join(chunks), mtime=0)
 
 
 @pytest.mark.parametrize("packed", [zstandard_packed, gzipped])
