@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow lint chaos-fetch chaos-runs faults bench render docs relock gpu-images gpu-check
+.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs faults job-mutants bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -14,15 +14,27 @@ smoke: .venv/rlbox.stamp
 
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
-	$(PY) -m pytest -m "not slow" $(addprefix tests/,unit golden cli jobs supervisor engine chaos/test_runs_killed.py) $(ARGS)
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,unit golden cli jobs supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	scripts/ensure-registry.sh
+	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+
+# What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses), a browser; and what a folder of
+# logs (RLBOX_CORPUS) and the notes beside the checkout show.
+test-elsewhere: .venv/rlbox.stamp
+	scripts/ensure-engine.sh
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest -m elsewhere tests/unit/report tests/engine $(ARGS)
+	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
+
+# The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
+fresh:
+	scripts/fresh-machine.sh prove $(or $(ROOT),debian)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
@@ -39,10 +51,16 @@ chaos-runs: .venv/rlbox.stamp
 	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker \
 	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS)
 
-# Every fault test, and then every single thing that a fix bakes deleted in turn, which its test must notice; most of an hour.
+# Every fault test, and every single thing that a fix bakes deleted in turn, which its test must notice. What holds is kept:
+# a lane that was killed goes on, and an unchanged fix is not run again (ARGS=--again: all). Writes tests/faults/RESULTS.md.
 faults: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	$(PY) -m pytest tests/engine/test_faults.py -s $(ARGS)
+	$(PY) tests/engine/fault_lane.py $(ARGS)
+
+# Every job with one thing changed (a default, a guard, a rule of a gate, a word of a command), which its fast tests must
+# notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/judge.py: these alone.
+job-mutants: .venv/rlbox.stamp
+	$(PY) tests/jobs/mutant_lane.py $(ARGS)
 
 # `vast-5090` and `a800-cn` built for real, looked into and taken away: 36 GiB of disk, 5 GB of downloads each, most of an hour.
 # GIT_SNAPSHOTS=FOLDER: bare repositories OWNER+NAME, served on loopback in the place of the git mirror of `cn`.
@@ -50,10 +68,12 @@ gpu-images: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	RLBOX_GIT_SNAPSHOTS=$(GIT_SNAPSHOTS) $(PY) -m pytest tests/gpu_images -s $(ARGS)
 
+# Every goal, measured for an hour or two, and its table; ARGS=--resume goes on with it. `make test` runs each once, small.
 bench: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
+	scripts/ensure-test-tools.sh
 	$(RLBOX) build local
-	$(PY) -m benchmarks $(ARGS)
+	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from benchmarks.pairs import Case, Sample, compare
-from benchmarks.place import Place, run
+import tempfile
+from pathlib import Path
+
+from benchmarks.pairs import Case, Sample
+from benchmarks.place import OwnImage, Place, run
 
 
-def unchanged(place: Place, rounds: int) -> Sample:
+def unchanged(place: Place) -> Sample:
     """`rlbox build` proves that nothing changed; the anchor has BuildKit find that out."""
-    target = place.built_target()
-    return compare(place.rlbox("build", target, says="unchanged"), quiet_build(place, target), rounds)
+    own = place.kept.get(OwnImage)
+    return place.compare(own.place.rlbox("build", own.name, says="unchanged"), quiet_build(own.place, own.name))
 
 
-def through_buildkit(place: Place, rounds: int) -> Sample:
+def through_buildkit(place: Place) -> Sample:
     """`rlbox build --rebuild` against the command that it runs; every step is in BuildKit's cache."""
-    target = place.built_target()
-    anchor = _cached(place, _bare_build(place, target))
-    return compare(place.rlbox("build", target, "--rebuild", says="built"), anchor, rounds)
+    own = place.kept.get(OwnImage)
+    anchor = _cached(own.place, _bare_build(own.place, own.name))
+    return place.compare(own.place.rlbox("build", own.name, "--rebuild", says="built"), anchor)
 
 
 def quiet_build(place: Place, target: str) -> Case:
@@ -27,9 +30,9 @@ def quiet_build(place: Place, target: str) -> Case:
 
 def _bare_build(place: Place, target: str) -> tuple[str, ...]:
     """Return the command of `rlbox build --dry-run` for a tag and a copy of the context of our own."""
-    context = place.folder / "context"
+    context = Path(tempfile.mkdtemp(dir=place.folder)) / "context"
     run(place.rlbox("render", target, "--context", str(context)).argv, env=place.env, cwd=place.project)
-    sources = place.folder / "sources.env"
+    sources = context.with_name("sources.env")
     sources.write_text("")
     tag = place.remove_at_end(f"{target}:bare")
     command = place.output("build", target, "--dry-run")["command"]

@@ -72,35 +72,35 @@ def repeated(build: Callable[[], Change]) -> Change:
     return build()
 
 
-def leaf_time(place: Place, rounds: int) -> Sample:
+def leaf_time(place: Place) -> Sample:
     """Wall time of a build after one package of the top group got another version."""
     changes = place.kept.get(Changes)
-    made = [changes.move(LEAF) for _ in range(rounds)]
+    made = [changes.move(LEAF) for _ in range(place.rounds)]
     return Sample(ours=tuple(one.ours.seconds for one in made), anchor=tuple(one.naive.seconds for one in made))
 
 
-def leaf_download(place: Place, rounds: int) -> Sample:
+def leaf_download(place: Place) -> Sample:
     """What rlbox downloaded then, index pages included, against the one wheel."""
     made = place.kept.get(Changes).fresh(LEAF)
     return _bytes([(one.ours.sent.total, one.wheel_bytes) for one in made])
 
 
-def new_bytes(moving: Moving) -> Callable[[Place, int], Sample]:
+def new_bytes(moving: Moving) -> Callable[[Place], Sample]:
     """Return the measurement of the bytes of new layers after a package got another version."""
 
-    def measure(place: Place, rounds: int) -> Sample:
+    def measure(place: Place) -> Sample:
         made = place.kept.get(Changes).fresh(moving)
         return _bytes([(one.ours.new_bytes, one.naive.new_bytes) for one in made])
 
     return measure
 
 
-def fix_time(place: Place, rounds: int) -> Sample:
+def fix_time(place: Place) -> Sample:
     """Wall time after one ENV line changed, which must move no layer; naive Dockerfiles have ENV on top."""
     changes = place.kept.get(Changes)
     ours, naive = [], []
-    for _ in range(rounds):
-        ours.append(statistics.median(_fixed(changes) for _ in range(FIXES)))
+    for _ in range(place.rounds):
+        ours.append(statistics.median(_fixed(changes) for _ in range(place.pick(FIXES, 1))))
         naive.append(changes.stack.naive(changes.wish()).seconds)
     return Sample(ours=tuple(ours), anchor=tuple(naive))
 
@@ -113,7 +113,7 @@ def _fixed(changes: Changes) -> float:
     return built.seconds
 
 
-def equal_content(place: Place, rounds: int) -> Sample:
+def equal_content(place: Place) -> Sample:
     """Bytes of new layers after a group was installed anew with the packages that it had before."""
     changes = place.kept.get(Changes)
     before, now = changes.stack.registry.layers("ours"), changes.wish()

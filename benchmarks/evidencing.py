@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.pairs import Sample, Unusable, interleave, time_process
+from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
+from benchmarks.watching import bare_run, bare_stage
 from rlbox.causes.act.excerpt import scan_log
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.explain import explain_failure, write_evidence
 from rlbox.evidence.act.failure import StageFailure
 from rlbox.files.act.folders import write_atomic
 from rlbox.gate.causes import failed_exit
-from rlbox.job.filler import Paths
-from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.folder import write_plan
 from rlbox.record.act.state import StageState
 from rlbox.secrets.masks import Masks
 
-LOG_BYTES = 1 << 30
+LOG_BYTES, FEW_BYTES = 1 << 30, 4 << 20
 FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'
-_LOG = "stages/1-train/stage.log"
+_LOG = "stages/train/stage.log"
 _MEMORY_KIB = 64 * 1024
 
 
@@ -37,7 +35,7 @@ class _Failed:
     data: Path
 
 
-def in_supervisor(place: Place, rounds: int) -> Sample:
+def in_supervisor(place: Place) -> Sample:
     """What the supervisor does between the end of a failed stage and its evidence, against `import click`.
 
     Raises
@@ -48,19 +46,17 @@ def in_supervisor(place: Place, rounds: int) -> Sample:
     failed = place.kept.get(_failed_run)
     anchor = place.python("import click")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ours, theirs = interleave([_writing(failed.failure), lambda: time_process(anchor)], rounds)
+    sample = place.compare(_writing(failed.failure), anchor)
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > _MEMORY_KIB:
         raise Unusable("evidence of a 1 GiB log took more than 64 MiB of memory")
-    return Sample(ours=ours, anchor=theirs)
+    return sample
 
 
-def as_bundle(place: Place, rounds: int) -> Sample:
+def as_bundle(place: Place) -> Sample:
     """`rlbox bundle` of that run, with the last 20 MB of the log, as a whole process."""
     failed = place.kept.get(_failed_run)
     words = ("bundle", "--data", str(failed.data), "--out", str(place.folder / "bundle.tar.gz"))
-    ours, anchor = place.rlbox(*words), place.python("import click")
-    seconds = interleave([lambda: time_process(ours), lambda: time_process(anchor)], rounds)
-    return Sample(ours=seconds[0], anchor=seconds[1])
+    return place.compare(place.rlbox(*words), place.python("import click"))
 
 
 def _writing(failure: StageFailure) -> Callable[[], float]:
@@ -82,16 +78,9 @@ def _failed_run(place: Place) -> _Failed:
     """Return a failed run on a disk of its own, whose log was followed to its end."""
     data = place.folder / "data"
     run_dir = data / "runs" / "bench"
-    stage = StagePlan(
-        name="train", title="", directory="stages/1-train", argv=("true",), env={}, services=(), needs=(), ray=None,
-        require=(), forbid=(), files=(), total_s=1, silence_s=1,
-    )  # fmt: skip
-    plan = RunPlan(
-        run_id="bench", job="bench", target="local", place="here", profile="", params={},
-        paths=Paths(run=str(run_dir), job=str(run_dir), data=str(data), python=sys.executable),
-        env={}, stages=(stage,), plot=(), curves="",
-    )  # fmt: skip
-    spot = _write_log(run_dir / _LOG)
+    stage = bare_stage("train", ("-c", "pass"))
+    plan = bare_run("bench", run_dir, data, (stage,))
+    spot = _write_log(run_dir / _LOG, place.pick(LOG_BYTES, FEW_BYTES))
     write_plan(run_dir, plan)
     now, cause = utc_now(), failed_exit(stage, 1)
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
@@ -102,14 +91,14 @@ def _failed_run(place: Place) -> _Failed:
     return _Failed(failure=failure, data=data)
 
 
-def _write_log(log: Path) -> FatalSpot:
+def _write_log(log: Path, size: int) -> FatalSpot:
     rows = (f"step:{n} - actor/pg_loss:{n / 7:.6f} - perf/throughput:{n * 3.1:.3f}\n".encode() for n in range(16_000))
     block = b"".join(rows)
     write_atomic(log, b"")
     with open(log, "wb") as file:
-        for number in range(LOG_BYTES // len(block)):
+        for number in range(size // len(block)):
             file.write(block)
-            if number == LOG_BYTES // len(block) // 2:
+            if number == size // len(block) // 2:
                 file.write(FAILURE)
     spot = scan_log(log)
     if spot is None:

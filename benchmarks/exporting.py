@@ -6,7 +6,7 @@ import itertools
 import time
 from functools import partial
 
-from benchmarks.pairs import Case, Sample, interleave, time_process
+from benchmarks.pairs import Case, Sample, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry
 from benchmarks.stack import Stack
@@ -35,13 +35,13 @@ class Exports:
         self.ours = [word for word in command if word.startswith(("--output=", "--provenance="))]
         self.default = ["--provenance=false"]
 
-    def measure(self, rounds: int) -> Sample:
+    def measure(self, place: Place) -> Sample:
         """Return the seconds of build and push, with rlbox's output options and with docker's own."""
         registry, number = self.stack.registry, f"{self.stack.mark}-{next(self._rounds)}"
         ours = partial(self._export, registry, self.ours, "zstd", number)
-        seconds = interleave([ours, partial(self._export, registry, self.default, "gzip", number)], rounds)
+        sample = place.compare(ours, partial(self._export, registry, self.default, "gzip", number))
         self.sizes.append((self._size("zstd"), self._size("gzip")))
-        return Sample(ours=seconds[0], anchor=seconds[1])
+        return sample
 
     def _export(self, registry: Registry, options: list[str], name: str, number: str) -> float:
         image = f"{registry.host}/{name}:1"
@@ -58,15 +58,15 @@ class Exports:
         return list(self.stack.registry.layers(name).values())[-1]
 
 
-def layer_time(place: Place, rounds: int) -> Sample:
+def layer_time(place: Place) -> Sample:
     """Wall time until the registry has the layer."""
-    return place.kept.get(Exports).measure(rounds)
+    return place.kept.get(Exports).measure(place)
 
 
-def layer_size(place: Place, rounds: int) -> Sample:
+def layer_size(place: Place) -> Sample:
     """Bytes of the layer in the registry."""
     exports = place.kept.get(Exports)
     if not exports.sizes:
-        exports.measure(1)
+        exports.measure(place)
     ours, anchor = exports.sizes[0]
     return Sample(ours=(float(ours),), anchor=(float(anchor),), unit="B")

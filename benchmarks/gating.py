@@ -21,7 +21,7 @@ from rlbox.job.params import plan_values
 from rlbox.job.plan import StagePlan, plan_run
 from rlbox.spec.project import Project
 
-SIZE = 256 << 20
+SIZE, SMALL = 256 << 20, 8 << 20
 SPEED = 200e6  # bytes a second that must be caught up with
 MEMORY = 30e6  # bytes that the gate of a big log may cost
 PATTERNS = (
@@ -40,40 +40,40 @@ LINES = (
 )
 
 
-def against_reading(place: Place, rounds: int) -> Sample:
+def against_reading(place: Place) -> Sample:
     """The CPU time of a gate that reads a log, against that of reading it."""
-    log = _log(place)
-    found = [(_timed(lambda: _judge(log)), _timed(lambda: _read(log))) for _ in range(rounds)]
+    log = place.kept.get(_log)
+    found = [(_timed(lambda: _judge(log)), _timed(lambda: _read(log))) for _ in range(place.rounds)]
     return Sample(ours=tuple(ours for ours, _ in found), anchor=tuple(anchor for _, anchor in found))
 
 
-def against_the_goal(place: Place, rounds: int) -> Sample:
+def against_the_goal(place: Place) -> Sample:
     """The CPU time of a gate that reads a log, against that of 200 MB/s."""
-    log = _log(place)
-    found = tuple(_timed(lambda: _judge(log)) for _ in range(rounds))
-    return Sample(ours=found, anchor=(SIZE / SPEED,) * rounds)
+    log = place.kept.get(_log)
+    found = tuple(_timed(lambda: _judge(log)) for _ in range(place.rounds))
+    return Sample(ours=found, anchor=(log.stat().st_size / SPEED,) * place.rounds)
 
 
-def memory(place: Place, rounds: int) -> Sample:
-    """What a gate adds to the peak memory while it reads a log `rounds` times, against the 30 MB that it may."""
-    log = _log(place)
+def memory(place: Place) -> Sample:
+    """What a gate adds to the peak memory while it reads a log in every round, against the 30 MB that it may."""
+    log = place.kept.get(_log)
     gate = _gate()
     _feed(gate, log, limit=16)
     before = _peak()
-    for _ in range(rounds):
+    for _ in range(place.rounds):
         _feed(gate, log)
     return Sample(ours=(float(_peak() - before),), anchor=(MEMORY,), unit="B")
 
 
 def _log(place: Place) -> Path:
-    path = place.folder / "stage.log"
+    path, size = place.folder / "stage.log", place.pick(SIZE, SMALL)
     dice = random.Random(26)
     kinds = dice.choices(LINES, (40, 20, 20, 18, 2), k=60000)
     rows = "\n".join(kind.format(p=dice.randrange(9999), n=n) for n, kind in enumerate(kinds)) + "\n"
     with open(path, "wb") as file:
-        while file.tell() < SIZE:
+        while file.tell() < size:
             file.write(rows.encode())
-        file.truncate(SIZE)
+        file.truncate(size)
     return path
 
 

@@ -10,37 +10,37 @@ CLICK = "python -c 'import click'"
 JINJA = "python -c 'import click,jinja2'"
 
 GOALS = (
-    Goal(key="1", what="rlbox --version", anchor=CLICK, gate=0.40, stretch=0.30, measure=startup.words("--version")),
+    Goal(key="1", what="rlbox --version", anchor=CLICK, gate=1.6, stretch=None, measure=startup.words("--version")),
     Goal(
         key="1b",
         what="TAB after `rlbox sh`",
         anchor=CLICK,
-        gate=0.40,
-        stretch=0.30,
+        gate=1.6,
+        stretch=None,
         measure=startup.tab("rlbox sh", "shell"),
     ),
     Goal(
         key="1c",
         what="TAB after `rlbox build l`",
         anchor=CLICK,
-        gate=None,
-        stretch=0.40,
+        gate=1.6,
+        stretch=None,
         measure=startup.tab("rlbox build l", "local"),
     ),
-    Goal(key="2", what="rlbox --help", anchor=CLICK, gate=1.25, stretch=0.35, measure=startup.root_help),
+    Goal(key="2", what="rlbox --help", anchor=CLICK, gate=1.6, stretch=None, measure=startup.root_help),
     Goal(
         key="3",
         what="rlbox build --help",
         anchor=CLICK,
-        gate=1.4,
-        stretch=1.2,
+        gate=1.6,
+        stretch=None,
         measure=startup.words("build", "--help"),
     ),
     Goal(
-        key="3b", what="rlbox run --help", anchor=CLICK, gate=1.4, stretch=1.2, measure=startup.words("run", "--help")
+        key="3b", what="rlbox run --help", anchor=CLICK, gate=1.6, stretch=None, measure=startup.words("run", "--help")
     ),
     Goal(
-        key="3c", what="usage error", anchor=CLICK, gate=1.4, stretch=1.2, measure=startup.words("buidl", exit_code=2)
+        key="3c", what="usage error", anchor=CLICK, gate=1.6, stretch=None, measure=startup.words("buidl", exit_code=2)
     ),
     Goal(
         key="4",
@@ -70,7 +70,7 @@ GOALS = (
         key="5",
         what="render 50 targets, files missing",
         anchor="rlbox render of one",
-        gate=1.5,
+        gate=2.5,
         stretch=1.2,
         measure=rendering.many,
     ),
@@ -95,8 +95,8 @@ GOALS = (
         key="7",
         what="rlbox build, nothing changed",
         anchor="docker buildx build -q, no-op",
-        gate=0.40,
-        stretch=0.20,
+        gate=1.0,
+        stretch=0.5,
         measure=building.unchanged,
         rounds=11,
     ),
@@ -113,7 +113,7 @@ GOALS = (
         key="9",
         what="rlbox shell T -- true",
         anchor="docker run --rm --network host",
-        gate=1.40,
+        gate=1.9,
         stretch=1.10,
         measure=running.against_plain_run,
         rounds=11,
@@ -122,7 +122,7 @@ GOALS = (
         key="9b",
         what="rlbox shell T -- true",
         anchor="docker run, same flags",
-        gate=None,
+        gate=1.9,
         stretch=1.10,
         measure=running.against_same_run,
         rounds=11,
@@ -131,7 +131,7 @@ GOALS = (
         key="10",
         what="a further stage in the container",
         anchor="docker exec C true",
-        gate=1.15,
+        gate=1.5,
         stretch=0.90,
         measure=running.further_stage,
         rounds=11,
@@ -254,6 +254,7 @@ GOALS = (
         gate=0.45,
         stretch=0.22,
         measure=warming.cold,
+        of_limit=1.10,
         rounds=7,
         quick_rounds=2,
     ),

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from benchmarks.watching import Supervised
+from benchmarks.watching import Supervised, bare_stage, unix
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import plan_phases
-from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
 from rlbox.machine.counters import Rates
 
@@ -25,16 +24,16 @@ NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""
 
 LOGS = Path(__file__).parents[1] / "tests" / "cases" / "hang" / "logs"
-STEPS = 15
-STEPPER = f"""
-import threading, time
+STEPS, FEW_STEPS = 15, 11
+STEPPER = """
+import sys, threading, time
 def beat():
     while True:
         print("heartbeat: all workers registered", flush=True)
-        time.sleep(3)
+        time.sleep(float(sys.argv[2]))
 threading.Thread(target=beat, daemon=True).start()
-for n in range({STEPS}):
-    print(f"step {{n}} loss {{2 / (n + 1):.4f}} at {{time.time():.6f}}", flush=True)
+for n in range(int(sys.argv[1])):
+    print(f"step {n} loss {2 / (n + 1):.4f} at {time.time():.6f}", flush=True)
     time.sleep(1)
 time.sleep(1000)
 """
@@ -44,25 +43,45 @@ _STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _BAR = re.compile(r"/(\d+)(?: examples)? \[(?:(\d+):)?(\d+):(\d\d)<")
 
 
-def found(event: str) -> Callable[[Place, int], Sample]:
+class Hangs:
+    """Runs whose steps stop, and when each kind of event first came, in seconds after the last step."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._made: list[dict[str, float]] = []
+        self._taken: dict[str, int] = {}
+
+    def take(self, event: str, rounds: int) -> list[dict[str, float]]:
+        """Return that many runs of which no row about this event had any yet; one of another event may have."""
+        first = self._taken.get(event, 0)
+        last = self._taken[event] = first + rounds
+        while len(self._made) < last:
+            self._made.append(self._run(f"hang-{len(self._made)}"))
+        return self._made[first:last]
+
+    def _run(self, name: str) -> dict[str, float]:
+        # its steps end earlier in a small place, and the silence, which no heartbeat may break
+        steps, beat_s, silence_s = self._place.pick((STEPS, 3, 600.0), (FEW_STEPS, 100, 8.0))
+        stage = bare_stage("s", ("-c", STEPPER, str(steps), str(beat_s)), silence_s=silence_s)
+        with Supervised(self._place, name, [stage]) as run:
+            run.finish(ends=(7,))
+            last = float(run.log("s").read_text().split(" at ")[-1].split()[0])
+            return {one["event"]: unix(one["t"]) - last for one in reversed(run.events())}
+
+
+def found(event: str) -> Callable[[Place], Sample]:
     """Return the measurement of `stalled` (told) or `hang` (stopped): steps of one second stop, heartbeats go on."""
 
-    def measure(place: Place, rounds: int) -> Sample:
-        ours = []
-        for number in range(rounds):
-            with Supervised(place, f"{event}-{number}", [_stage()]) as run:
-                run.finish(ends=(7,))
-                told = [one for one in run.events() if one["event"] == event]
-                last = run.log("s").read_text().split(" at ")[-1].split()[0]
-            if not told:
-                raise Unusable(f"no event {event!r}")
-            ours.append(datetime.fromisoformat(told[0]["t"]).timestamp() - float(last))
-        return Sample(ours=tuple(ours), anchor=(NCCL_TIMEOUT_S,) * rounds)
+    def measure(place: Place) -> Sample:
+        runs = place.kept.get(Hangs).take(event, place.rounds)
+        if not all(event in run for run in runs):
+            raise Unusable(f"no event {event!r}")
+        return Sample(ours=tuple(run[event] for run in runs), anchor=(NCCL_TIMEOUT_S,) * len(runs))
 
     return measure
 
 
-def false_alarms(place: Place, rounds: int) -> Sample:
+def false_alarms(place: Place) -> Sample:
     """How many of the healthy logs would have been called hung."""
     logs = sorted(LOGS.glob("*.log"))
     alarms = [path for path in logs if replay(path.read_bytes())]
@@ -130,24 +149,6 @@ def _told(texts: Sequence[str]) -> Iterator[float | None]:
             bars[bar.group(1)] = (clock, now if at is None else at)
         now = now if at is None else at
         yield at
-
-
-def _stage() -> StagePlan:
-    return StagePlan(
-        name="s",
-        title="s",
-        directory="stages/s",
-        argv=(sys.executable, "-I", "-S", "-c", STEPPER),
-        env={},
-        services=(),
-        needs=(),
-        ray=None,
-        require=(),
-        forbid=(),
-        files=(),
-        total_s=3600.0,
-        silence_s=600.0,
-    )
 
 
 def main(paths: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import subprocess
 
 from uv import find_uv_bin
 
-from benchmarks.pairs import Case, Sample, interleave, time_process
+from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 from benchmarks.stack import Stack
 
@@ -28,10 +28,10 @@ class Installs:
         self._place, self._container = place, _container(place, place.kept.get(Stack))
         self.warm: Sample | None = None
 
-    def measure(self, rounds: int) -> Sample:
+    def measure(self, place: Place) -> Sample:
         """Return seconds of the script with an empty cache; `warm` is then the sample with a full one."""
         cases = [self._case(*words) for words in ((INSTALL, UNDO_ALL), (INSTALL, UNDO), (PIP, UNDO_PIP))]
-        cold, warm, pip = interleave([lambda case=case: time_process(case) for case in cases], rounds, 0)  # type: ignore[misc]
+        cold, warm, pip = place.interleave(*cases, warm_up=0)
         self.warm = Sample(ours=warm, anchor=pip)
         return Sample(ours=cold, anchor=pip)
 
@@ -43,16 +43,16 @@ class Installs:
         return self._place.case(argv, name=command, before=before)
 
 
-def cold_cache(place: Place, rounds: int) -> Sample:
+def cold_cache(place: Place) -> Sample:
     """uv's cache is empty: the first build on a machine."""
-    return place.kept.get(Installs).measure(rounds)
+    return place.kept.get(Installs).measure(place)
 
 
-def warm_cache(place: Place, rounds: int) -> Sample:
+def warm_cache(place: Place) -> Sample:
     """uv's cache holds every wheel, as the cache mount does when a layer is made anew."""
     installs = place.kept.get(Installs)
     if installs.warm is None:
-        installs.measure(rounds)
+        installs.measure(place)
     sample, installs.warm = installs.warm, None
     assert sample
     return sample

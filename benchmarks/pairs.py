@@ -14,15 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-WARM_UP = 1
-
 
 class Unusable(Exception):
     """A command did not do what was to be measured, so that its time says nothing."""
 
 
-class NotBuilt(Exception):
-    """rlbox cannot do yet what the goal is about."""
+class NotHere(Exception):
+    """This machine lacks what the goal needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +42,30 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Rounds of one comparison: what rlbox and the anchor took, in the order they were measured; `unit` is s or B."""
+    """Rounds of one comparison: what rlbox and the anchor took, in the order they were measured; `unit` is s or B.
+
+    `limit` is what the machine itself allows, measured beside them where a goal asks for that.
+    """
 
     ours: tuple[float, ...]
     anchor: tuple[float, ...]
+    limit: tuple[float, ...] = ()
     unit: str = "s"
 
     @property
     def ratios(self) -> tuple[float, ...]:
         """The ratio of each round."""
-        return tuple(ours / anchor for ours, anchor in zip(self.ours, self.anchor, strict=True))
+        return _ratios(self.ours, self.anchor)
 
     @property
     def ratio(self) -> float:
         """The result: the median of the ratios."""
         return statistics.median(self.ratios)
+
+    @property
+    def of_limit(self) -> float | None:
+        """The median of the ratios to the limit, where that was measured."""
+        return statistics.median(_ratios(self.ours, self.limit)) if self.limit else None
 
     def as_json(self) -> dict[str, object]:
         """Return the sample as JSON types."""
@@ -68,23 +75,15 @@ class Sample:
             "ratios": self.ratios,
             "ours": self.ours,
             "anchor": self.anchor,
+            "limit": self.limit,
         }
 
 
-def compare(ours: Case, anchor: Case, rounds: int) -> Sample:
-    """Time two commands in turn; every round but the first `WARM_UP` counts.
-
-    Raises
-    ------
-    Unusable
-        One of them did something else than it should; its output is quoted.
-    """
-    cases = (ours, anchor)
-    seconds = interleave([lambda case=case: time_process(case) for case in cases], rounds)  # type: ignore[misc]
-    return Sample(ours=seconds[0], anchor=seconds[1])
+def _ratios(ours: tuple[float, ...], others: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(own / other for own, other in zip(ours, others, strict=True))
 
 
-def interleave(measures: Sequence[Callable[[], float]], rounds: int, warm_up: int = WARM_UP) -> list[tuple[float, ...]]:
+def interleave(measures: Sequence[Callable[[], float]], rounds: int, warm_up: int) -> list[tuple[float, ...]]:
     """Return what each of `measures` gave in `rounds` rounds of one call each, after `warm_up` that do not count."""
     found: list[list[float]] = [[] for _ in measures]
     for number in range(warm_up + rounds):
@@ -96,7 +95,13 @@ def interleave(measures: Sequence[Callable[[], float]], rounds: int, warm_up: in
 
 
 def time_process(case: Case) -> float:
-    """Run a command once and return its wall time in seconds, from before its start until it was waited for."""
+    """Run a command once and return its wall time in seconds, from before its start until it was waited for.
+
+    Raises
+    ------
+    Unusable
+        It did something else than it should; its output is quoted.
+    """
     if case.before:
         case.before()
     with tempfile.TemporaryFile() as output:

@@ -7,7 +7,7 @@ import secrets
 import zipfile
 
 from benchmarks.building import quiet_build
-from benchmarks.pairs import Sample, compare
+from benchmarks.pairs import Sample
 from benchmarks.place import Place, run
 from benchmarks.stack import Stack, Wish
 
@@ -20,7 +20,7 @@ into = "{SITE}"
 """
 
 
-def patch_line(place: Place, rounds: int) -> Sample:
+def patch_line(place: Place) -> Sample:
     """`rlbox build` of an image whose patch reads otherwise now, against BuildKit finding that nothing changed."""
     stack = place.kept.get(Stack)
     kept, name = stack.place, f"patched-{stack.mark}"
@@ -39,7 +39,7 @@ def patch_line(place: Place, rounds: int) -> Sample:
     kept.remove_at_end(f"rlbox/{name}:latest")
     run(kept.rlbox("build", name).argv, env=kept.env, cwd=kept.project)
     anchor = quiet_build(kept, name)
-    return compare(kept.rlbox("build", name, before=change, says="built"), anchor, rounds)
+    return place.compare(kept.rlbox("build", name, before=change, says="built"), anchor)
 
 
 def _original(stack: Stack) -> list[str]:

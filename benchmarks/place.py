@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -10,28 +11,62 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from benchmarks.pairs import Case, Unusable
+from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
 from rlbox.files.act.folders import cache_folder
 from rlbox.spec.project import Project
+from rlbox.store.act.objects import store_folder
+from rlbox.target.lock import load_lock
 
+SMALLEST = """\
+title = "The smallest target with a Python"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "python3", "python3-venv"]
+[[stack]]
+name = "tools"
+packages = ["six==1.16.0"]
+[run]
+shm_gib = 0.25
+memory_gib = 0.5
+pids = 200
+[disk]
+need_gib = 0.01
+"""
+WARM_UP = 1
+
+Measure = Case | Callable[[], float]
 _Made = TypeVar("_Made")
 
 
 class Kept:
-    """What takes minutes to make and is used by several goals; `on_close` ends it after the last of them."""
+    """What takes minutes to make and is used by several goals; `on_close` ends it after the last of them.
 
-    def __init__(self) -> None:
+    `small` makes everything small: a proof that the goals can be measured, in seconds.
+    """
+
+    def __init__(self, *, small: bool = False) -> None:
+        self.small = small
         self.on_close = contextlib.ExitStack()
         self._made: dict[Callable[[Place], Any], Any] = {}
+        self._failed: dict[Callable[[Place], Any], Exception] = {}
 
     def get(self, make: Callable[[Place], _Made]) -> _Made:
-        """Return what `make` makes in a place that is kept; it is called once."""
+        """Return what `make` makes in a place that is kept; called once; what it failed with comes again."""
+        if make in self._failed:
+            raise self._failed[make]
         if make not in self._made:
-            self._made[make] = make(self.on_close.enter_context(Place(self)))
+            with contextlib.ExitStack() as unfinished:
+                try:
+                    self._made[make] = make(unfinished.enter_context(Place(self)))
+                except Exception as error:
+                    self._failed[make] = error
+                    raise
+                self.on_close.push(unfinished.pop_all())
         made: _Made = self._made[make]
         return made
 
@@ -39,11 +74,13 @@ class Kept:
 class Place:
     """A temporary project and cache folder; `close` runs what `on_close` collected, last first.
 
-    Commands see the user's own environment but for the cache and the `RLBOX_*` settings. `kept` outlives the place.
+    Commands see the user's own environment but for the cache and the `RLBOX_*` settings. `kept` outlives the place;
+    `rounds` is how often things are measured in it.
     """
 
-    def __init__(self, kept: Kept | None = None) -> None:
-        self.kept = kept or Kept()
+    def __init__(self, kept: Kept | None = None, rounds: int = 1) -> None:
+        self.kept, self.rounds = kept or Kept(), rounds
+        self.small = self.kept.small
         self.on_close = contextlib.ExitStack()
         self.folder = Path(self.on_close.enter_context(tempfile.TemporaryDirectory(prefix="rlbox-bench-")))
         self.project = self.folder / "project"
@@ -76,19 +113,36 @@ class Place:
         env = {**self.env, **(env or {})}
         return Case(name=name or " ".join(argv), argv=argv, cwd=str(self.project), env=env, **details)
 
+    def pick(self, full: _Made, small: _Made) -> _Made:
+        """Return what fits the scale of this place."""
+        return small if self.small else full
+
+    def compare(self, ours: Measure, anchor: Measure) -> Sample:
+        """Measure two things in turn."""
+        first, second = self.interleave(ours, anchor)
+        return Sample(ours=first, anchor=second)
+
+    def interleave(self, *measures: Measure, warm_up: int = WARM_UP) -> list[tuple[float, ...]]:
+        """Measure things in turn, commands by their wall time; a first round does not count where all is full-sized."""
+        calls = [partial(time_process, one) if isinstance(one, Case) else one for one in measures]
+        return interleave(calls, self.rounds, self.pick(warm_up, 0))
+
     def output(self, *words: str) -> Any:
         """Run `rlbox WORDS` with `--json` and return the object it prints."""
         case = self.rlbox(words[0], "--json", *words[1:])
         return json.loads(run(case.argv, env=case.env, cwd=case.cwd))
 
     def own_target(self, name: str) -> Path:
-        """Make a target that includes `local`, with its lock, and return its `target.toml`."""
+        """Make a target that includes `local`, with a lock of its own that pins the same, and return its `target.toml`.
+
+        In a small place it is a target of little more than a Python, locked once for all.
+        """
         folder = self.project / "images" / name
         folder.mkdir(parents=True)
-        lock = Project(folder=self.project).lock_file("local")
-        if lock.exists():
-            shutil.copyfile(lock, folder / "lock.json")
-        (folder / "target.toml").write_text('include = "local"\n')
+        model = self.kept.get(smallest_target) if self.small else Project(folder=self.project).lock_file("local").parent
+        (folder / "target.toml").write_text(self.pick('include = "local"\n', SMALLEST))
+        if lock := load_lock(model / "lock.json"):
+            (folder / "lock.json").write_text(dataclasses.replace(lock, target=name).text())
         return folder / "target.toml"
 
     def forget_rendered(self) -> None:
@@ -96,34 +150,48 @@ class Place:
         for path in (self.project / "Dockerfile.base", *self.project.glob("images/*/Dockerfile")):
             path.unlink(missing_ok=True)
 
-    def built_target(self) -> str:
-        """Make a target that includes `local`, build its image, and return its name.
-
-        The image of `local` must have been built before: its layers are used, itself is left alone.
-        """
-        if shutil.which("docker") is None:
-            raise Unusable("no docker client on PATH")
-        name = f"bench-{os.getpid()}"
-        if (self.project / "images" / name).exists():
-            return name
-        self.own_target(name)
-        self.use_archives()
-        self.on_close.callback(_drop_contexts, _context_records())
-        self.remove_at_end(f"rlbox/{name}:latest")
-        run(self.rlbox("build", name).argv, env=self.env, cwd=self.project)
-        return name
-
     def use_archives(self) -> None:
         """Use the user's own archives of operating systems, by a link; those that are made stay there."""
         archives = cache_folder("bootstrap")
         archives.mkdir(parents=True, exist_ok=True)
-        (self.cache / "rlbox").mkdir()
+        (self.cache / "rlbox").mkdir(exist_ok=True)
         (self.cache / "rlbox" / "bootstrap").symlink_to(archives)
 
     def remove_at_end(self, tag: str) -> str:
         """Have an image removed from the engine at the end; return its tag."""
         self.on_close.callback(subprocess.run, ["docker", "image", "rm", tag], check=False, capture_output=True)
         return tag
+
+
+class OwnImage:
+    """A target by `own_target` whose image is built, and the place that it is in.
+
+    The image of `local` should have been built before: its layers are used, itself is left alone.
+    """
+
+    def __init__(self, place: Place) -> None:
+        if shutil.which("docker") is None:
+            raise NotHere("no docker client on PATH")
+        self.place, self.name = place, f"bench-{os.getpid()}"
+        self.image = f"rlbox/{self.name}:latest"
+        place.own_target(self.name)
+        place.use_archives()
+        place.on_close.callback(_drop_contexts, _context_records())
+        place.remove_at_end(self.image)
+        for verb in ("lock", "build"):  # a lock that fits stays as it is
+            run(place.rlbox(verb, self.name).argv, env=place.env, cwd=place.project)
+        self.data = place.folder / "data"
+        self.data.mkdir()
+
+
+def smallest_target(place: Place) -> Path:
+    """Return the folder of a target with an operating system, a Python and one package, and its lock."""
+    folder = place.project / "images/smallest"
+    folder.mkdir(parents=True)
+    (folder / "target.toml").write_text(SMALLEST)
+    place.env |= {"RLBOX_STORE": str(store_folder(None)), "RLBOX_SOURCES": os.environ.get("RLBOX_SOURCES", "direct")}
+    run(place.rlbox("lock", "smallest").argv, env=place.env, cwd=place.project)
+    return folder
 
 
 def run(argv: tuple[str, ...], **details: Any) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from benchmarks.pairs import Unusable
+from benchmarks.pairs import NotHere, Unusable
 from benchmarks.place import run
 
 PROGRAMS = ("docker-registry", "registry")
+UNPACKED = "registry/usr/bin/docker-registry"
 KINDS = "application/vnd.oci.image.manifest.v1+json,application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = """\
 version: 0.1
@@ -60,8 +62,10 @@ def running_registry() -> Iterator[Registry]:
 
     Raises
     ------
+    NotHere
+        There is no registry program (package: docker-registry).
     Unusable
-        There is no registry program (package: docker-registry), or it does not come up.
+        It does not come up.
     """
     program = find_registry()
     with tempfile.TemporaryDirectory(prefix="rlbox-registry-") as folder:
@@ -79,12 +83,12 @@ def running_registry() -> Iterator[Registry]:
 
 
 def find_registry() -> str:
-    """Return the registry program: on PATH, in `RLBOX_BENCH_REGISTRY`, or where an engine was unpacked below /opt."""
+    """Return the registry program: by `RLBOX_BENCH_REGISTRY`, on PATH, or that of `scripts/ensure-test-tools.sh`."""
     named = os.environ.get("RLBOX_BENCH_REGISTRY", "")
-    found = [named, *map(shutil.which, PROGRAMS), *map(str, Path("/opt").glob("docker*/bin/docker-registry"))]
+    found = [named, *map(shutil.which, PROGRAMS), str(Path(sys.prefix, UNPACKED))]
     usable = [path for path in found if path and os.access(path, os.X_OK)]
     if not usable:
-        raise Unusable("no registry program (package docker-registry), and RLBOX_BENCH_REGISTRY names none")
+        raise NotHere("no registry program; scripts/ensure-test-tools.sh brings one")
     return str(usable[0])
 
 

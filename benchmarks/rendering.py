@@ -6,53 +6,50 @@ import itertools
 import time
 from collections.abc import Callable
 
-import hpccm  # type: ignore[import-untyped]
-
-from benchmarks.pairs import Case, Sample, compare, interleave
+from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 
-TARGETS = 50
+TARGETS, FEW = 50, 3
 REPEATS = 50
 
 
-def files_missing(place: Place, rounds: int) -> Sample:
+def files_missing(place: Place) -> Sample:
     """Specs as they were, rendered files gone: all are written again."""
     ours = place.rlbox("render", "local", before=place.forget_rendered, says="written")
-    return compare(ours, _jinja(place), rounds)
+    return place.compare(ours, _jinja(place))
 
 
-def nothing_changed(place: Place, rounds: int) -> Sample:
+def nothing_changed(place: Place) -> Sample:
     """Specs and rendered files as they were."""
     ours = place.rlbox("render", "local", says="images/local/Dockerfile  unchanged")
     run(ours.argv, env=ours.env, cwd=ours.cwd)
-    return compare(ours, _jinja(place), rounds)
+    return place.compare(ours, _jinja(place))
 
 
-def spec_changed(place: Place, rounds: int) -> Sample:
+def spec_changed(place: Place) -> Sample:
     """The target's file has changed since the last render, so that it is checked and rendered in full."""
     place.own_target("mine")
     ours = place.rlbox("render", "mine", before=_changing(place), says="images/mine/Dockerfile  written")
-    return compare(ours, _jinja(place), rounds)
+    return place.compare(ours, _jinja(place))
 
 
-def many(place: Place, rounds: int) -> Sample:
+def many(place: Place) -> Sample:
     """Fifty targets against one; specs as they were, rendered files gone."""
     names = _many_targets(place)
     case = place.rlbox("render", *names, before=place.forget_rendered, says=f"{names[-1]}/Dockerfile  written")
-    return compare(case, place.rlbox("render", names[0], before=place.forget_rendered, says="written"), rounds)
+    return place.compare(case, place.rlbox("render", names[0], before=place.forget_rendered, says="written"))
 
 
-def many_changed(place: Place, rounds: int) -> Sample:
+def many_changed(place: Place) -> Sample:
     """Fifty targets against one; every target's file has changed since the last render."""
     names = _many_targets(place)
     case = place.rlbox("render", *names, before=_changing(place), says=f"{names[-1]}/Dockerfile  written")
-    return compare(case, place.rlbox("render", names[0], before=_changing(place), says="written"), rounds)
+    return place.compare(case, place.rlbox("render", names[0], before=_changing(place), says="written"))
 
 
-def per_line(place: Place, rounds: int) -> Sample:
+def per_line(place: Place) -> Sample:
     """Seconds a line within one process, everything loaded: rlbox's template against hpccm's recipe of a like image."""
-    ours, anchor = interleave([_per_line(_own_render(place)), _per_line(_hpccm_recipe)], rounds)
-    return Sample(ours=ours, anchor=anchor)
+    return place.compare(_per_line(_own_render(place)), _per_line(_hpccm_recipe))
 
 
 def _jinja(place: Place) -> Case:
@@ -60,7 +57,7 @@ def _jinja(place: Place) -> Case:
 
 
 def _many_targets(place: Place) -> list[str]:
-    names = [f"t{number:02}" for number in range(TARGETS)]
+    names = [f"t{number:02}" for number in range(place.pick(TARGETS, FEW))]
     for name in names:
         place.own_target(name)
     return names
@@ -90,21 +87,29 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 
 
 def _own_render(place: Place) -> Callable[[], str]:
-    from rlbox.image.labels import spec_checksum
+    """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixes
+    from rlbox.image.dockerfile import dockerfile_values
+    from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
     from rlbox.spec.project import Project
     from rlbox.target.load import load_target
-    from rlbox.target.torch import TORCH_WHEELS
+    from rlbox.target.lock import load_lock
 
     project = Project(folder=place.project)
-    target = load_target(project, "local").target
-    values = {"target": target, "torch_wheels": TORCH_WHEELS, "spec_checksum": spec_checksum(target)}
+    target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
+    baked = bake_fixes(load_fixes(project), target, stack_versions(target, lock))
+    values = dockerfile_values(target, lock, plan_stages(plan_layers(target, lock)), baked, ())
     folders = project.template_folders()
     return lambda: render(folders, "Dockerfile.j2", values)
 
 
 def _hpccm_recipe() -> str:
     """Return hpccm's Dockerfile of an image like `local`: the same layers in the same order."""
+    import hpccm  # type: ignore[import-untyped]
+
     image = hpccm.Stage(name="stack")
     image += hpccm.primitives.baseimage(image="debian:bookworm", _distro="ubuntu22", _as="stack")
     image += hpccm.primitives.comment("operating system, installer, entrypoint")

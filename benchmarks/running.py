@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-from datetime import datetime
 from itertools import pairwise
 
-from benchmarks.pairs import Case, NotBuilt, Sample, Unusable, compare, interleave, time_process
-from benchmarks.place import Place, run
+from benchmarks.pairs import Case, Sample, Unusable
+from benchmarks.place import WARM_UP, OwnImage, Place, run
+from benchmarks.watching import unix
 
 STAGES = 12
 JOB = 'title = "Stages that do nothing"\ntarget = "{target}"\n'
@@ -22,69 +21,55 @@ limits = {{ total_s = 60, silence_s = 60 }}
 """
 
 
-def against_plain_run(place: Place, rounds: int) -> Sample:
+def against_plain_run(place: Place) -> Sample:
     """`rlbox shell T -- true` against the shortest `docker run` of the same image."""
-    target = place.built_target()
-    anchor = place.case(("docker", "run", "--rm", "--network", "host", _image(target), "true"), name="docker run")
-    return compare(_shell(place, target), anchor, rounds)
+    own = place.kept.get(OwnImage)
+    anchor = place.case(("docker", "run", "--rm", "--network", "host", own.image, "true"), name="docker run")
+    return place.compare(_shell(own), anchor)
 
 
-def against_same_run(place: Place, rounds: int) -> Sample:
+def against_same_run(place: Place) -> Sample:
     """`rlbox shell T -- true` against `docker run` with the limits, mounts and labels that rlbox sets."""
-    target = place.built_target()
-    command = place.output("shell", target, "--data", _data(place), "--dry-run", "--", "true")["command"]
+    own = place.kept.get(OwnImage)
+    command = own.place.output("shell", own.name, "--data", str(own.data), "--dry-run", "--", "true")["command"]
     name = f"--name=rlbox-bench-{place.folder.name}"
     argv = tuple(name if word.startswith("--name=") else word for word in command)
-    return compare(_shell(place, target), place.case(argv, name="docker run, same flags"), rounds)
+    return place.compare(_shell(own), place.case(argv, name="docker run, same flags"))
 
 
-def further_stage(place: Place, rounds: int) -> Sample:
+def further_stage(place: Place) -> Sample:
     """From the start of a stage that does nothing to the start of the next, against `docker exec C true`."""
-    if importlib.util.find_spec("rlbox.supervise") is None:
-        raise NotBuilt("rlbox.supervise")
-    target = place.built_target()
-    words = ("docker", "run", "--rm", "--detach", "--init", "--network=none", _image(target), "sleep", "3600")
+    own = place.kept.get(OwnImage)
+    words = ("docker", "run", "--rm", "--detach", "--init", "--network=none", own.image, "sleep", "3600")
     container = run(words).strip()
     place.on_close.callback(subprocess.run, ["docker", "rm", "--force", container], check=False, capture_output=True)
-    stages = iter(_stage_seconds(place, target, rounds + 1))
-    anchor = place.case(("docker", "exec", container, "true"), name="docker exec")
-    ours, theirs = interleave([lambda: next(stages), lambda: time_process(anchor)], rounds)
-    return Sample(ours=ours, anchor=theirs)
+    stages = iter(_stage_seconds(own, place.rounds + WARM_UP))
+    return place.compare(lambda: next(stages), place.case(("docker", "exec", container, "true"), name="docker exec"))
 
 
-def _image(target: str) -> str:
-    return f"rlbox/{target}:latest"
+def _shell(own: OwnImage) -> Case:
+    return own.place.rlbox("shell", own.name, "--", "true", env={"RLBOX_DATA": str(own.data)})
 
 
-def _shell(place: Place, target: str) -> Case:
-    return place.rlbox("shell", target, "--", "true", env={"RLBOX_DATA": _data(place)})
-
-
-def _data(place: Place) -> str:
-    folder = place.folder / "data"
-    folder.mkdir(exist_ok=True)
-    return str(folder)
-
-
-def _stage_seconds(place: Place, target: str, count: int) -> list[float]:
-    """Return `count` times from one stage's start to the next's, as the run's own record says."""
-    jobs = place.project / "jobs"
+def _stage_seconds(own: OwnImage, count: int) -> list[float]:
+    """Return at least `count` times from one stage's start to the next's, as the runs' own records say."""
+    jobs, stages = own.place.project / "jobs", own.place.pick(STAGES, 3)
     jobs.mkdir(exist_ok=True)
     (jobs / "nothing.toml").write_text(
-        JOB.format(target=target) + "".join(STAGE.format(number=n) for n in range(STAGES))
+        JOB.format(target=own.name) + "".join(STAGE.format(number=n) for n in range(stages))
     )
     found: list[float] = []
     while len(found) < count:
-        case = place.rlbox("run", "nothing", "--data", _data(place))
+        case = own.place.rlbox("run", "nothing", "--data", str(own.data))
         run(case.argv, env=case.env, cwd=case.cwd)
-        newest = max((place.folder / "data" / "runs").iterdir(), key=lambda path: path.name)
+        newest = max((own.data / "runs").iterdir(), key=lambda path: path.name)
         found += _gaps(json.loads((newest / "run.json").read_text()))
-    return found[:count]
+    return found
 
 
 def _gaps(record: dict[str, list[dict[str, str]]]) -> list[float]:
-    starts = [datetime.fromisoformat(stage["started_at"].replace("Z", "+00:00")) for stage in record["stages"]]
-    gaps = [(after - before).total_seconds() for before, after in pairwise(starts)]
+    starts = [unix(stage["started_at"]) for stage in record["stages"]]
+    gaps = [after - before for before, after in pairwise(starts)]
     if not gaps or min(gaps) <= 0:
         raise Unusable(f"the record's times are too coarse: {gaps}")
     return gaps

@@ -14,14 +14,14 @@ from pathlib import Path
 from benchmarks.buildcache import drop_all, drop_superseded
 from benchmarks.mirror import Mirror, Sent
 from benchmarks.naive import BASE, naive_dockerfile
-from benchmarks.pairs import Case, Unusable, time_process
+from benchmarks.pairs import Case, NotHere, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
-from benchmarks.wheels import BOTTOM, LEAF, group_pins, stack_text, wheel_digests, wheel_folder
+from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
 from rlbox.spec.project import Project
 from rlbox.store.act.objects import store_folder
 
-NEED_GIB = 10
+NEED_GIB, FEW_GIB = 10, 2
 PROFILE = """\
 title = "The wheels of the benchmarks"
 [[rule]]
@@ -74,8 +74,8 @@ class Stack:
         self.place, self.mark = place, secrets.token_hex(3)
         self.name = f"bench-{self.mark}"
         self.image, self.naive_image = f"rlbox/{self.name}:latest", f"rlbox/naive-{self.mark}:latest"
-        _need_disk()
-        wheels = wheel_folder()
+        _need_disk(place.pick(NEED_GIB, FEW_GIB))
+        wheels = wheel_folder(place)
         self.mirror = place.on_close.enter_context(Mirror(wheels, wheel_digests(wheels)))
         self.registry: Registry = place.on_close.enter_context(running_registry())
         place.on_close.callback(drop_all, self.mark)
@@ -156,7 +156,8 @@ class Stack:
     def spec_text(self, wish: Wish) -> str:
         """Return the target's spec."""
         env = "".join(f'{name} = "{value}"\n' for name, value in wish.env().items())
-        return f'sources = "bench"\n{stack_text({**self.now, **wish.versions}, f"-{self.mark}")}\n[env]\n{env}'
+        stack = stack_text(spec_file(self.place), {**self.now, **wish.versions}, f"-{self.mark}")
+        return f'sources = "bench"\n{stack}\n[env]\n{env}'
 
     def _write_project(self) -> None:
         """Write the profile of the mirror, and templates whose steps and cache mounts carry a mark of their own.
@@ -204,8 +205,8 @@ def _image_id(image: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _need_disk() -> None:
+def _need_disk(least_gib: int) -> None:
     """Refuse where the engine's disk would fill up: both images are there at once, each stored and unpacked."""
     folder = Path(run(("docker", "info", "--format={{.DockerRootDir}}")).strip())
-    if folder.is_dir() and (free := shutil.disk_usage(folder).free >> 30) < NEED_GIB:
-        raise Unusable(f"{folder} has {free} GiB free; these goals need {NEED_GIB}")
+    if folder.is_dir() and (free := shutil.disk_usage(folder).free >> 30) < least_gib:
+        raise NotHere(f"{folder} has {free} GiB free; these goals need {least_gib}")

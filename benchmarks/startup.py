@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 
-from benchmarks.pairs import Sample, Unusable, compare
-from benchmarks.place import Place, run
+from benchmarks.pairs import Sample, Unusable
+from benchmarks.place import Place
 
-HEAVY = ("click", "docker", "jinja2", "pydantic", "requests", "rich", "urllib3", "yaml")
+HEAVY = ("docker", "jinja2", "pydantic", "requests", "rich", "urllib3", "yaml")
 
 
-def words(*argv: str, exit_code: int = 0) -> Callable[[Place, int], Sample]:
+def words(*argv: str, exit_code: int = 0) -> Callable[[Place], Sample]:
     """Return the measurement of `rlbox ARGV` against `import click`."""
 
-    def measure(place: Place, rounds: int) -> Sample:
-        return compare(place.rlbox(*argv, exit_code=exit_code), place.python("import click"), rounds)
+    def measure(place: Place) -> Sample:
+        return place.compare(place.rlbox(*argv, exit_code=exit_code), place.python("import click"))
 
     return measure
 
 
-def root_help(place: Place, rounds: int) -> Sample:
+def root_help(place: Place) -> Sample:
     """`rlbox --help`, after the exact test on what it imports."""
-    code = "import sys; from rlbox.cli import main; main(['--help']); print('MODULES', *sys.modules)"
-    loaded = run(place.python(code).argv, cwd=place.project).partition("MODULES")[2].split()
-    if heavy := sorted(set(HEAVY) & set(loaded)):
+    argv = (sys.executable, "-X", "importtime", "-m", "rlbox", "--help")
+    told = subprocess.run(argv, cwd=place.project, env=place.env, capture_output=True, text=True, check=True).stderr
+    if heavy := sorted(set(HEAVY) & set(re.findall(r"\| +([\w.]+)$", told, re.MULTILINE))):
         raise Unusable(f"rlbox --help imports {', '.join(heavy)}")
-    return words("--help")(place, rounds)
+    return words("--help")(place)
 
 
-def tab(text: str, offers: str) -> Callable[[Place, int], Sample]:
+def tab(text: str, offers: str) -> Callable[[Place], Sample]:
     """Return the measurement of what a shell waits for when TAB is pressed after `text`."""
 
-    def measure(place: Place, rounds: int) -> Sample:
+    def measure(place: Place) -> Sample:
         env = {"_RLBOX_COMPLETE": "bash_complete", "COMP_WORDS": text, "COMP_CWORD": str(len(text.split()) - 1)}
-        return compare(place.rlbox(env=env, says=offers), place.python("import click"), rounds)
+        return place.compare(place.rlbox(env=env, says=offers), place.python("import click"))
 
     return measure

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.pairs import Case, Sample, compare, interleave, time_process
+from benchmarks.pairs import Case, Sample, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.stack import Stack
 
 
-def push_to_empty(place: Place, rounds: int) -> Sample:
+def push_to_empty(place: Place) -> Sample:
     """`rlbox push` against `docker push`, each time into a registry of its own that is empty."""
     stack = place.kept.get(Stack)
 
@@ -23,26 +23,25 @@ def push_to_empty(place: Place, rounds: int) -> Sample:
 
         return measure
 
-    seconds = interleave([fresh(_ours), fresh(_docker)], rounds)
-    return Sample(ours=seconds[0], anchor=seconds[1])
+    return place.compare(fresh(_ours), fresh(_docker))
 
 
-def push_nothing_new(place: Place, rounds: int) -> Sample:
+def push_nothing_new(place: Place) -> Sample:
     """The same into a registry that has everything."""
     stack = place.kept.get(Stack)
     with running_registry() as registry, contextlib.closing(_Tagged(stack, registry)):
         for case in (_docker(stack, registry), _ours(stack, registry)):
             time_process(case)
-        return compare(_ours(stack, registry), _docker(stack, registry), rounds)
+        return place.compare(_ours(stack, registry), _docker(stack, registry))
 
 
-def save_to_file(place: Place, rounds: int) -> Sample:
+def save_to_file(place: Place) -> Sample:
     """`rlbox save` against `docker save >FILE`; the file of the round before is gone."""
     stack = place.kept.get(Stack)
     ours, anchor = place.folder / "ours.tar", place.folder / "docker.tar"
     save = stack.place.rlbox("save", stack.name, str(ours), before=_without(ours), says="sha256:")
     words = ("sh", "-c", 'exec docker save "$0" >"$1"', stack.image, str(anchor))
-    return compare(save, place.case(words, name="docker save", before=_without(anchor)), rounds)
+    return place.compare(save, place.case(words, name="docker save", before=_without(anchor)))
 
 
 def _without(path: Path) -> Callable[[], None]:

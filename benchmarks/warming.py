@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
-from benchmarks.pairs import Sample, Unusable, compare, interleave, time_process
+from benchmarks.pairs import Sample, Unusable, time_process
 from benchmarks.place import Place
 
 FILES, BYTES = 4, 512 << 20
 _BLOCK = 16 << 20
+READER = """
+import os, sys, threading
+PIECE = 4 << 20
+spots = iter([(handle, at) for handle in (os.open(path, os.O_RDONLY) for path in sys.argv[1:])
+              for at in range(0, os.fstat(handle).st_size, PIECE)])
+def read(room):
+    for handle, at in spots: os.preadv(handle, [room], at)
+threads = [threading.Thread(target=read, args=(bytearray(PIECE),)) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
 _WARM = '"warm": true'  # of 0.999 of the bytes at least, as the kernel says after the reading
 
 
-def cold(place: Place, rounds: int) -> Sample:
-    """`rlbox warm` of files that are not in memory, with its start-up and the proof, against `cat` of the same."""
+def cold(place: Place) -> Sample:
+    """`rlbox warm` of files that are not in memory, with its start-up and the proof, against `cat` of the same.
+
+    Beside it four threads that do nothing but read them show what the disk gives.
+    """
     paths = place.kept.get(_shards)
 
     def drive_out() -> None:
@@ -24,10 +39,13 @@ def cold(place: Place, rounds: int) -> Sample:
             os.close(handle)
 
     ours = place.rlbox("warm", "--json", *paths, before=drive_out, says=_WARM)
-    return compare(ours, place.case(_cat(paths), before=drive_out), rounds)
+    cat = place.case(_cat(paths), before=drive_out)
+    bare = place.case((sys.executable, "-I", "-S", "-c", READER, *paths), name="bare reader", before=drive_out)
+    first, second, third = place.interleave(ours, cat, bare)
+    return Sample(ours=first, anchor=second, limit=third)
 
 
-def warm(place: Place, rounds: int) -> Sample:
+def warm(place: Place) -> Sample:
     """What `rlbox warm` of files that are in memory takes to prove it, without its start-up, against `cat` of them."""
     paths = place.kept.get(_shards)
     cat = place.case(_cat(paths))
@@ -39,8 +57,7 @@ def warm(place: Place, rounds: int) -> Sample:
             raise Unusable("the files did not stay in memory, so nothing was measured")
         return float(said["seconds"])
 
-    ours, anchor = interleave([proof, lambda: time_process(cat)], rounds)
-    return Sample(ours=ours, anchor=anchor)
+    return place.compare(proof, cat)
 
 
 def _cat(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -52,7 +69,7 @@ def _shards(place: Place) -> tuple[str, ...]:
     paths = [Path(place.folder, f"model-{number}.safetensors") for number in range(FILES)]
     for path in paths:
         with open(path, "wb") as file:
-            for _ in range(BYTES // _BLOCK):
+            for _ in range(place.pick(BYTES // _BLOCK, 1)):
                 file.write(os.urandom(_BLOCK))
             os.fsync(file.fileno())
     return tuple(map(str, paths))

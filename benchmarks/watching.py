@@ -19,13 +19,13 @@ from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.plan import RunPlan, StagePlan
 
-SAMPLES = 40
+SAMPLES, FEW = 40, 2
 POLL_S = 0.1
 LINE = "(TrainActor pid=4242) step:{n} - actor/pg_loss:0.0123 critic/rewards/mean:0.512 perf/throughput:10234.5"
 SPEED = 200e6  # bytes a second that must be caught up with
-SECONDS = 8.0
+SECONDS, MOMENT = 8.0, 1.0
 MEMORY = 30e6  # bytes that a big log may cost
-BLOCK = 200 << 20
+BLOCK, LITTLE = 200 << 20, 4 << 20
 
 WRITER = f"""
 import os, random, sys, time
@@ -49,70 +49,94 @@ else:
 """
 
 
-def line_to_event(rate: float) -> Callable[[Place, int], Sample]:
+def line_to_event(rate: float) -> Callable[[Place], Sample]:
     """Return the measurement of a failure line's way into `events.jsonl`, against a follower that polls at 100 ms.
 
     A round is the slowest of 40 lines; each comes at a random moment of a stage that writes `rate` bytes a second.
     """
 
-    def measure(place: Place, rounds: int) -> Sample:
-        found = [_slowest(place, f"lines-{number}", rate) for number in range(rounds)]
+    def measure(place: Place) -> Sample:
+        found = [_slowest(place, f"lines-{number}", rate) for number in range(place.rounds)]
         return Sample(ours=tuple(ours for ours, _ in found), anchor=tuple(anchor for _, anchor in found))
 
     return measure
 
 
-def share_of_a_core(place: Place, rounds: int) -> Sample:
+def share_of_a_core(place: Place) -> Sample:
     """The supervisor's CPU time while the stage writes 1 MB/s, against the time of one core."""
-    found = []
-    for number in range(rounds):
-        with Supervised(place, f"rate-{number}", [_stage("s", 1e6, SECONDS + 2, 0)]) as run:
+    found, seconds = [], place.pick(SECONDS, MOMENT)
+    for number in range(place.rounds):
+        with Supervised(place, f"rate-{number}", [_writer("s", 1e6, seconds + 2, 0)]) as run:
             time.sleep(1.0)
             begun, used = time.monotonic(), run.cpu_s()
-            time.sleep(SECONDS)
+            time.sleep(seconds)
             found.append((run.cpu_s() - used, time.monotonic() - begun))
     return Sample(ours=tuple(used for used, _ in found), anchor=tuple(passed for _, passed in found))
 
 
-def catching_up(place: Place, rounds: int) -> Sample:
+def catching_up(place: Place) -> Sample:
     """The time of a stage that writes 400 MB as fast as it is taken, against that of 200 MB/s."""
-    size = 2 * BLOCK
+    size = 2 * place.pick(BLOCK, LITTLE)
     found = []
-    for number in range(rounds):
-        with Supervised(place, f"fast-{number}", [_stage("s", 0, 0, size)]) as run:
+    for number in range(place.rounds):
+        with Supervised(place, f"fast-{number}", [_writer("s", 0, 0, size)]) as run:
             run.finish()
             found.append(run.stage_s())
             run.log("s").unlink()
-    return Sample(ours=tuple(found), anchor=(size / SPEED,) * rounds)
+    return Sample(ours=tuple(found), anchor=(size / SPEED,) * place.rounds)
 
 
-def memory(place: Place, rounds: int) -> Sample:
-    """What `rounds` times 200 MB of log add to the supervisor's peak memory, against the 30 MB that they may."""
+def memory(place: Place) -> Sample:
+    """What 200 MB of log for every round add to the supervisor's peak memory, against the 30 MB that they may."""
     peaks = []
-    for size in (0, rounds * BLOCK):
-        with Supervised(place, f"size-{size}", [_stage("s", 0, 0, size)]) as run:
+    for size in (0, place.rounds * place.pick(BLOCK, LITTLE)):
+        with Supervised(place, f"size-{size}", [_writer("s", 0, 0, size)]) as run:
             run.finish()
             peaks.append(run.peak_bytes)
             run.log("s").unlink()
     return Sample(ours=(float(peaks[1] - peaks[0]),), anchor=(MEMORY,), unit="B")
 
 
-def _stage(name: str, rate: float, seconds: float, size: float) -> StagePlan:
+def _writer(name: str, rate: float, seconds: float, size: float) -> StagePlan:
     never = LinePlan(pattern=r"loss:\s*(nan|inf)\b|CUDA out of memory", log="stage", count=1, why="")
+    return bare_stage(name, ("-c", WRITER, str(rate), str(seconds), str(size)), forbid=(never,))
+
+
+def bare_stage(
+    name: str, words: tuple[str, ...], *, forbid: tuple[LinePlan, ...] = (), silence_s: float = 600.0
+) -> StagePlan:
+    """Return a stage that runs Python with `words`, and needs nothing."""
     return StagePlan(
         name=name,
         title=name,
         directory=f"stages/{name}",
-        argv=(sys.executable, "-I", "-S", "-c", WRITER, str(rate), str(seconds), str(size)),
+        argv=(sys.executable, "-I", "-S", *words),
         env={},
         services=(),
         needs=(),
         ray=None,
         require=(),
-        forbid=(never,),
+        forbid=forbid,
         files=(),
-        total_s=3600.0,
-        silence_s=600.0,
+        total_s=600.0,
+        silence_s=silence_s,
+    )
+
+
+def bare_run(run_id: str, folder: Path, data: Path, stages: tuple[StagePlan, ...]) -> RunPlan:
+    """Return the plan of a run in place whose folder is `folder`."""
+    return RunPlan(
+        run_id=run_id,
+        job="bench",
+        target="local",
+        place="here",
+        profile="",
+        params={},
+        paths=Paths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
+        env={},
+        stages=stages,
+        plot=(),
+        curves="",
     )
 
 
@@ -122,22 +146,9 @@ class Supervised:
     def __init__(self, place: Place, name: str, stages: list[StagePlan]) -> None:
         self.folder = place.folder / name
         self.folder.mkdir()
-        text = str(self.folder)
-        plan = RunPlan(
-            run_id=f"bench-{place.folder.name}-{name}",
-            job="bench",
-            target="local",
-            place="here",
-            profile="",
-            params={},
-            paths=Paths(run=text, job=text, data=text, python=sys.executable),
-            env={},
-            stages=tuple(stages),
-            plot=(),
-            curves="",
-        )
+        plan = bare_run(f"bench-{place.folder.name}-{name}", self.folder, self.folder, tuple(stages))
         (self.folder / "plan.json").write_text(json.dumps(plan.as_json()))
-        argv = [sys.executable, "-m", "rlbox.supervise", text]
+        argv = [sys.executable, "-m", "rlbox.supervise", str(self.folder)]
         self._process = subprocess.Popen(argv, env=place.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._facts = psutil.Process(self._process.pid)
         self.peak_bytes = 0
@@ -181,12 +192,12 @@ class Supervised:
 
     def stage_s(self) -> float:
         """Seconds from the start of the first stage's command to the stage's end."""
-        times = {event.get("state", ""): _unix(event["t"]) for event in self.events() if event["event"] == "stage"}
+        times = {event.get("state", ""): unix(event["t"]) for event in self.events() if event["event"] == "stage"}
         return times["passed"] - times["running"]
 
 
 def _slowest(place: Place, name: str, rate: float) -> tuple[float, float]:
-    stages = [_stage(f"s{number}", rate, 0, 0) for number in range(SAMPLES)]
+    stages = [_writer(f"s{number}", rate, 0, 0) for number in range(place.pick(SAMPLES, FEW))]
     with Supervised(place, name, stages) as run:
         polled: list[float] = []
         logs = [run.log(stage.name) for stage in stages]
@@ -196,9 +207,9 @@ def _slowest(place: Place, name: str, rate: float) -> tuple[float, float]:
         follower.join()
         fatal = [event for event in run.events() if event["event"] == "fatal"]
         # an event's time is in whole milliseconds, rounded down
-        ours = [_unix(event["t"]) + 1e-3 - float(event["line"].split()[-1]) for event in fatal]
-    if len(ours) != SAMPLES:
-        raise Unusable(f"{len(ours)} of {SAMPLES} failure lines became events")
+        ours = [unix(event["t"]) + 1e-3 - float(event["line"].split()[-1]) for event in fatal]
+    if len(ours) != len(stages):
+        raise Unusable(f"{len(ours)} of {len(stages)} failure lines became events")
     return max(ours), max(polled)
 
 
@@ -223,5 +234,6 @@ def _peak(pid: int) -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _unix(text: str) -> float:
+def unix(text: str) -> float:
+    """Return a recorded time as seconds since 1970."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -8,19 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.place import Place, run
+from benchmarks.place import Place, run, smallest_target
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.lock import load_lock
 
 TARGET = "stack"
-SPEC = Path(__file__).with_name("stack.toml")
+SPEC, SMALL_SPEC = (Path(__file__).with_name(name) for name in ("stack.toml", "small.toml"))
+SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +44,14 @@ LEAF = Moving(name="transformers", group="leaf", versions=("4.55.4", "4.55.3", "
 BOTTOM = Moving(name="numpy", group="base", versions=("2.2.6", "2.2.5", "2.2.4", "2.2.3"))
 
 
-def stack_text(versions: Mapping[str, str], mark: str = "") -> str:
+def spec_file(place: Place) -> Path:
+    """Return the spec that fits the scale of a place."""
+    return place.pick(SPEC, SMALL_SPEC)
+
+
+def stack_text(spec: Path, versions: Mapping[str, str], mark: str = "") -> str:
     """Return the target's spec with other versions of some packages, and `mark` behind the name of every group."""
-    text = SPEC.read_text(encoding="utf-8")
+    text = spec.read_text(encoding="utf-8")
     for name, version in versions.items():
         text = re.sub(rf'"{name}==[^"]+"', f'"{name}=={version}"', text)
     return re.sub(r'^name = "(.+)"$', rf'name = "\1{mark}"', text, flags=re.MULTILINE)
@@ -55,11 +63,14 @@ def group_pins(text: str, group: str) -> list[str]:
     return re.findall(r'"([^"]+)"', found[1]) if found else []
 
 
-def wheel_folder() -> Path:
+def wheel_folder(place: Place) -> Path:
     """Return the folder of all wheels, with their sha256 in its `digests.json`; what is missing is fetched first.
 
-    A fetch that was interrupted goes on where it stopped: rlbox's store keeps what is whole.
+    A fetch that was interrupted goes on where it stopped: rlbox's store keeps what is whole. Those of a small place are
+    made there, but for what rlbox itself needs.
     """
+    if place.small:
+        return _small_folder(place)
     folder = cache_folder("bench")
     if _known(folder)[0] != _made_from():
         with Place() as place:
@@ -86,6 +97,41 @@ def _made_from() -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def _small_folder(place: Place) -> Path:
+    folder, model = place.folder / "wheels", place.kept.get(smallest_target)
+    folder.mkdir()
+    store = store_folder(None)
+    fetch = place.rlbox("fetch", model.name, "--store", str(store), "--project", str(model.parents[1]))
+    run(fetch.argv, env=fetch.env, cwd=fetch.cwd)
+    lock = load_lock(model / "lock.json")
+    digests = {package.file: package.sha256 for package in (lock.packages() if lock else ())}
+    for name, digest in digests.items():
+        Store(store).link(digest, folder / name)
+    pins = dict(pin.split("==") for pin in re.findall(r'"(\S+==\S+)"', SMALL_SPEC.read_text(encoding="utf-8")))
+    moving = {(one.name, version) for one in (LEAF, BOTTOM) for version in one.versions}
+    for name, version in sorted({pin for pin in pins.items() if pin[0] != "six"} | moving):
+        file = f"{name}-{version}-py3-none-any.whl"
+        digests[file] = _make_wheel(folder / file, name, version)
+    write_atomic(folder / "digests.json", json.dumps({"made_from": "", "files": digests}))
+    return folder
+
+
+def _make_wheel(path: Path, name: str, version: str) -> str:
+    """Write a wheel of bytes that nothing makes smaller, the same at each time, and return its sha256."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"__version__ = '{version}'\n".encode(),
+        f"{name}/data.bin": random.Random(path.name).randbytes(SMALL_BYTES),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: benchmarks\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, data in {**files, f"{info}/RECORD": record.encode()}.items():
+            archive.writestr(zipfile.ZipInfo(file, (2025, 1, 1, 0, 0, 0)), data)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _fetch(place: Place, folder: Path) -> None:
     """Lock and fetch the stack with every version of what moves, and link the wheels into `folder`."""
     root = store_folder(None)
@@ -97,7 +143,7 @@ def _fetch(place: Place, folder: Path) -> None:
     spec.parent.mkdir(parents=True)
     for number in range(max(len(LEAF.versions), len(BOTTOM.versions))):
         versions = {moving.name: moving.versions[number % len(moving.versions)] for moving in (LEAF, BOTTOM)}
-        spec.write_text(stack_text(versions))
+        spec.write_text(stack_text(SPEC, versions))
         for verb in ("lock", "fetch"):
             run(place.rlbox(verb, TARGET).argv, env=place.env, cwd=place.project)
         lock = load_lock(spec.with_name("lock.json"))

@@ -1,4 +1,4 @@
-"""Bytes, spans, moments and tables as people read them."""
+"""Bytes, spans, moments and tables as people read them; the one place that writes them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from datetime import datetime
 
 MIB, GIB = 1 << 20, 1 << 30
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_TENTHS, _MINUTE, _HOUR, _DAY = 10, 60, 3600, 86400
+_KILO = 999.95  # what rounds to 1000.0 belongs to the next unit
 
 
 def duration_text(seconds: float) -> str:
-    """Return a span as people read it, coarser the longer it is: `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
+    """Return a measured span as people read it, coarser the longer it is.
+
+    `0.4 s`, `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`. A limit is told in the seconds that its spec gives.
+    """
     whole = max(0, int(seconds))
+    if whole < _TENTHS:
+        return f"{max(0.0, round(seconds, 1)):g} s"
     if whole < _MINUTE:
         return f"{whole} s"
     if whole < _HOUR:
@@ -31,27 +37,18 @@ def moment(text: str) -> float | None:
     return found.timestamp() if found.tzinfo else None
 
 
-def size_text(size: int) -> str:
-    """Return bytes as people read them: `512 B`, `1.5 kB`, `3.2 GB`."""
+def size_text(size: float, *, exact: bool = False) -> str:
+    """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
+
+    Disks, files, transfers and memory alike, so that the same bytes always read the same. Next to a number that a spec
+    gives in GiB stands that number as the spec has it. `exact` keeps all digits of a round number, for an axis.
+    """
     value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if abs(value) < _KILO:
             break
         value, unit = value / 1000, larger
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def transfer_size(size: float) -> str:
-    """Return bytes as people read them: 512 B, 10.5 MB, 5.32 GB."""
-    for unit, scale, digits in (("GB", 1e9, 2), ("MB", 1e6, 1), ("kB", 1e3, 1)):
-        if size >= scale:
-            return f"{size / scale:.{digits}f} {unit}"
-    return f"{size:.0f} B"
-
-
-def memory_text(count: int) -> str:
-    """Return a number of bytes for people: MiB below one GiB, GiB above."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
+    return f"{size:.0f} B" if unit == "B" else f"{value:g} {unit}" if exact else f"{value:.1f} {unit}"
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlbox.docs.catalogue import load_catalogue
-from rlbox.docs.fix_docs import fix_pages
+from rlbox.docs.fix_docs import fix_pages, load_catalogue
 from rlbox.docs.seed_docs import PAGE, load_seeds, seed_page
 from rlbox.spec.project import Project
 

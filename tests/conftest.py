@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,19 +23,47 @@ FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "
 FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
+NAMED_SKIPS = (
+    "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
+    "the notes lie beside the checkout, and are not there",  # nor are they
+    "pokerkit needs Python 3.11",  # of Ubuntu 22.04's 3.10 only the tool is asked; its jobs run in an image
+)
+"""Why a test may be skipped on a fresh machine."""
+
 settings.register_profile("rlbox", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("rlbox")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--update-golden`."""
+    """Add `--update-golden` and `--named-skips`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/expected; review the diff")
+    parser.addoption(
+        "--named-skips", action="store_true", help="fail where a test is skipped for a reason without a name"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers of these folders."""
+    """Declare the markers of these folders, and let Ctrl-C be heard."""
     config.addinivalue_line("markers", "allow(*what): lets a test use `processes` or `sockets`")
     config.addinivalue_line("markers", "whole: runs a tool over the whole repository")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine, a browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `--named-skips`, end red where a test was skipped for a reason that is not in `NAMED_SKIPS`."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("--named-skips"):
+        return
+    skipped = [report for report in reporter.stats.get("skipped", ()) if isinstance(report.longrepr, tuple)]
+    other = [report for report in skipped if not report.longrepr[2].endswith(NAMED_SKIPS)]
+    for report in other:
+        reporter.write_line(f"skipped, and not named: {report.nodeid}: {report.longrepr[2]}", red=True)
+    if other and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _refuse(what: str) -> Callable[..., NoReturn]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseServer, StreamRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
-
-ADDRESS = ("127.0.0.1", 443)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +40,25 @@ def git_mirror(host: str, repositories: Mapping[str, Path], folder: Path) -> Ite
         (folder / "root" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "root" / path).symlink_to(repository)
     certificate, key = _certificate(host, folder)
-    mirror = GitMirror(env=_settings(host, folder, certificate))
-    server = ThreadingHTTPServer(ADDRESS, _handler(folder / "root", mirror.asked))
-    server.daemon_threads = True
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(folder / "root", asked))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
+    tunnel = ThreadingTCPServer(("127.0.0.1", 0), _tunnel(host, server.server_port))
+    with ExitStack() as running:
+        for each in (server, tunnel):
+            each.daemon_threads = True
+            running.enter_context(_served(each))
+        yield GitMirror(env=_settings(tunnel.server_address[1], folder, certificate), asked=asked)
+
+
+@contextmanager
+def _served(server: BaseServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
     thread.start()
     try:
-        yield mirror
+        yield
     finally:
         server.shutdown()
         thread.join()
@@ -63,13 +73,43 @@ def _certificate(host: str, folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def _settings(host: str, folder: Path, certificate: Path) -> dict[str, str]:
-    """Git resolves the name to loopback; rlbox trusts what this machine trusts and the mirror's certificate."""
+def _tunnel(host: str, port: int) -> type[StreamRequestHandler]:
+    """A proxy that leads to the mirror whoever asks for `host`; git before 2.37 cannot be told a name's address."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            asked = self.rfile.readline().decode()
+            while self.rfile.readline().strip():
+                pass
+            if not asked.startswith(f"CONNECT {host}:443 "):
+                self.wfile.write(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+                return
+            with socket.create_connection(("127.0.0.1", port)) as mirror:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                back = threading.Thread(target=_pump, args=(mirror, self.connection))
+                back.start()
+                _pump(self.connection, mirror)
+                back.join()
+
+    return Handler
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        with source.makefile("rb", buffering=0) as read, sink.makefile("wb", buffering=0) as write:
+            shutil.copyfileobj(read, write)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:  # the other end hung up first
+        return
+
+
+def _settings(proxy: int, folder: Path, certificate: Path) -> dict[str, str]:
+    """Git asks through the tunnel; rlbox trusts what this machine trusts and the mirror's certificate."""
     bundle = folder / "bundle.crt"
     here = os.environ.get("RLBOX_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     bundle.write_text((Path(here).read_text() if here else "") + certificate.read_text())
     settings = folder / "gitconfig"
-    settings.write_text(f"[http]\n\tcurloptResolve = {host}:{ADDRESS[1]}:{ADDRESS[0]}\n\tproxy =\n")
+    settings.write_text(f"[http]\n\tproxy = http://127.0.0.1:{proxy}\n")
     return {"GIT_CONFIG_GLOBAL": str(settings), "RLBOX_CA_BUNDLE": str(bundle), "GIT_SSL_CAINFO": str(bundle)}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import threading
-from http.server import ThreadingHTTPServer
 from typing import Any
 
-from sft.json_handler import JsonHandler
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+
+from sft import web
 
 
 class Model:
@@ -39,18 +41,19 @@ class Model:
         return {"object": "chat.completion", "model": self.path, "choices": [choice], "usage": usage}
 
 
-def handler(model: Model) -> type[JsonHandler]:
-    """Return the request handler of `model`."""
+def application(model: Model) -> FastAPI:
+    """Return what answers for `model`: GET /v1/models, POST /v1/chat/completions."""
+    app = web.application()
 
-    class Handler(JsonHandler):
-        def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
-            self.send(200, {"object": "list", "data": [{"id": model.path, "object": "model"}]})
+    @app.get("/v1/models")
+    def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": model.path, "object": "model"}]}
 
-        def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
-            asked = json.loads(self.body())
-            self.send(200, model.chat(asked))
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> dict[str, Any]:
+        return await run_in_threadpool(model.chat, json.loads(await request.body()))
 
-    return Handler
+    return app
 
 
 def main() -> None:
@@ -59,9 +62,8 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), handler(Model(args.model)))
-    print("Application startup complete", flush=True)
-    server.serve_forever()
+    app = application(Model(args.model))
+    web.serve(app, web.listen(args.port), log_requests=True)
 
 
 if __name__ == "__main__":

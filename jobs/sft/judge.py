@@ -8,6 +8,7 @@ from typing import Any
 
 from sft import eval_config
 from sft.problems import Problem
+from sft.web import AskError, Server
 
 _BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
@@ -41,15 +42,10 @@ class Sandbox:
     """The code sandbox at `url`. It is asked directly, proxies of the environment are not used."""
 
     def __init__(self, url: str) -> None:
-        import httpx
-
-        self.url = url.rstrip("/")
-        self.client = httpx.Client(base_url=self.url, timeout=eval_config.RUN_TIMEOUT_S + 60, trust_env=False)
+        self.server = Server(url, wait_s=eval_config.RUN_TIMEOUT_S + 60)
 
     def run(self, code: str, stdin: str = "") -> dict[str, Any]:
         """Return the answer to POST /run_code; what cannot be asked is an answer with status SandboxError."""
-        import httpx
-
         asked = {
             "code": code,
             "language": "python",
@@ -58,11 +54,9 @@ class Sandbox:
             "memory_limit_MB": eval_config.MEMORY_LIMIT_MB,
         }
         try:
-            reply = self.client.post("/run_code", json=asked)
-            reply.raise_for_status()
-            answer: dict[str, Any] = reply.json()
-        except (httpx.HTTPError, ValueError) as error:
-            return {"status": "SandboxError", "message": f"{type(error).__name__}: {error}"}
+            answer: dict[str, Any] = self.server.read("/run_code", self.server.ask("/run_code", asked))
+        except AskError as error:
+            return {"status": "SandboxError", "message": str(error)}
         return answer
 
     def check(self) -> str:
@@ -71,7 +65,7 @@ class Sandbox:
         if answer["status"] == "Success" and (answer.get("run_result") or {}).get("stdout") == "2\n":
             return ""
         told = answer.get("message") or (answer.get("run_result") or {}).get("stderr") or str(answer)
-        return f"the code sandbox at {self.url} runs nothing: {str(told).strip()[-300:]}"
+        return f"the code sandbox at {self.server.url} runs nothing: {str(told).strip()[-300:]}"
 
 
 def code_of(answer: str) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sft import eval_config
+from sft.web import AskError, Server
+
+CHAT = "/v1/chat/completions"
 
 
 class PolicyError(Exception):
@@ -24,16 +27,11 @@ class Policy:
     """The model `name` behind the server at `url`."""
 
     def __init__(self, url: str, name: str, *, wait_s: float = 600.0) -> None:
-        import httpx
-
-        self.url = url.rstrip("/")
         self.name = name
-        self.client = httpx.Client(base_url=self.url, timeout=wait_s, trust_env=False)
+        self.server = Server(url, wait_s=wait_s)
 
     def answer(self, ask: str) -> Answer:
         """Return the answer to one message."""
-        import httpx
-
         asked = {
             "model": self.name,
             "messages": [{"role": "user", "content": ask}],
@@ -42,13 +40,14 @@ class Policy:
             "max_tokens": eval_config.MAX_NEW_TOKENS,
         }
         try:
-            reply = self.client.post("/v1/chat/completions", json=asked)
-            if reply.status_code == 400 and "maximum context length" in reply.text:
+            status, text = self.server.ask(CHAT, asked)
+            if status == 400 and "maximum context length" in text:
                 return Answer(text="", finish="too-long", tokens=0)
-            reply.raise_for_status()
-            body = reply.json()
+            body = self.server.read(CHAT, (status, text))
             choice = body["choices"][0]
             tokens = int((body.get("usage") or {}).get("completion_tokens") or 0)
             return Answer(text=choice["message"]["content"] or "", finish=choice["finish_reason"], tokens=tokens)
-        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise PolicyError(f"{self.url}/v1/chat/completions: {type(error).__name__}: {error}") from error
+        except AskError as error:
+            raise PolicyError(str(error)) from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise PolicyError(f"{self.server.url}{CHAT}: {type(error).__name__}: {error}") from error

@@ -16,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from http.server import ThreadingHTTPServer
 from typing import Any
 
-from sft.json_handler import JsonHandler
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from sft import web
 
 LONGEST = 1 << 20  # bytes of output that are kept
 FUSION = "/opt/rlbox/bin/sandbox-serve"
@@ -93,29 +96,24 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Handler(JsonHandler):
-    """POST /run_code, GET /v1/ping."""
+def application() -> FastAPI:
+    """Return what answers POST /run_code and GET /v1/ping."""
+    app = web.application()
 
-    def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
-        """Answer a ping."""
-        self.send(200 if self.path == "/v1/ping" else 404, "pong")
+    @app.get("/v1/ping")
+    def ping() -> str:
+        return "pong"
 
-    def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
-        """Run a program."""
-        body = self.body()
-        if self.path != "/run_code":
-            self.send(404, {"detail": "Not Found"})
-            return
+    @app.post("/run_code")
+    async def run_code(request: Request) -> JSONResponse:
         try:
-            asked = json.loads(body)
+            asked = json.loads(await request.body())
             asked["code"]
         except (ValueError, KeyError, TypeError) as error:
-            self.send(422, {"detail": f"no request: {error!r}"})
-            return
-        self.send(200, answer(asked))
+            return JSONResponse({"detail": f"no request: {error!r}"}, 422)
+        return JSONResponse(await run_in_threadpool(answer, asked))
 
-    def log_message(self, *words: Any) -> None:
-        """Say nothing: a line a program would fill the log."""
+    return app
 
 
 def main() -> None:
@@ -130,9 +128,9 @@ def main() -> None:
         if not os.path.exists(FUSION):
             sys.exit(f"sft.sandbox_server: error: {FUSION} is not in this image; --set sandbox=own takes the job's own")
         os.execve(FUSION, (FUSION,), os.environ | {"SANDBOX_HOST": "127.0.0.1", "SANDBOX_PORT": str(args.port)})
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    print(f"code sandbox listens on 127.0.0.1:{server.server_port}", flush=True)
-    server.serve_forever()
+    listener = web.listen(args.port)
+    print(f"code sandbox listens on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    web.serve(application(), listener, log_requests=False)  # a line a program would fill the log
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sft import eval_config
+from sft.web import AskError, Server
 
 _PR_SET_PDEATHSIG = 1
 
@@ -110,13 +111,12 @@ def _group_lives(group: int, patience_s: float) -> bool:
 
 def served_model(url: str) -> str:
     """Return the id of the one model that is served at `url`; two would leave open which of them answers (P195)."""
-    import httpx
-
+    server = Server(url, wait_s=5, at_once=1)
     try:
-        reply = httpx.get(f"{url.rstrip('/')}/v1/models", timeout=5, trust_env=False)
-        reply.raise_for_status()
-        names = [entry["id"] for entry in reply.json()["data"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        names = [entry["id"] for entry in server.read("/v1/models", server.ask("/v1/models"))["data"]]
+    except AskError as error:
+        raise ServerError(str(error)) from error
+    except (KeyError, TypeError) as error:
         raise ServerError(f"{url}/v1/models: {type(error).__name__}: {error}") from error
     if len(names) != 1:
         raise ServerError(f"{url} serves {len(names)} models ({', '.join(names)}): which of them would answer?")

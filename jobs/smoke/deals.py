@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--train", type=int, default=512, help="rows of train.jsonl")
     parser.add_argument("--eval", type=int, default=64, help="rows of eval.jsonl")
-    parser.add_argument("--streets", nargs="+", choices=tuple(STREETS.values()), default=["turn", "river"])
+    parser.add_argument("--streets", nargs="+", choices=("turn", "river"), default=["turn", "river"])
     args = parser.parse_args()
     write(args.out, seed=args.seed, train=args.train, evaluate=args.eval, streets=args.streets)
     print(f"wrote {args.train} train and {args.eval} eval decisions to {args.out}", flush=True)

@@ -36,7 +36,7 @@ def run(name: str, main: Callable[[], None]) -> NoReturn:
 def leave(code: int) -> NoReturn:
     """Flush and end the process without interpreter shutdown.
 
-    Source: torch, Ray and httpx threads made a normal exit take 1-3 s more, and print warnings after the last line.
+    Source: torch and Ray threads made a normal exit take 1-3 s more, and print warnings after the last line.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -53,7 +53,6 @@ def settle(scratch: Path, threads: int) -> None:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(scratch / "hf"),
-        "MPLCONFIGDIR": str(scratch / "matplotlib"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",

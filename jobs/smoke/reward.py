@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 
 from smoke import program
 from smoke.decision import Spot, score
@@ -38,51 +44,39 @@ def score_items(body: bytes) -> dict[str, Any]:
     return {"scores": scores}
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection; kept alive between requests."""
+def application() -> FastAPI:
+    """Return what scores batches and answers the probe."""
+    app = FastAPI(openapi_url=None)
 
-    protocol_version = "HTTP/1.1"
-    timeout = 60  # s without a byte
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    def unknown(request: Request, _: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"no such path: {request.url.path}"}, 404)
 
-    def do_GET(self) -> None:
-        """Answer the probe."""
-        if self.path == "/health":
-            self._reply(200, {"status": "ready"})
-        else:
-            self._reply(404, {"error": f"no such path: {self.path}"})
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ready"}
 
-    def do_POST(self) -> None:
-        """Score a batch."""
-        size = self.headers.get("Content-Length", "")
+    @app.post("/score")
+    async def scores(request: Request) -> JSONResponse:
+        size = request.headers.get("Content-Length", "")
         if not size.isdigit() or int(size) > LARGEST_BODY:
-            self.close_connection = True
-            self._reply(413, {"error": f"Content-Length must be 0 to {LARGEST_BODY}"})
-            return
-        body = self.rfile.read(int(size))
-        if self.path != "/score":
-            self._reply(404, {"error": f"no such path: {self.path}"})
-            return
+            error = f"Content-Length must be 0 to {LARGEST_BODY}"
+            return JSONResponse({"error": error}, 413, {"Connection": "close"})
         try:
-            self._reply(200, score_items(body))
+            return JSONResponse(await run_in_threadpool(score_items, await request.body()))
         except ValueError as error:
-            self._reply(400, {"error": str(error)})
+            return JSONResponse({"error": str(error)}, 400)
 
-    def _reply(self, status: int, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    return app
 
 
-def serve(port: int) -> ThreadingHTTPServer:
-    """Bind and return the server; port 0 takes a free one. Raises JobError when the port is taken."""
-    ThreadingHTTPServer.daemon_threads = True
+def listen(port: int) -> socket.socket:
+    """Return a socket that takes connections from now on; port 0 takes a free one. Raises JobError when it is taken."""
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return socket.create_server((HOST, port))
     except OSError as error:
-        message = f"cannot listen on {HOST}:{port}: {error.strerror}; free the port or pass another --port"
+        message = f"cannot listen on {HOST}:{port}: {os.strerror(error.errno)}; free the port or pass another --port"
         raise program.JobError(message) from error
 
 
@@ -90,9 +84,10 @@ def main() -> None:
     """Parse the command line and serve until the process is ended."""
     parser = argparse.ArgumentParser(prog="smoke.reward", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    server = serve(parser.parse_args().port)
-    print(f"reward server ready on http://{HOST}:{server.server_address[1]}", flush=True)
-    server.serve_forever()
+    listener = listen(parser.parse_args().port)
+    print(f"reward server ready on http://{HOST}:{listener.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(application(), timeout_keep_alive=60, timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from smoke import program
 from smoke.decision import Spot
 
@@ -33,23 +35,19 @@ class Server:
     """
 
     def __init__(self, name: str, url: str, timeout_s: float) -> None:
-        import httpx
-
         self.name = name
         self.url = url.rstrip("/")
-        self.client = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
+        self.pool = urllib3.PoolManager(maxsize=64, timeout=timeout_s, retries=False)  # asks no proxy
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
         """Return the parsed answer."""
-        import httpx
-
         try:
-            reply = self.client.post(path, json=content)
-            reply.raise_for_status()
-            return reply.json()
-        except httpx.HTTPStatusError as error:
-            cause = f"{error.response.status_code} {error.response.text[:200]}".replace("\n", " ").strip()
-        except (httpx.HTTPError, ValueError) as error:
+            reply = self.pool.request("POST", self.url + path, json=content)
+            if 200 <= reply.status < 300:
+                return reply.json()
+            text = reply.data.decode("utf-8", "replace")
+            cause = f"{reply.status} {text[:200]}".replace("\n", " ").strip()
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
             cause = f"{type(error).__name__}: {error}"
         raise program.JobError(f"{self.name} {self.url} failed at POST {path}: {cause}; see that server's log")
 

@@ -12,12 +12,18 @@ import argparse
 import json
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.background import BackgroundTask
 
 from xdan.answers import final_answer, knows_algebra, same_by_algebra, same_plainly, well_formed
 from xdan.chat import TEMPLATES, Template, response_in
@@ -102,59 +108,53 @@ def _lists(request: Any) -> tuple[list[str], list[str], list[str]]:
     return found[0], found[1], found[2]
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection; kept alive between requests."""
+def application(judge: Judge) -> FastAPI:
+    """Return what judges batches and answers the health check."""
+    app = FastAPI(openapi_url=None)
 
-    protocol_version = "HTTP/1.1"
-    timeout = 300  # s without a byte
-    judge: Judge
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    def unknown(request: Request, _: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"no such path: {request.url.path}"}, 404)
 
-    def do_GET(self) -> None:
-        """Answer the health check."""
-        if self.path == "/health_check":
-            self._reply(200, {"status": "ready", "problems": len(self.judge)})
-        else:
-            self._reply(404, {"error": f"no such path: {self.path}"})
+    @app.get("/health_check")
+    def health() -> dict[str, Any]:
+        return {"status": "ready", "problems": len(judge)}
 
-    def do_POST(self) -> None:
-        """Judge a batch."""
-        size = self.headers.get("Content-Length", "")
+    @app.post("/get_reward")
+    async def rewards(request: Request) -> JSONResponse:
+        size = request.headers.get("Content-Length", "")
         if not size.isdigit() or int(size) > LARGEST_BODY:
-            self.close_connection = True
-            self._reply(413, {"error": f"Content-Length must be 0 to {LARGEST_BODY}"})
-            return
-        body = self.rfile.read(int(size))
-        if self.path != "/get_reward":
-            self._reply(404, {"error": f"no such path: {self.path}"})
-            return
-        try:
-            self._reply(200, self.judge.rewards(json.loads(body)))
-        except UnknownProblem as error:
-            self._reply(422, {"error": str(error)})
-        except ValueError as error:
-            self._reply(400, {"error": str(error)})
-        except BrokenExecutor as error:
-            self._reply(500, {"error": f"a process for algebra died: {error}"})
-            print("[xdan][reward] a process for algebra died; the server ends", file=sys.stderr, flush=True)
-            os._exit(1)
+            error = f"Content-Length must be 0 to {LARGEST_BODY}"
+            return JSONResponse({"error": error}, 413, {"Connection": "close"})
+        return await run_in_threadpool(_judged, judge, await request.body())
 
-    def _reply(self, status: int, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    return app
 
 
-def serve(host: str, port: int, judge: Judge) -> ThreadingHTTPServer:
-    """Bind and return the server; port 0 takes a free one. Raises JobError when the port is taken."""
-    handler = type("JudgeHandler", (Handler,), {"judge": judge})
-    ThreadingHTTPServer.daemon_threads = True
+def _judged(judge: Judge, body: bytes) -> JSONResponse:
+    """Return the answer to a batch."""
     try:
-        return ThreadingHTTPServer((host, port), handler)
+        return JSONResponse(judge.rewards(json.loads(body)))
+    except UnknownProblem as error:
+        return JSONResponse({"error": str(error)}, 422)
+    except ValueError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except BrokenExecutor as error:
+        return JSONResponse({"error": f"a process for algebra died: {error}"}, 500, background=BackgroundTask(_end))
+
+
+def _end() -> None:
+    print("[xdan][reward] a process for algebra died; the server ends", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that takes connections from now on; port 0 takes a free one. Raises JobError when it is taken."""
+    try:
+        return socket.create_server((host, port))
     except OSError as error:
-        message = f"cannot listen on {host}:{port}: {error.strerror}; free the port or pass another --port"
+        message = f"cannot listen on {host}:{port}: {os.strerror(error.errno)}; free the port or pass another --port"
         raise JobError(message) from error
 
 
@@ -179,11 +179,12 @@ def main() -> None:
     template = TEMPLATES[args.prompt_template]
     problems = read_problems(args.dataset, input_key=args.input_key, answer_key=args.answer_key, template=template)
     pool = _pool(args.workers) if knows_algebra() else None
-    server = serve(args.host, args.port, Judge(problems, template, pool))
+    listener = listen(args.host, args.port)
     how = f"math-verify in {args.workers} processes" if pool else "plain comparison: math-verify is not installed"
-    address = f"http://{args.host}:{server.server_address[1]}"
+    address = f"http://{args.host}:{listener.getsockname()[1]}"
     print(f"[xdan][reward] {len(problems)} problems, {how}; ready on {address}", flush=True)
-    server.serve_forever()
+    app = application(Judge(problems, template, pool))
+    uvicorn.Server(uvicorn.Config(app, timeout_keep_alive=300, timeout_graceful_shutdown=1)).run(sockets=[listener])
 
 
 if __name__ == "__main__":

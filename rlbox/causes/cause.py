@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.amounts import size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
 
@@ -16,6 +17,10 @@ CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
 ]  # fmt: skip
+
+End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
+_ENGINE_LOST = 255
+_KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 _TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
@@ -90,7 +95,7 @@ def full_disk(path: str, free_bytes: int) -> Cause:
     """Nothing more can be written."""
     return Cause(
         kind="disk",
-        what=f"data disk full: {free_bytes / 2**20:.1f} MiB free at {path}",
+        what=f"data disk full: {size_text(free_bytes)} free at {path}",
         where=path,
         next_step="free space there, then run again",
     )
@@ -104,11 +109,6 @@ def unwritable(path: str, reason: str) -> Cause:
 def interrupted(signal_name: str) -> Cause:
     """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
-
-
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
-_ENGINE_LOST = 255
-_KILLED = 137
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,34 +144,28 @@ def process_end(exit_code: int, note: str, container: str = "") -> LastWord:
     return LastWord(end="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
 
 
+_LOST: dict[End, str] = {
+    "memory": "out of memory: the engine ended container {container} {when}",
+    "killed": "the supervisor was killed ({ended}) {when}",
+    "ended": "the supervisor died with {ended} {when}",
+    "removed": "container {container} was removed, not by rlbox, {when}",
+    "rebooted": "the machine was restarted {when}",
+    "restarted": "the container that rlbox runs in was restarted {when}",
+    "engine": "the engine lost container {container} (exit code 255: it was restarted or killed) {when}",
+    "elsewhere": "the supervisor at host {host} is gone {when}: nothing of the run has grown since",
+    "gone": "the supervisor is gone without a word (killed, with all that watched over it) {when}",
+}
+
+
 def lost_cause(last: LastWord, when: str, run_id: str) -> Cause:
     """Return the cause of a run that was lost at the moment `when` (`while stage X was running`)."""
-    next_step = f"rlbox run --resume {run_id}"
-    match last.end:
-        case "memory":
-            what = f"out of memory: the engine ended container {last.container} {when}"
-            return Cause(
-                kind="oom", what=what, next_step="give the container more memory, or use a smaller batch or model"
-            )
-        case "killed":
-            what = f"the supervisor was killed ({ended(_as_signal(last.exit_code))}) {when}"
-        case "ended":
-            note = last.note.strip()[-500:]
-            what = f"the supervisor died with {ended(last.exit_code)} {when}" + (f": {note}" if note else "")
-            return Cause(kind="lost", what=what, next_step=next_step)
-        case "removed":
-            what = f"container {last.container} was removed, not by rlbox, {when}"
-        case "rebooted":
-            what = f"the machine was restarted {when}"
-        case "restarted":
-            what = f"the container that rlbox runs in was restarted {when}"
-        case "engine":
-            what = f"the engine lost container {last.container} (exit code 255: it was restarted or killed) {when}"
-        case "elsewhere":
-            what = f"the supervisor at host {last.host} is gone {when}: nothing of the run has grown since"
-        case "gone":
-            what = f"the supervisor is gone without a word (killed, with all that watched over it) {when}"
-    return Cause(kind="lost", what=what, next_step=next_step)
+    code = 128 - last.exit_code if last.end == "killed" and last.exit_code > 128 else last.exit_code
+    what = _LOST[last.end].format(container=last.container, host=last.host, ended=ended(code), when=when)
+    if last.end == "memory":
+        return Cause(kind="oom", what=what, next_step="give the container more memory, or use a smaller batch or model")
+    if last.end == "ended" and (note := last.note.strip()[-500:]):
+        what += f": {note}"
+    return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
 
 
 def removed_folder(path: str) -> Cause:
@@ -179,7 +173,3 @@ def removed_folder(path: str) -> Cause:
     return Cause(
         kind="disk", what="the run directory was removed while the run went on; its logs went with it", where=path
     )
-
-
-def _as_signal(exit_code: int) -> int:
-    return 128 - exit_code if exit_code > 128 else exit_code

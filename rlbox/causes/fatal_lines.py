@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from rlbox.logs.lines import block_of, joined
+from rlbox.logs.lines import block_of
+from rlbox.logs.patterns import find_hits
 
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
@@ -88,41 +89,26 @@ class Scan:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        block = block_of(texts)
-        self._block = block
-        self._hits = iter(block.hits) if block.hits is not None else None
-        self._search = _pattern().search
-        self._at = 0
+        self._block = block_of(texts)
+        hits = self._block.hits
+        self._hits = iter(find_hits((FATAL_LINE,), self._block) if hits is None else hits)
         self._line = 0
 
     def next(self) -> int:
         """Return the index of the next line that may be fatal or begins a traceback; -1 when there is none."""
-        if self._hits is not None:
-            return self._next_of_hits(self._hits)
-        data = self._block.joined
-        found = self._search(data, self._at)
-        if not found:
-            return -1
-        end = found.end()
-        line = self._line + data.count(b"\n", self._at, end)
-        self._line = line + 1
-        self._at = data.find(b"\n", end) + 1 or len(data)
-        return line
-
-    def skip(self, lines: int) -> None:
-        """Go on that many lines further down."""
-        self._line += lines
-        if self._hits is not None:
-            return
-        for _ in range(lines):
-            self._at = self._block.joined.find(b"\n", self._at) + 1 or len(self._block.joined)
-
-    def _next_of_hits(self, hits: Iterator[int]) -> int:
-        for index in hits:
-            if index >= self._line and self._search(self._block[index].encode("utf-8", "replace")):
-                self._line = index + 1
+        for index in self._hits:
+            if index >= self._line and may_be_fatal(self._block[index]):
                 return index
         return -1
+
+    def skip(self, line: int) -> None:
+        """Go on at the line with that index."""
+        self._line = line
+
+
+def may_be_fatal(text: str) -> bool:
+    """Whether a line may be fatal or begins a traceback."""
+    return _pattern().search(text.encode("utf-8", "replace")) is not None
 
 
 @functools.cache
@@ -136,7 +122,7 @@ def _pattern() -> Any:
 
 def last_shown(texts: Sequence[str]) -> str:
     """Return the last line that is not blank, empty when all are; a block is not split into lines for it."""
-    data = joined(texts)
+    data = block_of(texts).joined
     end = len(data.rstrip(b"\n")) if data.endswith(b"\n") else len(data)
     while end > 0:
         start = data.rfind(b"\n", 0, end) + 1

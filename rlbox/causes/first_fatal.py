@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlbox.causes.fatal_lines import Grade, Scan, grade, is_earlier, is_quiet, lane, last_shown, said_at
+from rlbox.causes.fatal_lines import Grade, Scan, grade, is_earlier, is_quiet, lane, last_shown, may_be_fatal, said_at
 from rlbox.causes.tracebacks import Raised, Tracebacks
 from rlbox.logs.lines import bare_text
 
@@ -69,30 +69,25 @@ class FirstFatal:
         self._best: _Candidate | None = None
         self._above = ""
         self._block = (1, 0)
-        self._settled = False
+        self.settled = False
+        """Whether nothing that may still come can change the answer."""
 
     @property
     def spot(self) -> FatalSpot | None:
         """The first fatal line of all that was taken, None when nothing looks fatal."""
         return self._best.spot if self._best else None
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing that may still come can change the answer."""
-        return self._settled
-
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Look at the next lines, the first of which has the number `first` and begins at byte `offset` of the log."""
-        if self._settled or not texts:
+        if self.settled or not texts:
             return
         self._block = (first, offset)
         scan = Scan(texts)
         index = 0
         while index < len(texts):
             if self._tracebacks.open:
-                end = self._follow(first, texts, index)
-                scan.skip(end - index)
-                index = end
+                index = self._follow(first, texts, index)
+                scan.skip(index)
                 continue
             hit = scan.next()
             if hit < 0 or self._settle(first + hit):
@@ -104,7 +99,7 @@ class FirstFatal:
 
     def forgive(self) -> None:
         """Forget what was met so far: the process has shown that it lives with it."""
-        self._best, self._settled, self._tracebacks = None, False, Tracebacks()
+        self._best, self.settled, self._tracebacks = None, False, Tracebacks()
 
     def _line_above(self, texts: Sequence[str], index: int, start: int) -> str:
         """Return the last line before `index` that is not blank, none before `start` being looked at again."""
@@ -123,7 +118,7 @@ class FirstFatal:
             if texts[index].strip():
                 self._see(first + index, texts[index], self._above)
             index += 1
-        return len(texts) if self._settled else index
+        return len(texts) if self.settled else index
 
     def _see(self, number: int, text: str, above: str) -> None:
         bare = bare_text(text)
@@ -132,12 +127,9 @@ class FirstFatal:
             raised = self._tracebacks.take(owner, number, text, bare)
             if raised and not raised.benign:
                 self._offer(number, text, bare, raised)
-        elif not self._tracebacks.begin(number, text, bare, above) and not is_quiet(bare) and self._hits(text):
+        elif not self._tracebacks.begin(number, text, bare, above) and not is_quiet(bare) and may_be_fatal(text):
             self._offer(number, text, bare, None)
         self._above = text if owner is None else self._above
-
-    def _hits(self, text: str) -> bool:
-        return not self._tracebacks.open or Scan([text]).next() == 0
 
     def _offer(self, number: int, text: str, bare: str, raised: Raised | None) -> None:
         if self._benign and (self._benign(number, text) or (raised and self._benign(raised.begun, raised.head))):
@@ -160,5 +152,5 @@ class FirstFatal:
         best = self._best
         if best and number > best.spot.number + (_WINDOW if best.spot.grade != "wrapper" else _WRAPPED):
             earliest = self._tracebacks.earliest
-            self._settled = not earliest or earliest > best.begun
-        return self._settled
+            self.settled = not earliest or earliest > best.begun
+        return self.settled

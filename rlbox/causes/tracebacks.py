@@ -68,7 +68,7 @@ class Tracebacks:
         whose lines do not name theirs either: some loggers put their prefix before the first line only.
         """
         own = lane(text)
-        if own not in self._open and "" in self._open and self._open[""].fresh and _FRAME.search(text):
+        if own not in self._open and "" in self._open and not self._open[""].lines and _FRAME.search(text):
             self._open[own] = self._open.pop("")  # its first line was written without the prefix
         if own or own in self._open:
             return own if own in self._open else None
@@ -98,20 +98,15 @@ class _Traceback:
         self.prefixed = False
         self.benign = has_quiet_level(bare[: bare.index("Traceback (")]) or is_benign(before)
         self._column = -1
-        self._lines = 0
-
-    @property
-    def fresh(self) -> bool:
-        """Whether no line came after its first."""
-        return not self._lines
+        self.lines = 0
 
     def take(self, text: str) -> str:
         """Return the line without its prefix when it names the exception, else an empty text."""
-        self._lines += 1
+        self.lines += 1
         if self._column < 0 and _FRAME.search(text):
             self._column = text.index("  File ")  # the lines below a prefixed first line may have the prefix or not
         content = text[self._column :] if 0 < self._column < len(text) else text
-        self.closed = self._lines > _LINES
+        self.closed = self.lines > _LINES
         if not _RAISED.match(content) or _LEVEL_WORD.match(content) or not content.strip():
             return ""
         if content.rstrip().endswith("raised:"):

@@ -17,8 +17,14 @@ def watch_interrupts() -> None:
     An exception would not do there: Python drops it where it meets a callback, wraps it where a class is made, and dies
     by the signal where nobody catches it. What is registered first runs last, when no code could answer any more.
     """
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    atexit.register(_no_more)
     signal.signal(signal.SIGINT, _leave)
+
+
+def _no_more() -> None:
+    """Let the exit code stand: `python -m` ends by SIGINT if one ever came out of `exec`, which makes dataclasses."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

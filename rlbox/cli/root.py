@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
@@ -48,6 +49,11 @@ class LazyGroup(click.Group):
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             ctx.fail(f"unknown verb {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the verbs without importing them, and the root's own options."""
+        verbs = [CompletionItem(verb, help=VERBS[verb]) for verb in sorted(VERBS) if verb.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""

@@ -1,15 +1,42 @@
-"""Which demand is met by what: the table, and what is wrong with it."""
+"""What users ask of an environment, by number, which demand is met by what, and what is wrong with the table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from rlbox.docs.demand import Demand
+from pydantic import Field
+
 from rlbox.fixes.fix import Fix
+from rlbox.spec.kinds import Cover, Frozen, Line, Name
 
 # Tier 1 of the inventory beyond the seeds, hit by most users of these stacks: a reason is not enough.
 FIRST_TIER = tuple(f"B{number:03}" for number in range(1, 30))
+
+
+class Demand(Frozen):
+    """One demand of the inventory."""
+
+    title: Line
+    environment: bool = Field(False, description="it is about the image, its container, its entrypoint or the machine")
+    doctor: tuple[Name, ...] = Field((), description="ids of what `rlbox doctor` finds when it is not met")
+    reason: Line = Field("", description="why nothing covers it")
+
+
+class DemandTable(Frozen):
+    """The inventory; P numbers are from the seeds, B numbers from beyond them."""
+
+    demand: dict[Cover, Demand]
+
+
+class Causes(Frozen):
+    """Ids of root causes by family, both in the order in which tables show them."""
+
+    family: dict[Name, tuple[Name, ...]]
+
+    def family_of(self, cause: str) -> str:
+        """Return the family of a cause; empty when there is no such cause."""
+        return next((family for family, causes in self.family.items() if cause in causes), "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,63 @@
-"""The page of `docs/` that says what takes the place of every command of the first notes."""
+"""The commands of the notes that rlbox began with, and the page of `docs/` that says what does the same today."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from rlbox.docs.seed import Seeds
+from pydantic import AfterValidator, Field, StringConstraints
+
 from rlbox.image.templates import page_environment
 from rlbox.spec.check import check_spec
+from rlbox.spec.kinds import Frozen, Line, Name
 from rlbox.spec.load import load_toml
 
 TABLE, PAGE = "docs/seeds.toml", "docs/seeds.md"
+_COMMAND = re.compile(r"((?:\d+ )*\d+): (.+)")
+Number = Annotated[str, StringConstraints(pattern=r"^\d{3}$")]
+
+
+def _commands(text: str) -> str:
+    for line in text.strip("\n").split("\n"):
+        if not _COMMAND.fullmatch(line):
+            raise ValueError(f"{line!r} is not `NUMBER…: COMMAND`")
+    return text
+
+
+class Seed(Frozen):
+    """One note: what it is about, and the target and job that take its place."""
+
+    title: Line
+    target: Name
+    job: Name
+
+
+class SeedRow(Frozen):
+    """Commands of one note that have the same successor."""
+
+    seed: Number
+    commands: Annotated[str, AfterValidator(_commands)] = Field(
+        description="a line each: numbers of the note's lines, a colon, the command; … stands for what is left out"
+    )
+    rlbox: tuple[Line, ...] = Field(min_length=1, description="what to type today")
+    how: Line = Field(description="what it does about the commands")
+    says: Line = Field("", description="words of what the last line of `rlbox` prints")
+    rules: tuple[Name, ...] = Field((), description="rules of `rlbox lint` that refuse the commands")
+    fixes: tuple[Name, ...] = Field((), description="repairs that take the commands' place")
+
+    def lines(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Return numbers and text of each command."""
+        found = (line.partition(": ") for line in self.commands.strip("\n").split("\n"))
+        return tuple((tuple(map(int, numbers.split())), text) for numbers, _, text in found)
+
+
+class Seeds(Frozen):
+    """The notes by number, and the rows in the order of their lines."""
+
+    seeds: dict[Number, Seed]
+    row: tuple[SeedRow, ...]
 
 
 def load_seeds(checkout: Path) -> Seeds:

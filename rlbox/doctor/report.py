@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.findings import LEVELS, Finding
 
 
@@ -104,7 +105,7 @@ def summary_line(report: Report) -> str:
     counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
     said = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
     late = f", not finished: {'; '.join(report.unfinished)}" if report.unfinished else ""
-    return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {report.seconds:.1f} s"
+    return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {duration_text(report.seconds)}"
 
 
 def _block(finding: Finding) -> str:

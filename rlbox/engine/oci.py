@@ -55,7 +55,6 @@ class Manifest:
     config: Descriptor | None = None
     layers: tuple[Descriptor, ...] = ()
     manifests: tuple[Descriptor, ...] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -97,7 +96,6 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
             config=parse_descriptor(value["config"]) if "config" in value else None,
             layers=tuple(parse_descriptor(item) for item in value.get("layers") or ()),
             manifests=tuple(parse_descriptor(item) for item in value.get("manifests") or ()),
-            annotations=dict(value.get("annotations") or {}),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a manifest without {error}") from error
@@ -114,11 +112,10 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-def image_manifest(config: Descriptor, layers: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
     """Return the manifest of an image."""
     value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json()}
-    value["layers"] = [layer.json() for layer in layers]
-    return document(value | ({"annotations": dict(annotations)} if annotations else {}))
+    return document(value | {"layers": [layer.json() for layer in layers]})
 
 
 def index(manifests: Sequence[Descriptor]) -> bytes:

@@ -56,4 +56,7 @@ def fact_rules(stage: StagePlan) -> FactRules:
 
 
 def _file_text(file: FilePlan) -> str:
-    return file.path if file.count == 1 else f"{file.path} (at least {file.count})"
+    conditions = [f"at least {file.count}"] if file.count > 1 else []
+    conditions += [file.format] if file.format else []
+    conditions += ["written by the stage"] if file.newer else []
+    return f"{file.path} ({', '.join(conditions)})" if conditions else file.path

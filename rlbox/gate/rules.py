@@ -42,6 +42,11 @@ class RuleState:
     seen: str = ""
     count: int = 0
 
+    @property
+    def named(self) -> str:
+        """The rule with its kind before it, where it does not begin with that word itself."""
+        return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:

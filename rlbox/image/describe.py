@@ -18,6 +18,13 @@ from rlbox.image.contents import BUILD_TOOLS, Content, components, purl
 from rlbox.target.lock import Lock
 
 SBOM_FILE = "sbom.spdx.json"
+PROVENANCE_FILE = "provenance.json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:rlbox:build:image:v1"
+BUILDER = f"urn:rlbox:builder:{__version__}"
+
+Mode = Literal["online", "hermetic"]
 CONFIGURATION_NOTE = "The engine keeps no manifest of the image: the digest is that of its configuration."
 
 _DOCUMENT, _IMAGE, _RLBOX = "SPDXRef-DOCUMENT", "SPDXRef-Image", "SPDXRef-rlbox"
@@ -126,15 +133,6 @@ def _relationships(parts: tuple[Content, ...]) -> Iterator[dict[str, str]]:
 
 def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
-
-
-PROVENANCE_FILE = "provenance.json"
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://slsa.dev/provenance/v1"
-BUILD_TYPE = "urn:rlbox:build:image:v1"
-BUILDER = f"urn:rlbox:builder:{__version__}"
-
-Mode = Literal["online", "hermetic"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from rlbox.image.labels import image_labels
 from rlbox.image.layers import BuildStage, lock_folder, part_files
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import quote_dockerfile
+from rlbox.target.artifact import TORCH_WHEELS
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
-from rlbox.target.torch import TORCH_WHEELS
 
 PARTS = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import duration_text, size_text
 from rlbox.image.build import Step
 from rlbox.image.layers import split_group
 from rlbox.target.lock import Lock
@@ -183,9 +183,9 @@ def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
 
 def layers_text(rows: Sequence[LayerTime]) -> str:
     """Return the layers and their sum as a table."""
-    lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>8}  {row.part}" for row in rows]
-    return "\n".join([*lines, f"{size_text(sum(row.size for row in rows)):>9}  {'':>8}  in all, unpacked"])
+    lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {row.part}" for row in rows]
+    return "\n".join([*lines, f"{size_text(sum(row.size for row in rows)):>9}  {'':>10}  in all, unpacked"])
 
 
 def _spent(seconds: float | None) -> str:
-    return "cache" if seconds is None else f"{seconds:.1f} s"
+    return "cache" if seconds is None else duration_text(seconds)

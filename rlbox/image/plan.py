@@ -14,7 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
-from rlbox.target.torch import TorchGroup, torch_groups
+from rlbox.target.artifact import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
@@ -193,7 +193,7 @@ def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
 
     layers = [layer for stage in stages for layer in stage.layers]
     files = {f"wheels/{layer_folder(layer.name)}/{REQUIREMENTS}": requirements(layer.packages) for layer in layers}
-    files[f"wheels/runtime/{REQUIREMENTS}"] = lock.runtime.requirements()
-    files["wheels/build.txt"] = lock.build.requirements()
+    files[f"wheels/runtime/{REQUIREMENTS}"] = requirements(lock.runtime.packages)
+    files["wheels/build.txt"] = requirements(lock.build.packages)
     files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files

@@ -79,7 +79,9 @@ def read_document(name: str, text: str) -> Document:
     """Return what a text sets, runs and names; the end of a line may be either system's."""
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text), crlf=crlf)
+    document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text))
+    if crlf and document.kind == "shell":
+        document.flags.append(("crlf", 0))
     _READERS[document.kind](Reader(document), Piece.whole(text))
     return document
 

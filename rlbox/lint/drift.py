@@ -12,13 +12,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.lint.read.text import Severity
 from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Cover, Frozen, Line, Name
+from rlbox.spec.load import load_toml
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
 Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
-Severity = Literal["error", "warning", "note"]
 State = Literal["works", "warns", "fails", "unknown"]
 
 
@@ -106,6 +107,4 @@ class Drift(Frozen):
 @cache
 def load_drift() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
-    from rlbox.spec.load import load_toml
-
     return check_spec(Drift, load_toml(TABLE), str(TABLE)).rule

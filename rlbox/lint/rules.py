@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from rlbox.lint.checks import CHECKS
-from rlbox.lint.drift import DriftRule, Severity
+from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call
 from rlbox.lint.read.document import Document, Setting
-from rlbox.lint.read.text import Defect
+from rlbox.lint.read.text import Defect, Severity
 
 
 def find(

@@ -1,4 +1,4 @@
-"""Cut the bytes of a growing log into lines as a reader of the terminal would have seen them."""
+"""Cut the bytes of a growing log into lines as a reader of the terminal would have seen them: valid UTF-8, no codes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from rlbox.logs.terminal import clean_bytes, shows
-from rlbox.logs.terminal import clean_text as clean_text
-
 LINE_LIMIT = 64 * 1024
 """Bytes of one line that are looked at; the rest of a longer one is dropped, so that memory stays flat."""
 
@@ -19,6 +16,13 @@ _SAMPLE = 1 << 14
 _MANY = 8
 """Carriage returns in the first 16 KiB of a block that make it worth a pass of its own to take the idle ones out."""
 
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
+_COLOUR_BYTES = 19
+_COLOURS = 32
+_WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
+"""What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
 _RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
 _RAY_REPEAT = re.compile(r"\[repeated (\d+)x across cluster\]")
 _RAY_NEXT = re.compile(r"(?<=\S)(?=\([A-Za-z_][\w.:-]* pid=\d+[^()]*\) )")
@@ -32,11 +36,6 @@ class Line:
 
     number: int
     text: str
-
-    @property
-    def bare(self) -> str:
-        """The text without what Ray puts around it."""
-        return bare_text(self.text)
 
 
 class Texts(Sequence[str]):
@@ -90,20 +89,12 @@ class Texts(Sequence[str]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __radd__(self, other: list[str]) -> list[str]:
-        return [*other, *self]
-
 
 def block_of(texts: Sequence[str]) -> Texts:
     """Return lines as one block; what `LineCutter` gave is one already."""
     if isinstance(texts, Texts):
         return texts
     return Texts("\n".join(texts).encode("utf-8", "replace"), len(texts))
-
-
-def joined(texts: Sequence[str]) -> bytes:
-    """Return the lines joined by line feeds as UTF-8, which RE2 reads in one pass; made once for a block."""
-    return block_of(texts).joined
 
 
 class LineCutter:
@@ -271,3 +262,44 @@ def views(text: str) -> list[str]:
     if "%|" in text:
         found += [_BAR.sub("", way) for way in found]
     return list(dict.fromkeys(found))
+
+
+def clean_text(text: str) -> str:
+    """Return `text` without terminal colour and cursor codes."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def clean_bytes(data: bytes) -> bytes:
+    """Return bytes without terminal codes, and as valid UTF-8."""
+    if b"\x1b" in data:
+        data = _without_codes(data)
+    if data.isascii():
+        return data
+    try:
+        data.translate(None, _WORDS).decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode("utf-8")
+    return data
+
+
+def _without_codes(data: bytes) -> bytes:
+    """Return bytes without terminal codes: colours first, of which a log has few, so that each is taken out at once."""
+    at = 0
+    for _ in range(_COLOURS):
+        found = _COLOUR.search(data, at)
+        if not found:
+            break
+        data, at = data.replace(found.group(), b""), max(0, found.start() - _COLOUR_BYTES)
+        if b"\x1b" not in data:
+            return data
+    else:
+        while (left := _COLOUR.sub(b"", data)) != data:
+            data = left
+    return _ANSI_BYTES.sub(b"", data) if b"\x1b" in data else data
+
+
+def shows(state: bytes) -> bool:
+    """Return whether anything of a line can be seen."""
+    if not state or state.isspace():
+        return False
+    return b"\x1b" not in state or bool(_without_codes(state).strip())

@@ -11,13 +11,10 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
 from rlbox.logs.lines import bare_text, clean_text
-
-if TYPE_CHECKING:
-    import re2
+from rlbox.secrets.credentials import compile_bytes
 
 LINE_LIMIT = 16 * 1024
 """Characters of a line that are looked at: the longest line that tells of progress has about 6000."""
@@ -149,9 +146,7 @@ def metric_rank(name: str) -> int:
 
 def _verl(text: str) -> Reading | None:
     found = _VERL.search(text)
-    if not found:
-        return None
-    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - ")))
+    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - "))) if found else None
 
 
 def _megatron(text: str) -> Reading | None:
@@ -164,7 +159,7 @@ def _megatron(text: str) -> Reading | None:
     rates = {"steps/s": 1 / seconds} if seconds else {}
     if seconds and "global batch size" in pairs:
         rates["samples/s"] = pairs["global batch size"] / seconds
-    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+    return replace(reading, rates={**reading.rates, **rates})
 
 
 def _server(text: str) -> Reading | None:
@@ -208,7 +203,7 @@ def _plain(text: str) -> Reading | None:
         return Reading(rates=rates) if rates else None
     pairs = _pairs(_PLAIN_PAIR, _PER_S.sub("", found.group(3)))
     reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
-    return Reading(step=reading.step, total=reading.total, rates={**reading.rates, **rates}, metrics=reading.metrics)
+    return replace(reading, rates={**reading.rates, **rates})
 
 
 def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, float]:
@@ -242,9 +237,5 @@ def _is_number(value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _candidates() -> re2._Regexp[bytes]:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
-    return re2.compile(_CANDIDATE, options)
+def _candidates() -> re.Pattern[bytes]:
+    return compile_bytes(_CANDIDATE)

@@ -19,7 +19,7 @@ from rlbox.fixes.patches import MANIFEST
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan
 from rlbox.place.layout import Layout
-from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock, requirements
 from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, VENV
 
@@ -137,7 +137,7 @@ def plan_wanted(
         parts=tuple(placed.parts(lock)),
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
-        build=lock.build.requirements(),
+        build=requirements(lock.build.packages),
         debs=tuple(sorted(target.base.packages)),
         patches=image.context.get(MANIFEST, ""),
         bytes=sum(package.size for package in packages),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
-from rlbox.amounts import transfer_size
+from rlbox.amounts import size_text
 from rlbox.report.series import Series, ticks
 
 WIDTH, HEIGHT = 640, 220
@@ -19,7 +19,6 @@ XKind = Literal["step", "time", "count"]
 COLOURS = 8
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800)
 _MOST_TICKS = 6
-_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +106,15 @@ def draw_plot(
 def value_text(value: float, unit: str) -> str:
     """Return a value with its unit as people read it."""
     if unit in ("bytes", "bytes/s"):
-        return transfer_size(value) + unit.removeprefix("bytes")
+        return size_text(value) + unit.removeprefix("bytes")
     text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
 
 
 def _tick_text(value: float, unit: str) -> str:
-    if unit not in ("bytes", "bytes/s"):
-        return value_text(value, unit if unit in ("%", "W") else "")
-    scale, name = next(((s, n) for s, n in _SIZES if abs(value) >= s), (1.0, "B"))
-    return f"{value / scale:g} {name}{unit.removeprefix('bytes')}"
+    if unit in ("bytes", "bytes/s"):
+        return size_text(value, exact=True) + unit.removeprefix("bytes")
+    return value_text(value, unit if unit in ("%", "W") else "")
 
 
 def _line(

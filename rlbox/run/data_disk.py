@@ -11,7 +11,7 @@ from rlbox.app import App
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.image.act.plans import image_plan
 from rlbox.machine.act.identity import user_name
-from rlbox.record.act.disk_lock import Holder
+from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.run.places import reach
 from rlbox.run.remote import go_over

@@ -27,7 +27,7 @@ from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import caller
 from rlbox.machine.act.site import site_ca
-from rlbox.record.act.disk_lock import DiskLock
+from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.carrier import CarrierNote, CarrierStatus
 from rlbox.run.data_disk import disk_of
@@ -167,8 +167,8 @@ class DockerStart:
     container: ContainerPlan
     secrets: Mapping[str, Secret]
 
-    def begin(self, lock: DiskLock) -> None:
-        """Make and start the container; the supervisor in it takes the lock once it is let go of here."""
+    def begin(self, hold: DiskHold) -> None:
+        """Make and start the container; the supervisor in it takes the disk once it is let go of here."""
         ledger, name = self.place.ledger, self.plan.container
         note = CarrierNote(run=self.plan.run_id, name=name, engine=engine_address(), place=_NAME)
         ledger.write_note(note)

@@ -12,7 +12,7 @@ from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_lock import Holder
+from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RunState, load_run_state, run_cause

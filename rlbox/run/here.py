@@ -20,7 +20,7 @@ from rlbox.machine.act.command import NOTHING, PIPE, Started, run_in_foreground,
 from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.whereabouts import find_layout
-from rlbox.record.act.disk_lock import DiskLock
+from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.carrier import Carrier, CarrierNote
 from rlbox.run.data_disk import disk_here, folder_of
@@ -94,9 +94,9 @@ class HereStart:
         self._secrets = secrets
         self._warden: Started | None = None
 
-    def begin(self, lock: DiskLock) -> None:
-        """Start the warden, which inherits the data disk's lock and starts the supervisor."""
-        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(self.run_dir), "--lock", str(lock.handle))
+    def begin(self, hold: DiskHold) -> None:
+        """Start the warden, which inherits the hold of the data disk and starts the supervisor."""
+        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(self.run_dir), "--hold", str(hold.handle))
         with open(self.run_dir / LOG_FILE, "ab") as log:
             self._warden = start_command(
                 Command(argv=(*self._place.words, *argv)),
@@ -104,7 +104,7 @@ class HereStart:
                 stdin=PIPE if self._secrets else NOTHING,
                 stdout=log,
                 stderr=log,
-                keep=(lock.handle,),
+                keep=(hold.handle,),
             )
         if self._warden.stdin:
             with contextlib.suppress(BrokenPipeError), self._warden.stdin as pipe:  # a warden that died tells why

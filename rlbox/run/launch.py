@@ -12,7 +12,7 @@ from types import FrameType
 from rlbox.app import App
 from rlbox.errors import EngineError, Interrupted, NodeError, SpecError
 from rlbox.machine.act.identity import user_name
-from rlbox.record.act.disk_lock import Holder, held_by
+from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import load_run_state
 from rlbox.run.follow import finish, follow
@@ -58,20 +58,20 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
 
 
 def _begin(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], stopped: Stopped) -> Start:
-    lock = ledger.take(me)
+    hold = ledger.take(me)
     try:
         found = ledger.settle_held()
         for run, why in found.unsettled.items():
             app.say(f"run {run} {why}")
         if found.alive:
             run = found.alive[0]
-            raise held_by(Holder(run=run, what="its container runs"), lock.path, ledger.stage_of(run))
+            raise held_by(Holder(run=run, what="its container runs"), hold.path, ledger.stage_of(run))
         start = prepare()
-        lock.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
+        hold.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
         if stopped():
             what = f"run {start.plan.run_id} was stopped before it started"
             raise Interrupted(what, where=str(start.run_dir), next_step=f"rlbox run --resume {start.plan.run_id}")
-        start.begin(lock)
+        start.begin(hold)
     except OSError as error:
         raise NodeError(
             f"the run cannot be written down: {error.strerror or error}",
@@ -79,7 +79,7 @@ def _begin(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], s
             next_step="free space there, or name another disk with --data DIR",
         ) from error
     finally:
-        lock.leave()
+        hold.leave()
     return start
 
 

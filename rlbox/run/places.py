@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlbox.job.job import Job
     from rlbox.job.params import Values
     from rlbox.job.plan import RunPlan
-    from rlbox.record.act.disk_lock import DiskLock
+    from rlbox.record.act.disk_hold import DiskHold
     from rlbox.record.act.ledger import Ledger
     from rlbox.record.carrier import Carrier, CarrierNote
     from rlbox.values import Secret
@@ -50,7 +50,7 @@ class Start(Protocol):
     plan: RunPlan
     run_dir: Path
 
-    def begin(self, lock: DiskLock) -> None:
+    def begin(self, hold: DiskHold) -> None:
         """Start it; from then on it depends on nobody."""
 
     def alive(self) -> bool:

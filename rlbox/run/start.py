@@ -12,7 +12,7 @@ from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
-from rlbox.gate.told import tell_gate
+from rlbox.gate.gate import GateJudge
 from rlbox.host.gpu_choice import wished
 from rlbox.image.act.plans import image_plan
 from rlbox.job.job import Job
@@ -82,7 +82,8 @@ def _show(app: App, job: Job, values: Values, target: str, place: str, secrets: 
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule}" for rule in tell_gate(stage)]
+        lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
+        lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     app.result({"plan": plan.as_json()}, "\n".join(lines))
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from rlbox.secrets.credentials import compile_bytes
 from rlbox.secrets.masks import MASK
 
 _MASK = MASK.encode()
@@ -23,7 +24,7 @@ class MaskStream:
         self._longest = len(self._values[0]) if values else 0
         firsts = bytes({value[0] for value in values})
         self._first = re.compile(b"[" + re.escape(firsts) + b"]" if firsts else b"(?!)")
-        self._pattern = _any_of(self._values) if values else None
+        self._pattern = compile_bytes(b"|".join(map(re.escape, self._values))) if values else None
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -52,16 +53,5 @@ class MaskStream:
         """Return, ascending, where the rest of `data` is the beginning of a secret."""
         begin = max(len(data) - self._longest + 1, 0)
         found = (match.start() for match in self._first.finditer(data, begin))
-        return [start for start in found if self._begins(data[start:])]
-
-    def _begins(self, rest: bytes) -> bool:
-        return any(len(value) > len(rest) and value.startswith(rest) for value in self._values)
-
-
-def _any_of(values: list[bytes]) -> re.Pattern[bytes]:
-    import re2  # one search for all secrets, a gigabyte in two seconds; who has no secret does not pay for it
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    pattern: re.Pattern[bytes] = re2.compile(b"|".join(re2.escape(value) for value in values), options)
-    return pattern
+        rests = ((start, data[start:]) for start in found)
+        return [start for start, rest in rests if any(v.startswith(rest) and v != rest for v in self._values)]

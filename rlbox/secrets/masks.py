@@ -24,6 +24,15 @@ _SECRET_NAME = re.compile(r"SECRET|TOKEN(?!IZER)|KEY|PASSW|CREDENTIAL", re.IGNOR
 _PLAIN = re.compile(r"[/.~].*|\d+|\S*\s.*", re.DOTALL)  # a path, a number, a sentence
 _LIKELY = 16  # characters from which on the value of an undeclared variable is one even without a digit
 _POSSIBLE = 8
+_SHORTEST_BASE64 = 6
+_SHORTEST_LINE = 8
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
+# Tokens that tell what they are: of Hugging Face, GitHub, OpenAI and the like, AWS; what follows `wandb login` has the
+# form of a commit.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
+    r"|AKIA[0-9A-Z]{16}|wandb login (?:\S+ )*[0-9a-f]{40})\b"
+)
 
 
 class Masks:
@@ -77,15 +86,6 @@ def _forms(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted((form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)))
 
 
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
-# Tokens that tell what they are: of Hugging Face, GitHub, OpenAI and the like, AWS; what follows `wandb login` has the
-# form of a commit.
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
-    r"|AKIA[0-9A-Z]{16}|wandb login (?:\S+ )*[0-9a-f]{40})\b"
-)
-
-
 def secret_lines(text: str) -> tuple[int, ...]:
     """Return the numbers of the lines of shell text that hold what looks like a secret; the first line is 1."""
     return tuple(number for number, line in enumerate(text.splitlines(), start=1) if _holds_secret(line))
@@ -100,10 +100,6 @@ def is_secret(name: str, value: str) -> bool:
 def _holds_secret(line: str) -> bool:
     assigned = any(is_secret(name, value) for name, value in _ASSIGNED.findall(line))
     return assigned or bool(_TOKEN.search(line)) or mask_credentials(line) != line
-
-
-_SHORTEST_BASE64 = 6
-_SHORTEST_LINE = 8
 
 
 def encodings(value: str) -> frozenset[str]:

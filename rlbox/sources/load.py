@@ -7,7 +7,7 @@ from pathlib import Path
 from rlbox.errors import SpecError
 from rlbox.sources.profile import HiddenHost, HiddenHosts, Profile
 from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.load import load_nameless, load_toml, shown_path
+from rlbox.spec.load import load_toml, shown_path, without_name
 from rlbox.spec.project import Project
 
 HIDDEN_HOSTS = Path(__file__).with_name("egress.toml")
@@ -21,7 +21,7 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
     if name in above:
         raise SpecError(f"profiles include each other: {' -> '.join((*above, name))}", next_step="break the circle")
     path = project.source_file(name)
-    data = load_nameless(path, project)
+    data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.pop("include", None)
     profile = check_spec(Profile, {**data, "name": name}, shown_path(path, project), known=("include",))
     if include is None:

@@ -13,9 +13,8 @@ from rlbox.errors import SpecError
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.settings import NO_CHOICE, Choice
-from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import TORCH_WHEELS, Artifact
 from rlbox.target.target import Base
-from rlbox.target.torch import TORCH_WHEELS
 
 _PER_FILE = ("http", "huggingface", "cuda-apt", "conda")  # kinds whose rules stand for a part of any file's address
 _NAME = re.compile(r"[-_.]+")

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.profile import Rule
-from rlbox.target.torch import TORCH_WHEELS, TorchGroup
+from rlbox.target.artifact import TORCH_WHEELS, TorchGroup
 
 
 @dataclass(frozen=True, kw_only=True)

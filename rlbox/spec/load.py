@@ -41,11 +41,6 @@ def read_text(path: Path, shown: str) -> str:
         raise SpecError(f"{shown}: cannot be read: {error.strerror}") from error
 
 
-def load_nameless(path: Path, project: Project) -> dict[str, Any]:
-    """Return the parsed file; a `name` in it is refused, for the name is the folder's or the file's own."""
-    return without_name(load_toml(path, project), shown_path(path, project), "name")
-
-
 def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:

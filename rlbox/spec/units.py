@@ -63,7 +63,7 @@ def parse_quantity(kind: Kind, written: str | float) -> Fraction:
     ValueError
         It is no value of that kind; the message says what one looks like.
     """
-    text = _plain(written)
+    text = written.strip() if isinstance(written, str) else number_text(written).removesuffix(".0")
     if _NUMBER.fullmatch(text):
         number = Fraction(text)
         if number == 0 or (kind == "fraction" and number <= 1):
@@ -91,13 +91,6 @@ def number_text(value: float) -> str:
         return str(value)
     text = repr(value)
     return text if "e" not in text else f"{value:.18f}".rstrip("0").rstrip(".")
-
-
-def _plain(written: str | float) -> str:
-    if isinstance(written, str):
-        return written.strip()
-    text = number_text(written)
-    return text.removesuffix(".0")
 
 
 def _factor(kind: Kind, unit: str) -> Fraction:

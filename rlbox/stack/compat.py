@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Frozen, Name
@@ -56,27 +56,22 @@ def parse_condition(text: str) -> Condition:
     return Condition(name=found["name"], range=found["range"] or "", absent=bool(found["absent"]))
 
 
-def _condition(text: str) -> str:
-    parse_condition(text)
-    return text
-
-
 def _version(text: str) -> str:
     return str(Version(text)) and text
 
 
-ConditionText = Annotated[str, AfterValidator(_condition)]
+Clause = Annotated[Condition, BeforeValidator(lambda one: parse_condition(one) if isinstance(one, str) else one)]
 VersionText = Annotated[str, AfterValidator(_version)]
 
 
 class Fact(Frozen):
-    """When all of `when` holds, all of `needs` must hold, or all of one row of `any`."""
+    """When all of `when` holds, all of `needs` must hold, or all of one row of `any`; the rules of the solver."""
 
     id: Name
     says: str = Field("", description="in a sentence; empty: the conditions say it all")
-    when: tuple[ConditionText, ...] = Field(min_length=1)
-    needs: tuple[ConditionText, ...] = ()
-    any: tuple[tuple[ConditionText, ...], ...] = ()
+    when: tuple[Clause, ...] = Field(min_length=1)
+    needs: tuple[Clause, ...] = ()
+    any: tuple[tuple[Clause, ...], ...] = ()
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -84,6 +79,15 @@ class Fact(Frozen):
         if bool(self.needs) == bool(self.any):
             raise ValueError("set exactly one of needs and any")
         return self
+
+    @property
+    def rows(self) -> tuple[tuple[Condition, ...], ...]:
+        """The rows of which one must hold."""
+        return self.any or (self.needs,)
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return every condition."""
+        return (*self.when, *(condition for row in self.rows for condition in row))
 
 
 class TorchBuild(Frozen):
@@ -112,7 +116,7 @@ class CompatTable(Frozen):
         facts = self.facts()
         ids = [fact.id for fact in facts]
         problems = [f"two facts have the id {one!r}" for one in sorted({one for one in ids if ids.count(one) > 1})]
-        named = {parse_condition(text).name for fact in facts for text in texts(fact)}
+        named = {condition.name for fact in facts for condition in fact.conditions()}
         problems += [f"versions: nothing is said of {name!r}" for name in sorted(named - set(self.versions))]
         if problems:
             raise ValueError("\n".join(problems))
@@ -123,9 +127,25 @@ class CompatTable(Frozen):
         return (*(fact for build in self.torch for fact in _build_facts(build)), *self.fact)
 
 
-def texts(fact: Fact) -> tuple[str, ...]:
-    """Return every condition of a fact."""
-    return (*fact.when, *fact.needs, *(text for row in fact.any for text in row))
+def _build_facts(build: TorchBuild) -> Iterator[Fact]:
+    for version in build.versions:
+        row: dict[str, Any] = {
+            "id": f"torch-{version.replace('.', '-')}",
+            "says": f"torch {version} of the package index is built with CUDA {build.cuda} and NCCL {build.nccl}",
+            "when": (f"torch=={version}", "default==1"),
+            "needs": (f"cuda=={build.cuda}", f"nccl=={build.nccl}"),
+            "source": build.source,
+        }
+        yield Fact.model_validate(row)
+        if build.channels:
+            row |= {
+                "id": f"{row['id']}-channels",
+                "says": f"torch {version} has builds with CUDA {', '.join(build.channels)}",
+                "when": (f"torch=={version}", "default==0", "cuda"),
+                "needs": (),
+                "any": tuple((f"cuda=={cuda}", *_nccl(build, cuda)) for cuda in build.channels),
+            }
+            yield Fact.model_validate(row)
 
 
 def _nccl(build: TorchBuild, cuda: str) -> tuple[str, ...]:
@@ -133,35 +153,10 @@ def _nccl(build: TorchBuild, cuda: str) -> tuple[str, ...]:
     return (f"nccl=={build.nccl}",) if Version(cuda).major > 11 else ()
 
 
-def _build_facts(build: TorchBuild) -> tuple[Fact, ...]:
-    found = []
-    for version in build.versions:
-        found.append(
-            Fact(
-                id=f"torch-{version.replace('.', '-')}",
-                says=f"torch {version} of the package index is built with CUDA {build.cuda} and NCCL {build.nccl}",
-                when=(f"torch=={version}", "default==1"),
-                needs=(f"cuda=={build.cuda}", f"nccl=={build.nccl}"),
-                source=build.source,
-            )
-        )
-        if build.channels:
-            found.append(
-                Fact(
-                    id=f"torch-{version.replace('.', '-')}-channels",
-                    says=f"torch {version} has builds with CUDA {', '.join(build.channels)}",
-                    when=(f"torch=={version}", "default==0", "cuda"),
-                    any=tuple((f"cuda=={cuda}", *_nccl(build, cuda)) for cuda in build.channels),
-                    source=build.source,
-                )
-            )
-    return tuple(found)
-
-
 COMPAT = Path(__file__).with_name("compat.toml")
 
 
-@functools.cache
+@cache
 def load_compat() -> CompatTable:
     """Return the shipped table of what fits together."""
     return check_spec(CompatTable, load_toml(COMPAT), str(COMPAT))

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TypeVar
 
+from rlbox.stack.compat import Fact
 from rlbox.stack.facts import MACHINE, Problem, Wish
-from rlbox.stack.search import Constraint, solve
+from rlbox.stack.search import solve
 
 _MOST_TRIED = 80
-_Row = TypeVar("_Row", Wish, Constraint)
+_Row = TypeVar("_Row", Wish, Fact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Verdict:
 
     values: dict[str, str]
     clash_wishes: tuple[Wish, ...] = ()
-    clash_rules: tuple[Constraint, ...] = ()
+    clash_rules: tuple[Fact, ...] = ()
     changes: tuple[WayOut, ...] = ()
 
     @property
@@ -69,7 +70,7 @@ def judge(problem: Problem) -> Verdict:
     return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
 
 
-def _clash(problem: Problem) -> tuple[tuple[Constraint, ...], tuple[Wish, ...]]:
+def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[Wish, ...]]:
     rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
     return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
 

@@ -10,8 +10,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rlbox.stack.compat import CompatTable, parse_condition, within
-from rlbox.stack.search import Constraint, Domains
+from rlbox.stack.compat import CompatTable, Fact, within
+from rlbox.stack.search import Domains
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
 
@@ -44,7 +44,7 @@ class Problem:
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[Wish, ...]
-    rules: tuple[Constraint, ...]
+    rules: tuple[Fact, ...]
 
     def domains(self, wishes: Iterable[Wish]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -76,16 +76,9 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
         said += _missing(table, said)
     wishes = tuple(_plain(wish for wish in said if wish.name in table.versions))
     versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
-    known = tuple(wish for wish in wishes if not wish.range or _known(versions[wish.name], wish))
-    rules = tuple(
-        Constraint(
-            id=fact.id,
-            when=tuple(parse_condition(text) for text in fact.when),
-            rows=tuple(tuple(parse_condition(text) for text in row) for row in fact.any or (fact.needs,)),
-        )
-        for fact in table.facts()
-        if fact.id not in target.compat.off
-    )
+    # where the table knows other versions only, nothing is judged
+    known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
+    rules = tuple(fact for fact in table.facts() if fact.id not in target.compat.off)
     return Problem(versions=versions, wishes=known, rules=rules)
 
 
@@ -106,18 +99,9 @@ def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
 
 def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[Wish]) -> tuple[str, ...]:
     """Return the versions of a name, those among them that are pinned and that the table does not list."""
-    pins = [wish.range[2:] for wish in wishes if wish.name == name and _is_pin(wish)]
+    pins = [found[1] for wish in wishes if wish.name == name and (found := re.fullmatch(r"==([^*,]*)", wish.range))]
     new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
     return tuple(sorted((*versions, *new), key=Version, reverse=True))
-
-
-def _is_pin(wish: Wish) -> bool:
-    return wish.range.startswith("==") and "*" not in wish.range and "," not in wish.range
-
-
-def _known(versions: tuple[str, ...], wish: Wish) -> bool:
-    """Return whether any version is in the range; none is when the table knows only others, which judges nothing."""
-    return any(within(wish.range, version) for version in versions)
 
 
 def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Wish]:

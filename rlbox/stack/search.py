@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from rlbox.stack.compat import Condition
+from rlbox.stack.compat import Condition, Fact
 
 Domains = dict[str, tuple[str, ...]]
 """What each name may be: versions, the preferred first; an empty text says that it is not there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """When all of `when` holds, all conditions of one of `rows` must hold; `id` is the fact that says so."""
-
-    id: str
-    when: tuple[Condition, ...] = ()
-    rows: tuple[tuple[Condition, ...], ...]
-
-
-def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Constraint]) -> dict[str, str] | None:
+def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Fact]) -> dict[str, str] | None:
     """Return a version for each name so that every rule holds, or None when there is none.
 
     Earlier versions of a domain are preferred; nothing is chosen before everything that follows from the rest is drawn.
@@ -39,24 +29,19 @@ def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Constraint]) -
     return None
 
 
-def conditions(rule: Constraint) -> tuple[Condition, ...]:
-    """Return every condition of a rule."""
-    return (*rule.when, *(condition for row in rule.rows for condition in row))
-
-
-def _kept(rule: Constraint, values: Mapping[str, str]) -> bool:
+def _kept(rule: Fact, values: Mapping[str, str]) -> bool:
     if not all(condition.holds(values[condition.name]) for condition in rule.when):
         return True
     return any(all(condition.holds(values[condition.name]) for condition in row) for row in rule.rows)
 
 
-def _choice(rule: Constraint, domains: Domains) -> str:
+def _choice(rule: Fact, domains: Domains) -> str:
     """Return the name to choose a version for: the one of a broken rule that leaves the fewest."""
-    open_ = {condition.name for condition in conditions(rule) if len(domains[condition.name]) > 1}
+    open_ = {condition.name for condition in rule.conditions() if len(domains[condition.name]) > 1}
     return min(sorted(open_), key=lambda name: len(domains[name]))
 
 
-def _narrow(domains: Domains, rules: Sequence[Constraint]) -> Domains | None:
+def _narrow(domains: Domains, rules: Sequence[Fact]) -> Domains | None:
     """Take out what no solution can have, until nothing more follows; None when a name has no version left."""
     if not all(domains.values()):
         return None
@@ -74,7 +59,7 @@ def _narrow(domains: Domains, rules: Sequence[Constraint]) -> Domains | None:
     return domains
 
 
-def _cut(rule: Constraint, domains: Domains) -> Domains | None:
+def _cut(rule: Fact, domains: Domains) -> Domains | None:
     """Return the domains that a rule makes smaller; None when it cannot be kept."""
     open_ = []
     for condition in rule.when:
@@ -83,17 +68,13 @@ def _cut(rule: Constraint, domains: Domains) -> Domains | None:
             return {}
         if not all(held):
             open_.append(condition)
-    alive = [row for row in rule.rows if all(_may(condition, domains) for condition in row)]
+    alive = [row for row in rule.rows if all(any(map(one.holds, domains[one.name])) for one in row)]
     if not open_:
         return _enforced(alive, domains) if alive else None
     if not alive and len(open_) == 1:
         name = open_[0].name
         return {name: tuple(v for v in domains[name] if not open_[0].holds(v))}
     return {}
-
-
-def _may(condition: Condition, domains: Domains) -> bool:
-    return any(condition.holds(version) for version in domains[condition.name])
 
 
 def _enforced(rows: Sequence[tuple[Condition, ...]], domains: Domains) -> Domains:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlbox.stack.compat import CompatTable, Fact
+from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.facts import MACHINE, Problem
-from rlbox.stack.search import Constraint, conditions
 
 _TITLES = {
     "abi": "C++11 ABI",
@@ -25,40 +24,37 @@ _TITLES = {
 }
 
 
-def stack_json(table: CompatTable, problem: Problem, verdict: Verdict) -> dict[str, Any]:
+def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as JSON types."""
-    facts = {fact.id: fact for fact in table.facts()}
     return {
         "fits": verdict.fits,
         "versions": {name: version for name, version in verdict.values.items() if version},
         "fixed": {wish.name: {"range": wish.range, "where": wish.where} for wish in problem.wishes},
         "facts": sorted(rule.id for rule in _applied(problem, verdict)),
         "clash": [{"name": w.name, "range": w.range, "where": w.where} for w in verdict.clash_wishes]
-        + [{"fact": r.id, "says": _sentence(facts[r.id]), "source": facts[r.id].source} for r in verdict.clash_rules],
+        + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.clash_rules],
         "changes": [dict(change.to) for change in verdict.changes],
     }
 
 
-def stack_text(name: str, table: CompatTable, problem: Problem, verdict: Verdict, solved: bool) -> str:
+def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     if not verdict.fits:
-        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(table, verdict)]
+        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
     rows = [f"  {_TITLES.get(n, n):<28} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
-    facts = {fact.id: fact for fact in table.facts()}
-    applied = sorted(_applied(problem, verdict), key=lambda rule: rule.id)
-    kept = [f"  {_sentence(facts[rule.id])}  [{facts[rule.id].source}]" for rule in applied]
+    applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
+    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
     return "\n".join([f"{name}  {head}, as far as {len(applied)} facts say", *rows, "facts:", *kept])
 
 
-def clash_lines(table: CompatTable, verdict: Verdict) -> list[str]:
+def clash_lines(verdict: Verdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    facts = {fact.id: fact for fact in table.facts()}
     said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
-    return said + [f"{_sentence(facts[r.id])}  [{r.id}: {facts[r.id].source}]" for r in verdict.clash_rules]
+    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
 
 
 def next_step(name: str, verdict: Verdict) -> str:
@@ -88,12 +84,10 @@ def _one_change(name: str, version: str) -> str:
 
 
 def _sentence(fact: Fact) -> str:
-    if fact.says:
-        return fact.says
-    return f"{' with '.join(fact.when)} wants {', '.join(fact.needs)}"
+    return fact.says or f"{' with '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
 
 
-def _applied(problem: Problem, verdict: Verdict) -> Iterator[Constraint]:
+def _applied(problem: Problem, verdict: Verdict) -> Iterator[Fact]:
     """Yield the rules whose conditions hold in the solution."""
     for rule in problem.rules:
         if verdict.values and all(c.holds(verdict.values[c.name]) for c in rule.when):
@@ -101,4 +95,4 @@ def _applied(problem: Problem, verdict: Verdict) -> Iterator[Constraint]:
 
 
 def _drawn(problem: Problem, verdict: Verdict) -> set[str]:
-    return {c.name for rule in _applied(problem, verdict) for c in conditions(rule) if c.name not in MACHINE}
+    return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}

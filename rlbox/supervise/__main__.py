@@ -1,7 +1,7 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--warden` it watches over another process that does (`warden.py`). `--lock N` hands over the data disk's lock
-as an open file; without it (in a container) the supervisor takes the lock itself.
+With `--warden` it watches over another process that does (`warden.py`). `--hold N` hands over the held data disk
+as an open file; without it (in a container) the supervisor takes the disk itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlbox.job.plan import RunPlan
 
 _START_S = 30.0
-"""How long the command line that started this process may still hold the lock."""
+"""How long the command line that started this process may still have the disk."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,7 +48,7 @@ def _supervise(argv: list[str], interrupt: Interrupt) -> int:
     from rlbox.secrets.masks import Masks
     from rlbox.supervise.supervisor import carry_out_run
 
-    if not argv or argv[1:2] not in ([], ["--lock"]):
+    if not argv or argv[1:2] not in ([], ["--hold"]):
         raise SpecError("supervise takes one run directory")
     run_dir = Path(argv[0]).resolve()
     plan = _load_plan(run_dir)
@@ -78,10 +78,10 @@ def collect_evidence(failure: StageFailure) -> Cause:
 
 
 def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: bool) -> None:
-    """Take the data disk's lock, unless it was inherited, and say who carries out the run, before anything starts."""
+    """Take the data disk, unless it was inherited, and say who carries out the run, before anything starts."""
     import contextlib
 
-    from rlbox.record.act.disk_lock import take_disk
+    from rlbox.record.act.disk_hold import take_disk
     from rlbox.record.act.folder import holder_of
     from rlbox.record.act.supervisor_file import stop_asked, write_supervisor
 

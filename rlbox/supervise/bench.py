@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, removed_folder, unwritable
+from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RunProcesses
-from rlbox.record.act.journal import Journal, free_bytes
+from rlbox.record.act.journal import Journal
 from rlbox.record.act.supervisor_file import stop_asked
 from rlbox.supervise.causes import missing_program, out_of_memory
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_BYTES = 1 << 20
 _BY_DISK: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "require", "file", "program"})
 _BY_MEMORY: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready", "forbid", "silence"})
@@ -92,7 +91,7 @@ class Bench:
         """Return the cause behind a file of the run that cannot be written."""
         if not self.journal.there(now=True):
             return removed_folder(str(self.run_dir))
-        if error.errno in _FULL:
+        if disk_full(error):
             return full_disk(str(self.run_dir), free_bytes(self.run_dir))
         return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
 
@@ -101,7 +100,7 @@ class Bench:
         try:
             return start()
         except OSError as error:
-            if error.errno in _FULL:
+            if disk_full(error):
                 raise StageStopped(self.disk_cause(error)) from error
             raise StageStopped(missing_program(stage, part, argv[0], error.strerror or str(error))) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlbox.amounts import size_text
 from rlbox.causes.cause import Cause, ended, log_path, stage_log
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
@@ -105,7 +106,7 @@ def too_long(stage: StagePlan) -> Cause:
 
 def out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
     """The kernel ended processes of the stage because the container's memory limit was reached."""
-    limit = f"container limit {limit_bytes / 2**30:.3g} GiB" if limit_bytes else "no container limit, host memory"
+    limit = f"container limit {size_text(limit_bytes)}" if limit_bytes else "no container limit, host memory"
     return Cause(
         kind="oom",
         what=f"out of memory: {limit}; then {cause.what}",

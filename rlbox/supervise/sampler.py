@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.files.act.room import free_bytes
+from rlbox.files.act.rows import RowFile
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.counters import probe_activity
 from rlbox.machine.counters import Activity
-from rlbox.record.act.journal import free_bytes
 from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, make_sample
 
@@ -50,12 +49,12 @@ class Sampler:
         pause_s: float = PAUSE_S,
     ) -> None:
         self.phase = ""
-        self._path = run_dir / RESOURCES_FILE
+        self._rows = RowFile(run_dir / RESOURCES_FILE)
+        self._run_dir = run_dir
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
         self._before: Activity | None = None
-        self._torn = False
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._sample_on, name="sampler", daemon=True)
@@ -81,7 +80,7 @@ class Sampler:
             self._wake.clear()
             spent = time.thread_time()
             with contextlib.suppress(OSError, ValueError):
-                self._write(self._row())
+                self._rows.append(self._row())
             if self._closed.is_set():
                 return
             cost = (time.thread_time() - spent) / _CPU_SHARE
@@ -99,19 +98,7 @@ class Sampler:
             t=utc_now(),
             stage=stage,
             phase=self.phase if stage else "",
-            disk_free_bytes=free_bytes(self._path.parent),
+            disk_free_bytes=free_bytes(self._run_dir),
         )
         self._before = now
-        return json.dumps(sample.as_row(), separators=(",", ":")).encode() + b"\n"
-
-    def _write(self, row: bytes) -> None:
-        """Append one row; after one that was cut short by a full disk, a new line is begun."""
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            data = b"\n" + row if self._torn else row
-            written = os.write(handle, data)
-            self._torn = written < len(data)
-            if self._torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(handle)
+        return json.dumps(sample.as_row(), separators=(",", ":")).encode()

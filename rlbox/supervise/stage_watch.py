@@ -16,8 +16,8 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.act.pump import LogPump
 from rlbox.logs.act.watch import LogWatch
-from rlbox.logs.line_search import find_hits
 from rlbox.logs.lines import Texts
+from rlbox.logs.patterns import find_hits
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long

@@ -1,20 +1,20 @@
 """The process above a supervisor that runs in place: it sees the supervisor die, ends the run and writes it down.
 
 In a container the engine does this. The warden does nothing else, so that little can go wrong with it: it imports
-what it needs for the end only then, hands signals on, and holds the data disk's lock until nothing of the run is left.
+what it needs for the end only then, hands signals on, and holds the data disk until nothing of the run is left.
 When the warden itself is killed the supervisor goes on; when both are, the next verb about runs does what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
+from rlbox.files.act.rows import read_table
 from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.processes import RunProcesses, become_subreaper
@@ -24,22 +24,22 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def watch_over(run_dir: Path, lock: int) -> int:
+def watch_over(run_dir: Path, hold: int) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
     Parameters
     ----------
-    lock
-        The open file that holds the data disk's lock; the supervisor inherits it.
+    hold
+        The open file that holds the data disk; the supervisor inherits it.
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
-    run_id = json.loads((run_dir / "plan.json").read_bytes())["run_id"]
+    run_id = read_table(run_dir / "plan.json")["run_id"]
     processes = RunProcesses(run_id, Interrupt())  # before there is a child: all that comes later is the run's
-    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--lock", str(lock))
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(hold))
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    supervisor = start_command(Command(argv=argv), stdin=None, keep=(lock,))  # it unblocks them itself
+    supervisor = start_command(Command(argv=argv), stdin=None, keep=(hold,))  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
@@ -69,17 +69,10 @@ def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
     from rlbox.causes.cause import process_end
     from rlbox.errors import RlboxError
+    from rlbox.files.act.tail import read_end
     from rlbox.record.act.folder import load_plan
     from rlbox.record.act.settle import settle_run
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
-        settle_run(run_dir, load_plan(run_dir), process_end(code, _last_words(run_dir)))
-
-
-def _last_words(run_dir: Path) -> str:
-    try:
-        with open(run_dir / LOG_FILE, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+        said = read_end(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        settle_run(run_dir, load_plan(run_dir), process_end(code, said))

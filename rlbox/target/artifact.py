@@ -1,13 +1,15 @@
-"""An artifact: one file of a lock as the store, the mirrors and the build see it, whatever kind it is."""
+"""An artifact: one file of a lock as the store, the mirrors and the build see it; and what the torch index has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rlbox.target.lock import Lock, Package
+if TYPE_CHECKING:
+    from rlbox.target.lock import Lock, Package
+    from rlbox.target.target import Target
 
+TORCH_WHEELS = "https://download.pytorch.org/whl"
 Kind = Literal["apt", "git", "http", "oci", "python", "torch-wheels"]
 
 
@@ -46,24 +48,16 @@ def artifacts(lock: Lock) -> tuple[Artifact, ...]:
 
     The base image is not among them: its manifest names its blobs.
     """
-    return tuple(_artifacts(lock))
-
-
-def _artifacts(lock: Lock) -> Iterator[Artifact]:
-    for deb in lock.debs:
-        yield Artifact(
-            kind="apt",
-            name=deb.name,
-            file=deb.path,
-            sha256=deb.sha256,
-            size=deb.size,
-            group="os",
-            origin=deb.archive,
+    debs = (
+        Artifact(
+            kind="apt", name=deb.name, file=deb.path, sha256=deb.sha256, size=deb.size, group="os", origin=deb.archive
         )
-    for group in (lock.runtime, lock.build, *lock.groups):
-        yield from (_package(package, group.name) for package in group.packages)
-    for tree in lock.git:
-        yield Artifact(
+        for deb in lock.debs
+    )
+    groups = (lock.runtime, lock.build, *lock.groups)
+    packages = (_package(package, group.name) for group in groups for package in group.packages)
+    trees = (
+        Artifact(
             kind="git",
             name=tree.name,
             file=f"{tree.name}-{tree.commit[:12]}.tar",
@@ -72,8 +66,10 @@ def _artifacts(lock: Lock) -> Iterator[Artifact]:
             group="git",
             origin=f"{tree.url} {tree.commit}",
         )
-    for file in lock.http:
-        yield Artifact(
+        for tree in lock.git
+    )
+    files = (
+        Artifact(
             kind="http",
             name=file.name,
             file=file.url.rpartition("/")[2] or file.name,
@@ -82,6 +78,9 @@ def _artifacts(lock: Lock) -> Iterator[Artifact]:
             group="http",
             origin=file.url,
         )
+        for file in lock.http
+    )
+    return (*debs, *packages, *trees, *files)
 
 
 def _package(package: Package, group: str) -> Artifact:
@@ -103,3 +102,17 @@ def base_artifact(base: str) -> tuple[Artifact, ...]:
     name, image, digest = base.partition("@sha256:")
     known = Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=base)
     return (known,) if image else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchGroup:
+    """Requirements (`name==version`) that come from one channel of the torch wheel index."""
+
+    packages: tuple[str, ...]
+    channel: str
+
+
+def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
+    """Return the groups of the target that come from the torch wheel index."""
+    found = (group for group in target.stack if group.source == "torch-wheels")
+    return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.load import load_nameless, load_toml, merge, shown_path
+from rlbox.spec.load import load_toml, merge, shown_path, without_name
 from rlbox.spec.project import Project
 from rlbox.target.target import Target
 
@@ -42,7 +42,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     if name in above:
         raise SpecError(f"targets include each other: {' -> '.join((*above, name))}", next_step="break the circle")
     path = project.target_file(name)
-    data = load_nameless(path, project)
+    data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.get("include")
     if include is None:
         return data, (path,)

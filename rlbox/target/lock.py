@@ -91,10 +91,6 @@ class LockedGroup:
     name: str
     packages: tuple[Package, ...]
 
-    def requirements(self) -> str:
-        """Return the group as a requirements file."""
-        return requirements(self.packages)
-
 
 def requirements(packages: Iterable[Package]) -> str:
     """Return the packages as a requirements file that demands their hashes."""
@@ -207,14 +203,13 @@ def load_lock(path: Path) -> Lock | None:
     SpecError
         The file is torn, or of another schema.
     """
-    again = f"rlbox lock {path.parent.name}"
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    return parse_lock(text, str(path), again)
+    return parse_lock(text, str(path), f"rlbox lock {path.parent.name}")
 
 
 def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.training.parts import Part
 
 _WORDS = {"ok": "ok", "failed": "failed", "late": "late", "no-gpu": "no GPU", "absent": "absent"}
@@ -14,7 +15,7 @@ _WIDTH = 18
 def part_text(part: Part) -> str:
     """Return a part as one line, with the next step below it when it failed."""
     line = f"{_WORDS[part.state]:<7} {part.name:<{_WIDTH}} {part.detail}"
-    line += f", {part.seconds:.1f} s" if part.seconds >= 0.1 else ""
+    line += f", {duration_text(part.seconds)}" if part.seconds >= 0.1 else ""
     return f"{line}\n{'':<8}next: {part.next_step}" if part.next_step else line
 
 
@@ -26,7 +27,7 @@ def parts_summary(parts: Sequence[Part], seconds: float) -> str:
     said += [f"{counts['late']} not done in time"] if counts["late"] else []
     said += [f"{counts['no-gpu']} not tested: there is no GPU here"] if counts["no-gpu"] else []
     said += [f"{counts['absent']} not in this stack"] if counts["absent"] else []
-    return f"components: {', '.join(said)}, {seconds:.1f} s"
+    return f"components: {', '.join(said)}, {duration_text(seconds)}"
 
 
 def parts_data(parts: Sequence[Part], python: str, seconds: float) -> dict[str, Any]:

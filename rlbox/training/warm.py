@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import duration_text, size_text
 from rlbox.errors import NodeError
 
 PIECE = 64 << 20
@@ -134,5 +134,5 @@ def warmed_text(warmed: Warmed) -> str:
         there = f"{int(warmed.share * 1000) / 10:g} % in memory"
     if not warmed.read:
         return f"{files}: {there}, nothing was read"
-    speed = size_text(int(warmed.read / max(warmed.seconds, 1e-6)))
-    return f"{files}: {there}, {size_text(warmed.read)} read in {warmed.seconds:.1f} s ({speed}/s)"
+    speed = size_text(warmed.read / max(warmed.seconds, 1e-6))
+    return f"{files}: {there}, {size_text(warmed.read)} read in {duration_text(warmed.seconds)} ({speed}/s)"

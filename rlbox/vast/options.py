@@ -35,19 +35,7 @@ _INSTEAD = {
     "--entrypoint": "ssh and Jupyter mode replace it: the on-start script does its work",
     "--env-file": "name each variable with -e, and put secrets into .env on the data disk",
 }
-_SWITCHES = {
-    "--privileged",
-    "--rm",
-    "-d",
-    "--detach",
-    "-i",
-    "-t",
-    "-it",
-    "--init",
-    "--read-only",
-    "-P",
-    "--publish-all",
-}
+_SWITCH = re.compile(r"--(?:privileged|rm|detach|init|read-only|publish-all)|-(?:d|i|t|it|P)")
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -115,8 +103,8 @@ def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
     for word in words:
         if word.startswith("--"):
             option, equals, value = word.partition("=")
-            yield option, value if equals or option in _SWITCHES else next(words, "")
-        elif word in _SWITCHES:
+            yield option, value if equals or _SWITCH.fullmatch(option) else next(words, "")
+        elif _SWITCH.fullmatch(word):
             yield word, ""
         elif word.startswith("-") and len(word) > 1:
             yield word[:2], word[2:].removeprefix("=") or next(words, "")

@@ -12,7 +12,7 @@ from rlbox.image.forms.onstart import LIMIT
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
     from rlbox.target.target import Target
-    from rlbox.vast.offers import Needs, Offer
+    from rlbox.vast.offers import Needs
     from rlbox.vast.options import VastOptions
 
 LABEL = "rlbox-"
@@ -70,16 +70,6 @@ def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: On
         env=options.as_env(),
         onstart=onstart.text,
         mode=target.vast.mode,
-    )
-
-
-def cost_lines(offer: Offer, hours: float) -> tuple[str, ...]:
-    """Return what an instance of an offer costs in words, for `hours` of running among others."""
-    running = f"${offer.price * hours:.2f} for {hours:g} hours, ${offer.price * 24:.2f} a day"
-    return (
-        f"${offer.price:.3f} an hour while it runs: {running}",
-        f"${offer.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
-        f"${offer.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
     )
 
 

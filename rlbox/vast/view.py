@@ -7,7 +7,7 @@ from typing import Any
 
 from rlbox.amounts import columns
 from rlbox.vast.offers import Needs, Offer
-from rlbox.vast.request import Request, cost_lines
+from rlbox.vast.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,16 @@ class Deal:
 
     def cost_lines(self) -> list[str]:
         """Return what it costs in words."""
-        if self.offer is None:
-            most = self.needs.price
-            return [
-                f"at most ${most:g} an hour, ${most * self.hours:.2f} for {self.hours:g} hours (assumed: the ceiling)"
-            ]
-        head = f"offer {self.offer.id}: {self.offer.gpus} x {self.offer.gpu_name}, {self.offer.place or 'somewhere'}"
-        return [head, *cost_lines(self.offer, self.hours)]
+        most, hours, one = self.needs.price, self.hours, self.offer
+        if one is None:
+            return [f"at most ${most:g} an hour, ${most * hours:.2f} for {hours:g} hours (assumed: the ceiling)"]
+        running = f"${one.price * hours:.2f} for {hours:g} hours, ${one.price * 24:.2f} a day"
+        return [
+            f"offer {one.id}: {one.gpus} x {one.gpu_name}, {one.place or 'somewhere'}",
+            f"${one.price:.3f} an hour while it runs: {running}",
+            f"${one.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
+            f"${one.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.machine.act.process_table import carries, probe_process, probe_processes
-from rlbox.record.act.disk_lock import disk_holder
+from rlbox.record.act.disk_hold import disk_holder
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor
 from rlbox.run.places import reach
@@ -317,7 +317,7 @@ def row_of(round: Round) -> dict[str, Any]:
 
 
 def left_of(round: Round) -> list[str]:
-    """Return what is left of the round's run: processes, containers, notes, the disk's lock."""
+    """Return what is left of the round's run: processes, containers, notes, the disk's hold."""
     run_dir = round.run_dir()
     found = []
     if run_dir:
@@ -331,7 +331,7 @@ def left_of(round: Round) -> list[str]:
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
     found += [f"note of {run}" for run in Ledger(folder=round.data, reach=reach).notes()]
     if holder := disk_holder(round.data):
-        found.append(f"lock of {holder.run or holder.what}")
+        found.append(f"hold of {holder.run or holder.what}")
     return found
 
 

@@ -44,7 +44,7 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
     monkeypatch.setattr("rlbox.run.shell._run", no_image)
-    monkeypatch.setattr("rlbox.vast.act.account.has_key", lambda: False)  # that client takes seconds to import
+    monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.sources.act.measure.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.sources.act.measure.probe_mirrors", lambda *asked: ())

@@ -65,7 +65,7 @@ def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], 
     said = rlbox("doctor", "--fix")
     assert said.code == 0
     assert said.err == (
-        f"fix: folder-missing: made the folder {tmp_path}/cache\ndoctor: 3 checks, nothing found, 0.0 s\n"
+        f"fix: folder-missing: made the folder {tmp_path}/cache\ndoctor: 3 checks, nothing found, 0 s\n"
     )
     assert os.path.isdir(tmp_path / "cache")
 

@@ -352,7 +352,7 @@ def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: Regist
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500
     blobs = [oci.describe(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
-    body = oci.image_manifest(blobs[0], blobs[1:], {})
+    body = oci.image_manifest(blobs[0], blobs[1:])
     rows = [
         {**oci.describe(body, oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "amd64"}},
         {**oci.describe(b"other", oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "arm64"}},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
@@ -108,3 +110,22 @@ def test_what_is_an_interrupt() -> None:
     assert not is_interrupt(error)
     error.__cause__ = KeyboardInterrupt()
     assert is_interrupt(error)
+
+
+STRUCK = """
+import sys
+from rlbox.cli.interrupts import watch_interrupts
+
+watch_interrupts()
+try:
+    exec("raise KeyboardInterrupt")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_out_of_exec_leaves_the_exit_code(tmp_path: Path) -> None:
+    """Dataclasses are made by `exec`; `python -m` ends by the signal if one ever came out of that, caught or not."""
+    (tmp_path / "struck.py").write_text(STRUCK)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    assert subprocess.run([sys.executable, "-m", "struck"], cwd=tmp_path, env=env, check=False).returncode == 130

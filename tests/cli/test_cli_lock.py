@@ -53,8 +53,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 
 NEXT = "next: rlbox build mine\n"
-COUNTS = "os              1 packages       0.0 MB\nruntime         1 packages       0.0 MB\n"
-WRITTEN = COUNTS + "tools           1 packages       0.0 MB\nlock.json {}\n"
+COUNTS = "os              1 packages   26.3 kB\nruntime         1 packages       2 B\n"
+WRITTEN = COUNTS + "tools           1 packages   11.1 kB\nlock.json {}\n"
 NEWER = replace(PACKAGE, version="1.17.0", sha256="f" * 64, size=3_450_000)
 
 
@@ -121,7 +121,7 @@ def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver)
     resolver.debs = (replace(DEB, sha256="9" * 64),)
     resolver.git = (GitTree(name="tree", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),)
     said = rlbox("lock", "mine", "--upgrade")
-    assert said.out == (COUNTS + "tools           2 packages       3.5 MB\nlock.json written\n")
+    assert said.out == (COUNTS + "tools           2 packages    3.5 MB\nlock.json written\n")
     assert said.err == (
         "--- lock.json\n"
         "+++ lock.json (now)\n"

@@ -43,7 +43,7 @@ def server() -> Iterator[RegistryServer]:
 
 def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> str:
     """Put the same image into the registry, as team/mine:1, and into the engine; return its digest."""
-    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+{kind}")], {})
+    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+{kind}")])
     digest = server.add_manifest("1", body, MANIFEST)
     layers = {"Layers": [sha256_of(b"plain")]}
     engine.images[TAG] = {"Id": digest, "RepoDigests": [f"rlbox/mine@{digest}"], "RootFS": layers}

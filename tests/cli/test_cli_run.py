@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
@@ -41,14 +41,6 @@ services = ["server"]
 """
 
 
-class Usage(NamedTuple):
-    """What `shutil.disk_usage` returns."""
-
-    total: int
-    used: int
-    free: int
-
-
 @pytest.fixture
 def two(folder: Folder) -> Folder:
     """A project with a locked target and a job of two stages."""
@@ -66,13 +58,21 @@ def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
 
 # stage train: learns
 /opt/venv/bin/python train.py 'two words'
-#   gate: stage holds /loss \\d/ 2 times
-#   gate: stage never holds /NaN/
-#   gate: /data/runs/two-DRY-RUN/out is there and whole
+#   gate: require loss \\d (at least 2)
+#   gate: forbid NaN
+#   gate: exit code 0
+#   gate: file /data/runs/two-DRY-RUN/out
+#   gate: silence at most 600 s
+#   gate: total at most 3600 s
 
 # stage ask: asks
 /opt/venv/bin/python -m server --port=8100  # service server
 ask 3
+#   gate: port http 8100
+#   gate: service server
+#   gate: exit code 0
+#   gate: silence at most 600 s
+#   gate: total at most 3600 s
 """,
         err="",
     )
@@ -144,9 +144,9 @@ DISKS: dict[str, Any] = {
         lambda disk, patch: patch.setattr("tempfile.TemporaryFile", read_only),
     ),
     "full": (
-        "the data disk is too full: 0.0 GiB free, 3 GiB needed",
+        "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",
         "free space, or name another with --data DIR",
-        lambda disk, patch: patch.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 4096)),
+        lambda disk, patch: patch.setattr("rlbox.engine.act.data_disk.free_bytes", lambda path: 4096),
     ),
 }
 

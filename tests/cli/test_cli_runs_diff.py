@@ -89,7 +89,7 @@ def test_the_same(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
 +++ two-b
 the same: configuration, gates, outcome and metrics
 @@ durations
-  train: 10.0 s -> 12.5 s
+  train: 10 s -> 12 s
 """
     )
 

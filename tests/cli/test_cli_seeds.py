@@ -11,8 +11,7 @@ from fakes import CHECKOUT, Rlbox
 from typedbox import Typed, typed_of
 
 from rlbox.app import App
-from rlbox.docs.seed import SeedRow
-from rlbox.docs.seed_docs import load_seeds
+from rlbox.docs.seed_docs import SeedRow, load_seeds
 from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes

@@ -54,7 +54,7 @@ class Box:
 
     def __call__(self, *words: str, **env: str) -> Result:
         done = subprocess.run(
-            self.argv(*words), cwd=self.project, env=self.env(**env), capture_output=True, text=True, timeout=900
+            self.argv(*words), cwd=self.project, env=self.env(**env), capture_output=True, text=True, timeout=3000
         )
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 

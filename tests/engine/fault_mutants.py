@@ -26,7 +26,7 @@ def _bakes(bake: Bake) -> Iterator[tuple[str, Bake]]:
     for key in ("packages", "file", "link", "refuse", "patch"):
         rows = getattr(bake, key)
         for index, row in enumerate(rows):
-            label = getattr(row, "path", None) or getattr(row, "name", None) or str(row)[:40]
+            label = row if isinstance(row, str) else getattr(row, "path", None) or getattr(row, "name", index + 1)
             yield f"{key} {label}", bake.model_copy(update={key: rows[:index] + rows[index + 1 :]})
     for name in bake.env:
         yield f"env {name}", bake.model_copy(update={"env": _less(bake.env, name)})

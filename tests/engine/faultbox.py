@@ -132,18 +132,25 @@ def load_fix(name: str, folder: Path = FIXES) -> Fix:
 
 def problems(case: Case, fix: Fix) -> list[str]:
     """What is wrong with a fix and its fault test; nothing when the fault is there without it and gone with it."""
+    without, with_fix = seen_and_gone(case, fix)
+    return without + with_fix
+
+
+def seen_and_gone(case: Case, fix: Fix) -> tuple[list[str], list[str]]:
+    """What is wrong with the fault test without the fix, and with it."""
     target = case.spec()
     versions = stack_versions(target, None)
     verdict = judge(fix, target, versions)
     if not verdict.applies:
-        return [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
-    found = _refusal(case, fix, target) if case.refused else []
+        return [], [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
+    refused = _refusal(case, fix, target) if case.refused else []
     if case.cure:
-        return found + cured(case, fix, target)
-    if case.fault:
-        found += without_it(case, fix, target)
-        found += [] if case.refused else with_it(case, fix, target, bake_fixes([fix], target, versions))
-    return found
+        faulty, healthy = cured(case, fix, target)
+        return faulty, refused + healthy
+    if not case.fault:
+        return [], refused
+    gone = refused if case.refused else with_it(case, fix, target, bake_fixes([fix], target, versions))
+    return without_it(case, fix, target), gone
 
 
 def notices(case: Case, mutant: Fix) -> bool:
@@ -152,20 +159,20 @@ def notices(case: Case, mutant: Fix) -> bool:
     if case.refused:
         return bool(_refusal(case, mutant, target))
     if case.cure:
-        return bool(cured(case, mutant, target))
+        return any(cured(case, mutant, target))
     baked = bake_fixes([mutant], target, stack_versions(target, None))
     if mutant.check and case.checks and with_it(replace(case, fault="exit 0", passes=""), mutant, target, baked):
         return True
     return bool(with_it(case, mutant, target, baked))
 
 
-def cured(case: Case, fix: Fix, target: Target) -> list[str]:
+def cured(case: Case, fix: Fix, target: Target) -> tuple[list[str], list[str]]:
     """What is wrong with a fix that is a check alone: it fails on the faulty machine, and passes once that is cured."""
     seen = show(replace(case, fault=CURE.format(cure=case.cure)), case.image, target, None, _check(fix, target))
     found = [] if seen.check_exit else ["the check passes on the faulty machine"]
     if not re.search(case.shows, seen.check_output):
         found.append(f"the check says something else: {seen.check_output}")
-    return found + ([] if seen.exit == 0 else [f"the check fails after the cure: {seen.output}"])
+    return found, [] if seen.exit == 0 else [f"the check fails after the cure: {seen.output}"]
 
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
@@ -224,7 +231,7 @@ def show(case: Case, image: str, target: Target, baked: Baked | None, check: str
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
-    words = ["create", "--init", f"--name={name}", "--label=rlbox.test=fault", *network, *limit_words(limits)]
+    words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network, *limit_words(limits)]
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
@@ -319,19 +326,21 @@ def _project() -> Path:
     return cache_folder("faultlab")
 
 
+def lab_text(image: str) -> str:
+    """The target of a lab image: what a fix may bake is no part of it."""
+    if image != "local":
+        return SPEC.format(packages=json.dumps(BARE if image == "bare" else CC), stack=json.dumps(STACK[image]))
+    return re.sub(r"^\[env\]\n(?:[^\[].*\n|\n)*", "", (CHECKOUT / "images/local/target.toml").read_text(), flags=re.M)
+
+
 @cache
 def _build(image: str) -> None:
     folder = _project() / f"images/lab-{image}"
     folder.mkdir(parents=True, exist_ok=True)
+    text = lab_text(image)
     if image == "local":
-        shipped = (CHECKOUT / "images/local/target.toml").read_text()
-        text = re.sub(
-            r"^\[env\]\n(?:[^\[].*\n|\n)*", "", shipped, flags=re.M
-        )  # what a fix may bake is no part of the lab
         lock = (CHECKOUT / "images/local/lock.json").read_text()
         (folder / "lock.json").write_text(lock.replace('"target": "local"', '"target": "lab-local"', 1))
-    else:
-        text = SPEC.format(packages=json.dumps(BARE if image == "bare" else CC), stack=json.dumps(STACK[image]))
     (folder / "target.toml").write_text(text)
     scripts = b"".join((CHECKOUT / "templates/scripts" / name).read_bytes() for name in SCRIPTS)
     wanted = hashlib.sha256(text.encode() + scripts).hexdigest()

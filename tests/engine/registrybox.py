@@ -32,7 +32,7 @@ bootstrap = "debian:bookworm"
 name = "libs"
 packages = ["six==1.16.0"]
 """
-_UNPACKED = Path(__file__).parents[2] / ".venv/registry/usr/bin/docker-registry"
+_UNPACKED = Path(__file__).parents[2] / ".venv/tools/usr/bin/docker-registry"
 
 
 def answers(host: str) -> bool:
@@ -52,7 +52,7 @@ def registry_running(folder: Path) -> Iterator[str]:
         yield REGISTRY
         return
     program = shutil.which("docker-registry") or _UNPACKED
-    assert Path(program).exists(), f"no registry answers at {REGISTRY}; scripts/ensure-registry.sh brings the program"
+    assert Path(program).exists(), f"no registry answers at {REGISTRY}; scripts/ensure-test-tools.sh brings the program"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{probe.getsockname()[1]}"

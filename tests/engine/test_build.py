@@ -9,7 +9,12 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from enginebox import TINY, Box, docker, interrupt, wait_until
+
+from rlbox.engine.act.api import engine
+from rlbox.engine.container import ContainerPlan
+from rlbox.errors import TimedOut
 
 
 def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
@@ -143,3 +148,13 @@ def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
     assert result.code == 8
     assert "another rlbox is busy with the build of tiny" in result.err
     wait_until(lambda: tiny("build", "tiny").code == 0, "the lock is free")
+
+
+def test_a_container_that_does_not_end_in_time_is_removed(tiny: Box) -> None:
+    labels = {"rlbox.target": f"tiny-{os.getpid()}"}
+    plan = ContainerPlan(
+        image="rlbox/tiny:latest", name="rlbox-slow", argv=("sleep", "60"), labels=labels, network="none"
+    )
+    with pytest.raises(TimedOut, match="rlbox-slow took longer than 1 s"):
+        engine().run(plan, 1)
+    assert engine().list_containers(f"rlbox.target={labels['rlbox.target']}") == []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from fault_lane import RESULTS, changed, own_digest, recorded
 from fault_mutants import Mutant, mutants
 from faultbox import cases, load_case, load_fix, notices, problems
 
@@ -14,11 +17,15 @@ CAUGHT = 0.95
 FAULTS_OF, MUTANTS_OF = 4, 20
 """`make test` takes one fault test of four, and one mutant of twenty, of those that need no compiler: an image with one
 takes a bare machine more than a minute. `make faults` takes all."""
+CHANGED = changed()
+"""Fixes that differ from what the last `make faults` recorded run in `make test` with all their mutants."""
 
 
 def is_sampled(name: str, of: int) -> bool:
     """Whether a fix, or a mutant `FIX: PART`, is among those of `make test`."""
     case = load_case(name.partition(":")[0])
+    if case.id in CHANGED:
+        return True
     drawn = int(hashlib.sha256(name.encode()).hexdigest(), 16) % of == 2
     return drawn and "cc" not in (case.image, case.image_with)
 
@@ -58,3 +65,17 @@ def test_all_that_fixes_bake_is_needed() -> None:
     alive = survivors(chosen)
     print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants caught; alive: {alive}")
     assert len(alive) <= (1 - CAUGHT) * len(chosen), alive
+
+
+def test_the_last_full_result_names_every_fault_test() -> None:
+    rows = re.findall(r"^\| (\S+) \| (yes|\*\*no\*\*) \|", RESULTS.read_text("utf-8"), re.M)
+    assert {name for name, seen in rows if seen == "yes"} >= set(cases()) - CHANGED
+
+
+def test_a_fix_that_differs_from_the_last_full_result_is_changed(tmp_path: Path) -> None:
+    name = cases()[0]
+    table = tmp_path / "RESULTS.md"
+    table.write_text(f"| {name} | yes | yes | 1/1 | 2 | {own_digest(name)} |\n| other | yes | yes | – | 2 | failed |\n")
+    assert recorded(table) == {name: own_digest(name)}
+    table.write_text(f"| {name} | yes | yes | 1/1 | 2 | {'0' * 12} |\n")
+    assert recorded(table)[name] != own_digest(name)

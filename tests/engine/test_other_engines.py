@@ -17,10 +17,14 @@ import pytest
 from enginebox import Box
 from test_run import states, write
 
-ENGINES = ["", *os.environ.get("RLBOX_TEST_ENGINES", "").split()]
+OTHERS = os.environ.get("RLBOX_TEST_ENGINES", "").split()
+ENGINES = [
+    pytest.param("", id="default"),
+    *[pytest.param(address, id=address.rpartition("/")[2], marks=pytest.mark.elsewhere) for address in OTHERS],
+]
 
 
-@pytest.fixture(params=ENGINES, ids=lambda address: address.rpartition("/")[2] or "default")
+@pytest.fixture(params=ENGINES)
 def anywhere(request: pytest.FixtureRequest, tiny: Box) -> Iterator[Box]:
     """The target `tiny`, built on one of the engines."""
     data = Path(tempfile.mkdtemp(dir="/var/cache", prefix="rlbox-test-"))

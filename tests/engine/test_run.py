@@ -105,7 +105,7 @@ def test_lack_of_memory_is_named(tiny: Box) -> None:
     write(tiny, second="python3 -c 'x = bytearray(900 << 20)'")
     result = tiny("run", "two")
     assert result.code == 1
-    assert "out of memory: container limit 0.5 GiB" in result.err
+    assert "out of memory: container limit 536.9 MB" in result.err
 
 
 def test_a_taken_port_is_found_before_anything_starts(tiny: Box) -> None:
@@ -184,7 +184,7 @@ SOME, MORE = (0, 3), (1, 2, *range(4, 12))  # moments at which Ctrl-C comes
 @pytest.mark.parametrize("seed", [*SOME, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE)])
 def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
     write(tiny, second="echo there; sleep 300")
-    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "100").strip()
+    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "900").strip()
     try:
         process = tiny.start("run", "two")
         time.sleep(random.Random(seed).uniform(0.2, 6))

@@ -32,6 +32,7 @@ def stage_or_none(box: Box, name: str) -> str:
         return ""
 
 
+@pytest.mark.timeout(3600)  # a minute and a half on two quiet cores
 def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
     result = local("run", "smoke", "--json")
     assert result.code == 0, result.err + result.out
@@ -43,7 +44,11 @@ def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
     assert local.state()["stages"][2]["ray_status"] == "SUCCEEDED"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {record["stage"] for record in records} == {"train-only", "rollout-only", "smoke"}
-    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    page = run.with_name("report.html")
+    said = local("report", "--target", "local", "--out", str(page))
+    assert (said.code, said.err) == (0, "")
+    html = page.read_text()
+    assert all(f'data-name="{name}"' in html for name in ("loss", "mean_reward"))
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.docs.catalogue import load_catalogue
-from rlbox.docs.fix_docs import NAMES, fix_pages
+from rlbox.docs.fix_docs import NAMES, fix_pages, load_catalogue
 from rlbox.fixes.bake import template_values
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target

@@ -21,11 +21,12 @@ from sft.checkpoints import find_checkpoints
 from sft.judge import Sandbox, code_of, judge, same_output
 from sft.problems import ProblemError, load_set, read_problem
 from sft.server import ServerError, serve, served_model
+from webbox import serving
 
 CLEVER = "Here it is:\n```python\nimport sys\n{body}\n```\n"
 
 
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -67,12 +68,12 @@ class FakeVllm(BaseHTTPRequestHandler):
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(FakeVllm, "asked", [])
-    yield from serving(FakeVllm)
+    yield from answering(FakeVllm)
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[str]:
-    yield from serving(sandbox_server.Handler)
+    yield from serving(sandbox_server.application())
 
 
 def checkpoint(folder: Path, step: int) -> Path:

@@ -13,7 +13,6 @@ pytest.importorskip("pokerkit", reason="pokerkit needs Python 3.11")
 
 from smoke import cards, checkpoint, collect, deals, metrics, train
 from smoke.decision import Spot, best_action, expected_values
-from smoke.plot import series, smooth
 from smoke.program import JobError
 from smoke.servers import Sample
 
@@ -190,14 +189,9 @@ def test_metrics_are_lines(tmp_path: Path) -> None:
         {"stage": "train-only", "step": 1, "loss": 2.5},
         {"stage": "smoke", "rollout": 0, "mean_reward": 0.5},
     ]
-    assert series(records, "smoke", "rollout", "mean_reward") == ([0], [0.5])
     path.write_text("[]\n")
     with pytest.raises(JobError, match="without a stage"):
         metrics.read(path)
-
-
-def test_smooth_is_a_running_mean() -> None:
-    assert smooth([2.0, 4.0, 6.0], 2) == [2.0, 3.0, 5.0]
 
 
 def test_summary_and_line() -> None:

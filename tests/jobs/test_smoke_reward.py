@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ pytest.importorskip("pokerkit", reason="pokerkit needs Python 3.11")
 
 from smoke import reward
 from smoke.program import JobError
+from webbox import serving
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SPOT = {"hole": ["Ah", "Kh"], "board": ["Qh", "Jh", "Th", "2c", "3d"], "pot": 30, "to_call": 10, "stack": 40}
@@ -23,11 +23,7 @@ SPOT = {"hole": ["Ah", "Kh"], "board": ["Qh", "Jh", "Th", "2c", "3d"], "pot": 30
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = reward.serve(0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    yield from serving(reward.application())
 
 
 def post(url: str, body: bytes, path: str = "/score") -> tuple[int, dict]:
@@ -78,7 +74,7 @@ def test_other_paths_and_the_probe(url: str) -> None:
 def test_taken_port_is_one_line(url: str) -> None:
     port = int(url.rsplit(":", 1)[1])
     with pytest.raises(JobError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; free the port"):
-        reward.serve(port)
+        reward.listen(port)
     command = [sys.executable, "-m", "smoke.reward", "--port", str(port)]
     environment = {**os.environ, "PYTHONPATH": str(JOBS)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)

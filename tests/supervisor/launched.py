@@ -22,7 +22,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.machine.act.process_table import carries, probe_process, probe_processes
 from rlbox.place.act.bring import BroughtPlace
 from rlbox.place.layout import Layout
-from rlbox.record.act.disk_lock import Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import Holder, disk_holder, take_disk
 from rlbox.record.act.folder import holder_of, load_plan, write_plan
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.state import RunState, load_run_state, run_cause
@@ -110,11 +110,11 @@ class Disk:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ), layout=Layout(data="/data"))
         start = HereStart(plan=plan, run_dir=self.data / "runs" / plan.run_id, place=place, secrets={})
-        lock = take_disk(self.data, holder_of(plan))
+        hold = take_disk(self.data, holder_of(plan))
         try:
-            start.begin(lock)
+            start.begin(hold)
         finally:
-            lock.leave()
+            hold.leave()
         return start
 
     def reconcile(self) -> Settled:

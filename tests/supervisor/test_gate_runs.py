@@ -129,10 +129,10 @@ def test_files_of_a_stage_that_is_attempted_again_must_be_new(bench: Bench, tmp_
 def test_probes_while_the_services_run(bench: Bench, answer: bytes, fields: dict[str, str], problem: str) -> None:
     port = free_port()
     server = python(SERVER.replace(repr(ANSWER), repr(answer)), str(port))
-    probe = ProbePlan(url=f"http://127.0.0.1:{port}/generate", within_s=1.0, **fields)  # type: ignore[arg-type]
+    probe = ProbePlan(url=f"http://127.0.0.1:{port}/generate", within_s=3.0 if problem else 30.0, **fields)  # type: ignore[arg-type]
     work = service("server", port, server, contains="")
     if b"error" in answer:  # such a service is not ready at all
-        bench.stage("train", python("pass"), services=(service("server", port, server, contains="", start_s=3.0),))
+        bench.stage("train", python("pass"), services=(service("server", port, server, contains="", start_s=6.0),))
         assert bench.run() == 7
         assert problem in bench.cause().what
         return

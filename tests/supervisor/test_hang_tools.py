@@ -57,7 +57,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     thread.start()
     monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
     monkeypatch.setattr(
-        "rlbox.hang.act.nccl._environment", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+        "rlbox.hang.act.nccl.environment_of", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
     )
     facts = collect_nccl([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()

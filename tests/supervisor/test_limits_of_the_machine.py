@@ -37,7 +37,7 @@ def test_disk_filled_by_the_stage(tiny_disk: Path) -> None:
     bench.stage("later", ("true",))
     assert bench.run() == 5
     assert bench.cause().kind == "disk"
-    assert bench.cause().what.startswith("data disk full: 0.")
+    assert bench.cause().what.startswith("data disk full: ")
     assert bench.states() == ["failed", "not started"]
 
 
@@ -101,7 +101,7 @@ def test_memory_limit_is_the_cause(bench: Bench, small_memory: Path) -> None:
         (CGROUP_1 / own.lstrip("/") / "cgroup.procs").write_text(str(before))
     assert bench.finish()[0] == 1
     assert bench.cause().what == (
-        "out of memory: container limit 0.586 GiB; then stage train ended with signal 9 (SIGKILL)"
+        "out of memory: container limit 629.1 MB; then stage train ended with signal 9 (SIGKILL)"
     )
 
 

@@ -90,7 +90,7 @@ def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:
     bench.stage("train", python(flood))
     bench.stage("later", ("true",))
     assert bench.run() == 5
-    assert bench.cause().what.startswith("data disk full: 0.0 MiB free")
+    assert bench.cause().what.startswith("data disk full: 0 B free")
     assert bench.states() == ["failed", "not started"]
     text = bench.log("1-train/stage.log")
     assert len(text) > 3 << 20

@@ -16,7 +16,7 @@ from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, 
 
 from rlbox.place.act.bring import BroughtPlace
 from rlbox.place.layout import Layout
-from rlbox.record.act.disk_lock import Holder, take_disk
+from rlbox.record.act.disk_hold import Holder, take_disk
 from rlbox.record.act.folder import load_plan
 from rlbox.run.here import HereStart
 from rlbox.secrets.act.hand_over import secrets_line
@@ -185,11 +185,11 @@ def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: 
     planted.write_plan()
     place = BroughtPlace(python=Path(sys.executable), env=dict(os.environ), words=(), layout=Layout(data="/data"))
     start = HereStart(plan=load_plan(planted.run_dir), run_dir=planted.run_dir, place=place, secrets=secrets)
-    lock = take_disk(tmp_path, Holder(what="a test"))
+    hold = take_disk(tmp_path, Holder(what="a test"))
     try:
-        start.begin(lock)
+        start.begin(hold)
     finally:
-        lock.leave()
+        hold.leave()
     seen = b""
     while start.alive():
         seen += command_lines()

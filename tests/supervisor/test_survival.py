@@ -19,7 +19,7 @@ from supervised import wait_for
 from rlbox.errors import LockHeld, NodeError
 from rlbox.machine.act.process_table import probe_process
 from rlbox.record.act.attempts import begin_attempt
-from rlbox.record.act.disk_lock import LOCK_FILE, Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import load_plan, write_plan
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RUN_FILE
@@ -143,13 +143,13 @@ def test_a_run_directory_that_is_removed(disk: Disk) -> None:
 
 def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     (disk.data / LOCK_FILE).write_bytes(b"\xff{")
-    lock = take_disk(disk.data, Holder(user="alice"))
+    hold = take_disk(disk.data, Holder(user="alice"))
     assert (disk.data / LOCK_FILE).stat().st_mode & 0o777 == 0o666
-    os.pwrite(lock.handle, b"\xff", 0)
+    os.pwrite(hold.handle, b"\xff", 0)
     holder = disk_holder(disk.data)
     assert holder
     assert holder.what == "no word about it"
-    lock.leave()
+    hold.leave()
     assert disk_holder(disk.data) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -62,10 +63,27 @@ WALKS = {
     "rlbox/cli/images/push.py:verb:destination": 6,
 }
 
-# Who starts processes and who speaks with the engine through docker-py, beside the rooms whose business it is. These
-# lists may only get shorter: a module that stops doing so leaves its list.
-PROCESSES: set[str] = set()
-ENGINES: set[str] = set()
+# One door to each outside thing: the libraries and calls that lead to it, the rooms or modules that have it, and who
+# still goes another way. These lists may only get shorter: a module that stops doing so leaves its list.
+DOORS = {
+    "processes": (
+        ("subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.fork", "os.posix_spawn", "os.exec"),
+        ("rlbox.machine.act",),
+        # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
+        {"rlbox.doctor.act.programs.probe_torch"},
+    ),
+    "the engine": (("docker",), ("rlbox.engine.act",), set[str]()),
+    "HTTP": (
+        ("urllib3", "http.client", "requests", "urllib.request", "httpx", "aiohttp"),
+        ("rlbox.machine.act.http",),
+        {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
+    ),
+    "httpx": (("httpx",), (), set[str]()),
+    "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
+    "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),
+    "other processes": (("psutil",), (), set[str]()),
+}
+SIZE = re.compile(r"\s?[kKMGTP]i?B\b")
 
 
 def is_in(name: str, packages: tuple[str, ...]) -> bool:
@@ -163,18 +181,41 @@ def test_a_public_class_is_of_one_room() -> None:
     assert {name: sorted(where) for name, where in rooms.items() if len(where) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    ("library", "room", "others"),
-    [
-        ("subprocess", "rlbox.machine.act", PROCESSES),
-        ("docker", "rlbox.engine.act", ENGINES),
-        *((library, "rlbox.machine.act.http", set()) for library in ("urllib3", "urllib.request", "httpx")),
-    ],
-)
-def test_one_door_to_each_outside_thing(library: str, room: str, others: set[str]) -> None:
+def called(module: str) -> Iterator[str]:
+    """Yield everything a module imports, and the attributes of modules that it uses (`os.fork`)."""
+    yield from (name for _, name in imported(module))
+    for node in ast.walk(house.tree(KNOWN[module])):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_one_door_to_each_outside_thing(door: str) -> None:
     """The list is exact, so that it gets shorter with the code."""
-    found = {module for module in KNOWN for _, name in imported(module) if is_in(name, (library,))}
-    assert {module for module in found if not is_in(module, (room,))} == others
+    ways, rooms, others = DOORS[door]
+    found = {module for module in KNOWN for name in called(module) if leads(name, ways)}
+    assert {module for module in found if not is_in(module, rooms)} == others
+
+
+def leads(name: str, ways: tuple[str, ...]) -> bool:
+    """Whether a name is one of `ways`, below one, or a sister of a call: `os.execve` of `os.exec`."""
+    return is_in(name, ways) or any(name.startswith(way) for way in ways if way.startswith("os."))
+
+
+def test_one_size_as_text() -> None:
+    """Whoever divides bytes and writes a unit behind them does what `amounts.size_text` is for."""
+    found = [
+        place(KNOWN[module], value.lineno, ast.unparse(value))
+        for module in KNOWN
+        if module != "rlbox.amounts"
+        for node in ast.walk(house.tree(KNOWN[module]))
+        if isinstance(node, ast.JoinedStr)
+        for value, behind in zip(node.values, node.values[1:], strict=False)
+        if isinstance(value, ast.FormattedValue) and isinstance(behind, ast.Constant) and SIZE.match(behind.value)
+        if any(isinstance(part, (ast.Div, ast.FloorDiv, ast.RShift)) for part in ast.walk(value.value))
+        if any(isinstance(part, ast.Name) and not part.id.isupper() for part in ast.walk(value.value))
+    ]
+    assert found == []
 
 
 def test_walks_are_short() -> None:

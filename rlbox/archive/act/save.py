@@ -32,7 +32,7 @@ from rlbox.engine.oci import (
     stored_digest,
 )
 from rlbox.errors import WorkFailed
-from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstandard_packed
+from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstd_packed
 from rlbox.files.act.copies import whole_file
 
 _SMALL = 4 << 20
@@ -114,7 +114,7 @@ def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, sourc
         return
     plain = Hashed()
     chunks = (plain.take(chunk) for chunk in _chunks(head, source))
-    packed = writer.add_unknown(zstandard_packed(chunks), f"{LAYER}+zstd")
+    packed = writer.add_unknown(zstd_packed(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 
@@ -133,7 +133,7 @@ def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
             what = f"the engine's store is damaged: {wanted} holds {got}"
             raise WorkFailed(what, next_step="remove the image and build it again")
     config = describe(text, CONFIG)
-    body = image_manifest(config, [packed for packed, _ in own], {})
+    body = image_manifest(config, [packed for packed, _ in own])
     manifest = describe(body, MANIFEST)
     writer.add(blob_name(config.digest), text)
     writer.add(blob_name(manifest.digest), body)

@@ -10,15 +10,13 @@ from io import BufferedReader
 from pathlib import Path
 
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
+from rlbox.files.act.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
 from rlbox.logs.lines import LineCutter
 
 CONTEXT_LINES = 100
 """Lines kept before and after the fatal one (DESIGN §6)."""
 
 _BLOCK = 1 << 20
-_STEP = 64 * 1024
-_BACK_LIMIT = 8 << 20
-_FORWARD_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +34,8 @@ def read_fatal_line(log: Path, spot: FatalSpot) -> FatalLine:
     """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
     try:
         with open(log, "rb") as file:
-            offset = _line_offset(file, spot.block_offset, spot.number - spot.block_number)
-            start, above = _lines_above(file, offset, CONTEXT_LINES)
+            offset = line_offset(file, spot.block_offset, spot.number - spot.block_number)
+            start, above = lines_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
         return FatalLine(number=spot.number, text=spot.text)
@@ -67,76 +65,35 @@ def scan_log(log: Path) -> FatalSpot | None:
 
 def last_line(log: Path) -> FatalLine | None:
     """Return the last line that is not blank, with those above it; None when there is none."""
-    try:
-        with open(log, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            start, _ = _lines_above(file, end, 2 * CONTEXT_LINES)
-            texts = _texts(file, start, 2 * CONTEXT_LINES + 1)
-        number = sum(block.count(b"\n") for block in read_blocks(log, start))
-    except OSError:
-        return None
+    start, texts = _last_texts(log, 2 * CONTEXT_LINES)
     while texts and not texts[-1].strip():
         texts.pop()
     if not texts:
         return None
-    above = tuple(texts[-CONTEXT_LINES - 1 : -1])
-    return FatalLine(number=number + len(texts), text=texts[-1].strip(), before=above, offset=start)
+    number = sum(block.count(b"\n") for block in read_blocks(log, start)) + len(texts)
+    return FatalLine(number=number, text=texts[-1].strip(), before=tuple(texts[-CONTEXT_LINES - 1 : -1]), offset=start)
 
 
 def read_last_lines(log: Path, lines: int) -> str:
     """Return the last lines of a log as text; empty when it cannot be read."""
+    return "".join(f"{text}\n" for text in _last_texts(log, lines)[1][-lines:])
+
+
+def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
+    """Return where the last lines of a log begin, and their texts; none when it cannot be read."""
     try:
         with open(log, "rb") as file:
-            start, _ = _lines_above(file, file.seek(0, os.SEEK_END), lines)
-            texts = _texts(file, start, lines + 1)
+            start, _ = lines_above(file, file.seek(0, os.SEEK_END), lines)
+            return start, _texts(file, start, lines + 1)
     except OSError:
-        return ""
-    return "".join(f"{text}\n" for text in texts[-lines:])
-
-
-def _line_offset(file: BufferedReader, offset: int, lines: int) -> int:
-    """Return where the line begins that is `lines` further down than the one at `offset`."""
-    file.seek(offset)
-    read = 0
-    while lines > 0 and read < _FORWARD_LIMIT and (block := file.read(_STEP)):
-        count = block.count(b"\n")
-        if count < lines:
-            lines -= count
-            read += len(block)
-            continue
-        at = -1
-        for _ in range(lines):
-            at = block.index(b"\n", at + 1)
-        return offset + read + at + 1
-    return offset + read
-
-
-def _lines_above(file: BufferedReader, offset: int, lines: int) -> tuple[int, int]:
-    """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
-    start, found = offset, 0
-    limit = max(0, offset - _BACK_LIMIT)
-    while start > limit:
-        low = max(limit, start - _STEP)
-        file.seek(low)
-        block = file.read(start - low)
-        at = len(block)
-        while (at := block.rfind(b"\n", 0, at)) >= 0:
-            if low + at + 1 == offset:
-                continue  # the end of the line above, which is not counted yet
-            found += 1
-            if found == lines:
-                return low + at + 1, lines
-        start = low
-    if start == 0:
-        return 0, found + 1 if offset else 0
-    return _line_offset(file, start, 1), found
+        return 0, []
 
 
 def _texts(file: BufferedReader, start: int, lines: int) -> list[str]:
     file.seek(start)
     cutter, read = LineCutter(), 0
     texts: list[str] = []
-    while len(texts) < lines and read < _FORWARD_LIMIT and (block := file.read(_STEP)):
+    while len(texts) < lines and read < FORWARD_LIMIT and (block := file.read(STEP)):
         texts += cutter.feed(block)
         read += len(block)
     if len(texts) < lines:

@@ -17,7 +17,7 @@ from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
 from rlbox.causes.fatal_lines import Grade, is_earlier
 from rlbox.causes.first_fatal import FatalSpot
-from rlbox.logs.act.times import time_at
+from rlbox.logs.act.file import Times
 from rlbox.logs.lines import bare_text
 
 _SAME_S = 1.5
@@ -48,7 +48,7 @@ def read_fatals(run_dir: Path, spots: Mapping[str, FatalSpot]) -> tuple[LogFatal
             LogFatal(
                 log=log,
                 line=line,
-                at=time_at(run_dir / log, line.offset),
+                at=Times(run_dir / log).at(line.offset),
                 grade=spot.grade,
                 said_at=spot.said_at,
                 known=find_known_cause(line, run_dir),

@@ -23,7 +23,7 @@ def verb(app: App, file: Path) -> None:
     Examples:
       rlbox load local.oci.tar
     """
-    from rlbox.amounts import transfer_size
+    from rlbox.amounts import size_text
     from rlbox.archive.act.check import check_archive
     from rlbox.archive.act.load import load_archive
     from rlbox.files.act.progress import bytes_view
@@ -40,6 +40,6 @@ def verb(app: App, file: Path) -> None:
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(
         {**data, "layers": loaded.layers, "bytes": size},
-        f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {transfer_size(size)}",
+        f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {size_text(size)}",
     )
     app.say(f"next: docker run --rm {loaded.tag}")

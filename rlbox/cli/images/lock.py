@@ -78,10 +78,11 @@ def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = 
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> None:
+    from rlbox.amounts import size_text
     from rlbox.lock.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
-    lines = [f"{group:<12} {count:>4} packages {sizes[group] / 1e6:>9.1f} MB" for group, count in counts.items()]
+    lines = [f"{group:<12} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
     state = "not written (--dry-run)" if app.dry_run else "written" if changed else "unchanged"
     path = app.project.own_lock_file(lock.target)
     app.result(

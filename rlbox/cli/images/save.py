@@ -27,7 +27,7 @@ def verb(app: App, name: str, file: Path) -> None:
     Examples:
       rlbox save local local.oci.tar
     """
-    from rlbox.amounts import transfer_size
+    from rlbox.amounts import size_text
     from rlbox.archive.act.save import save_image
     from rlbox.engine.act.api import find_image
     from rlbox.files.act.progress import bytes_view
@@ -43,5 +43,5 @@ def verb(app: App, name: str, file: Path) -> None:
     with bytes_view(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
         saved = save_image(image, tag, file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
-    app.result(data, f"{file}  {saved.digest}  {transfer_size(saved.size)}")
+    app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")

@@ -50,7 +50,7 @@ def create(
     """
     from rlbox.cli.machines.onstart import make_onstart
     from rlbox.cli.machines.vast_search import choose_offer
-    from rlbox.vast.act.account import create_instance, has_key
+    from rlbox.vast.act.account import api_key, create_instance
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
     from rlbox.vast.request import plan_request
@@ -61,7 +61,7 @@ def create(
     needs = offer_needs(target, price=price, disk=disk, ports=len(given.ports))
     request = plan_request(target, needs, given, onstart, image=image)
     if app.dry_run:
-        offer = choose_offer(needs, number) if has_key() else None
+        offer = choose_offer(needs, number) if api_key() else None
         deal = Deal(request=request, needs=needs, offer=offer, hours=hours)
         app.result(deal.as_json(), "\n".join(deal.lines()))
         return

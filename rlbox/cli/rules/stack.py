@@ -11,7 +11,6 @@ from rlbox.cli.options import complete_target, shared
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
-    from rlbox.stack.compat import CompatTable
     from rlbox.stack.explain import Verdict
     from rlbox.stack.facts import Problem
     from rlbox.target.lock import Lock
@@ -35,16 +34,14 @@ def verb(app: App, name: str, solve: bool) -> int:
     from rlbox.stack.explain import judge
     from rlbox.stack.view import stack_json, stack_text
 
-    table, problem = load_problem(app, name, spec_alone=solve)
+    problem = load_problem(app, name, spec_alone=solve)
     verdict = judge(problem)
-    app.result(
-        {"target": name, **stack_json(table, problem, verdict)}, stack_text(name, table, problem, verdict, solve)
-    )
+    app.result({"target": name, **stack_json(problem, verdict)}, stack_text(name, problem, verdict, solve))
     return 0 if verdict.fits else SpecError.exit_code
 
 
-def load_problem(app: App, name: str, *, spec_alone: bool = False) -> tuple[CompatTable, Problem]:
-    """Return the table and what a target asks of it; its lock is judged too when it fits the spec."""
+def load_problem(app: App, name: str, *, spec_alone: bool = False) -> Problem:
+    """Return what a target asks of the table; its lock is judged too when it fits the spec."""
     from rlbox.app import own_requirements
     from rlbox.fixes.load import load_fixed_target
     from rlbox.target.lock import load_lock, lock_checksum
@@ -56,7 +53,7 @@ def load_problem(app: App, name: str, *, spec_alone: bool = False) -> tuple[Comp
     return _problem(app, target, lock)
 
 
-def _problem(app: App, target: Target, lock: Lock | None) -> tuple[CompatTable, Problem]:
+def _problem(app: App, target: Target, lock: Lock | None) -> Problem:
     from rlbox.spec.check import suggest
     from rlbox.stack.compat import load_compat
     from rlbox.stack.facts import plan_problem
@@ -69,7 +66,7 @@ def _problem(app: App, target: Target, lock: Lock | None) -> tuple[CompatTable, 
             where=f"images/{target.name}/target.toml",
             next_step="correct the name, or remove the line",
         )
-    return table, plan_problem(table, target, lock)
+    return plan_problem(table, target, lock)
 
 
 def refuse_clash(app: App, target: Target) -> None:
@@ -77,11 +74,10 @@ def refuse_clash(app: App, target: Target) -> None:
     from rlbox.stack.explain import judge
     from rlbox.stack.view import clash_lines, next_step
 
-    table, problem = _problem(app, target, None)
-    verdict: Verdict = judge(problem)
+    verdict: Verdict = judge(_problem(app, target, None))
     if not verdict.fits:
         raise SpecError(
-            "\n  ".join((f"the stack of target {target.name} contradicts itself:", *clash_lines(table, verdict))),
+            "\n  ".join((f"the stack of target {target.name} contradicts itself:", *clash_lines(verdict))),
             where=f"images/{target.name}/target.toml",
             next_step=next_step(target.name, verdict),
         )

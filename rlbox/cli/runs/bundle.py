@@ -36,7 +36,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    from rlbox.amounts import transfer_size
+    from rlbox.amounts import size_text
     from rlbox.evidence.act.bundle import check_place, list_files, write_bundle
     from rlbox.evidence.act.bundle_texts import bundle_texts
     from rlbox.evidence.bundle import select_files
@@ -55,14 +55,14 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
         app.result({"run": run_dir.name, "file": str(out), **_plan(selection)}, _table(selection))
         return
     total = sum(taken.keep for taken in selection.taken)
-    app.say(f"bundling {len(selection.taken)} files, {transfer_size(total)}; {len(selection.left)} left out")
+    app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(run_dir), selection)
     with bytes_view(app, f"bundling {run_dir.name}", total) as on_bytes:
         made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
     app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
-    app.say(f"{transfer_size(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
 
 
 def _state(run_dir: Path) -> RunState | None:
@@ -86,11 +86,10 @@ def _plan(selection: Selection) -> dict[str, Any]:
 
 
 def _table(selection: Selection) -> str:
-    from rlbox.amounts import transfer_size
+    from rlbox.amounts import size_text
 
     rows = [
-        f"{transfer_size(taken.keep):>10}  {taken.name}"
-        + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
         for taken in selection.taken
     ]
     return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))

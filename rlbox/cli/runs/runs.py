@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlbox.amounts import columns
+from rlbox.amounts import columns, duration_text, moment
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
@@ -83,13 +83,8 @@ def _stage(state: RunState) -> StageState | None:
 
 
 def _took(state: RunState) -> str:
-    if not state.started_at:
-        return ""
-    begun = datetime.fromisoformat(state.started_at)
-    end = datetime.fromisoformat(state.ended_at) if state.ended_at else datetime.now(timezone.utc)
-    seconds = max(0, round((end - begun).total_seconds()))  # a clock that was set back makes no run shorter than 0
-    hours, minutes = divmod(seconds // 60, 60)
-    return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+    begun, ended = moment(state.started_at), moment(state.ended_at)
+    return duration_text((ended or time.time()) - begun) if begun is not None else ""
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

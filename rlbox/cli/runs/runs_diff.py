@@ -24,12 +24,14 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
+    from rlbox.report.act.read import load_run_record
     from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
-    from rlbox.report.act.run_record import load_run_record
+    from rlbox.run.masks import run_masks
 
     ledger = disk_of(app, target, data)
     folders = ledger.find(before), ledger.find(after)
     names = folders[0].name, folders[1].name
-    found = diff_runs(load_run_record(folders[0]), load_run_record(folders[1]))
+    records = [load_run_record(folder, run_masks(app, folder), points=0) for folder in folders]
+    found = diff_runs(*records)
     app.result({"diff": diff_json(names, found)}, diff_text(names, found))
     return 1 if different(found) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
+from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.values import FIXES_IN_IMAGE, OWN
 
@@ -27,15 +27,6 @@ for text; do
     printf '%s\\0%s\\0' $? "$said"
 done
 """
-
-
-def read_table(path: Path) -> Mapping[str, Any]:
-    """Return a JSON object of this image, as its lock and the manifest of its fixes are; empty when missing or torn."""
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def probe_fixes(

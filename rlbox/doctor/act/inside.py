@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.doctor.act.checks import FIXES, Family, rows_of
-from rlbox.doctor.act.fix_checks import MANIFEST, read_table
+from rlbox.doctor.act.fix_checks import MANIFEST
 from rlbox.doctor.act.probe.disks import places_of
 from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.network import ray_ports
@@ -29,6 +29,7 @@ from rlbox.doctor.judge.host import ImageNeeds, stack_cuda
 from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, settle
 from rlbox.engine.gpu_access import GPUS_VARIABLE
+from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.values import LOCK_IN_IMAGE, VENV
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.doctor.act.fix_checks import PLACE, read_table
+from rlbox.doctor.act.fix_checks import PLACE
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError
+from rlbox.files.act.rows import read_table
 from rlbox.values import OWN, VENV
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rlbox.amounts import GIB, MIB, memory_text
+from rlbox.amounts import GIB, MIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
@@ -114,7 +114,7 @@ def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
         id=f"{name}-full",
         title=f"{_title(place)} is too full",
         level="error" if tight else "warning",
-        seen=f"{memory_text(place.free)} free of {memory_text(place.total)}, {memory_text(int(need))} are needed",
+        seen=f"{size_text(place.free)} free of {size_text(place.total)}, {size_text(need)} are needed",
         where=_where(place),
         remedy="free space there" + (", or name another disk with --data DIR" if place.role == "data" else ""),
         breaks=_breaks(place) if tight else (),
@@ -160,7 +160,7 @@ def _seen(place: PlaceFacts, who: str) -> str:
     if place.kind == "denied":
         return f"{place.error} for {who}; {place.owner}"
     if place.kind == "full":
-        return f"{place.error}: {memory_text(place.free)} free of {memory_text(place.total)}"
+        return f"{place.error}: {size_text(place.free)} free of {size_text(place.total)}"
     return place.error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlbox.amounts import GIB, memory_text
+from rlbox.amounts import GIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.host import too_few_gpus
 from rlbox.doctor.judge.judge import Judge
@@ -83,12 +83,11 @@ def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
     if total - free > max(_BUSY * total, 2 * GIB):
         users = (
-            ", ".join(f"pid {pid} {memory_text(int(used))}" for pid, used in row.get("users", ()))
-            or "outside this container"
+            ", ".join(f"pid {pid} {size_text(used)}" for pid, used in row.get("users", ())) or "outside this container"
         )
         yield Finding(
             id="gpu-busy", title="a GPU's memory is in use", level="warning",
-            seen=f"{memory_text(total - free)} of {memory_text(total)}: {users}", where=f"GPU {row['number']}",
+            seen=f"{size_text(total - free)} of {size_text(total)}: {users}", where=f"GPU {row['number']}",
             remedy="ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU",
             covers=("free-memory-below-utilization",),
         )  # fmt: skip

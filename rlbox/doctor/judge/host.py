@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import GIB, memory_text
+from rlbox.amounts import GIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding, listed
@@ -70,7 +70,7 @@ def _room(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if facts.room is not None and facts.room < _LEAST_ROOM:
         yield Finding(
             id="engine-disk-full", title="the engine's disk is nearly full", level="warning",
-            seen=f"{memory_text(facts.room)} free", where=facts.root,
+            seen=f"{size_text(facts.room)} free", where=facts.root,
             remedy="remove images that nobody needs (`docker image ls`), or move its data-root", covers=("disk-full",),
         )  # fmt: skip
 

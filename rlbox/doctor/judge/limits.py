@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rlbox.amounts import GIB, MIB, memory_text
+from rlbox.amounts import GIB, MIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.packages import PROGRAMS
@@ -79,7 +79,8 @@ def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
         yield Finding(
             id="shm-too-small", title="shared memory is too small", level="error" if tiny else "warning",
-            seen=f"{memory_text(facts.shm_total)}, the target wants {wanted:g} GiB", where=SHM,
+            seen=f"{size_text(facts.shm_total)}, the target wants {size_text(wanted * GIB)} ({wanted:g} GiB)",
+            where=SHM,
             remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
@@ -98,8 +99,8 @@ def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if total is None or facts.shm_error or _is_small(facts, wanted):
         return
     if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
-        files = ", ".join(f"{name} {memory_text(count)}" for name, count in facts.shm_largest)
-        seen = f"{memory_text(facts.shm_free)} free of {memory_text(total)}"
+        files = ", ".join(f"{name} {size_text(count)}" for name, count in facts.shm_largest)
+        seen = f"{size_text(facts.shm_free)} free of {size_text(total)}"
         yield Finding(
             id="shm-full", title="shared memory is nearly full",
             level="error" if facts.shm_free < 128 * MIB else "warning",
@@ -134,7 +135,7 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     wanted = demands.memory_gib * GIB
     if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
         tiny = facts.memory_max < _MEMORY_FLOOR
-        text = f"{memory_text(facts.memory_max)}, the target wants {memory_text(int(max(wanted, _MEMORY_FLOOR)))}"
+        text = f"{size_text(facts.memory_max)}, the target wants {size_text(max(wanted, _MEMORY_FLOOR))}"
         yield Finding(
             id="memory-limit", title="the memory limit is too low", level="error" if tiny else "warning", seen=text,
             where="memory.max", remedy=f"start the container with --memory={max(demands.memory_gib, 4):g}g",
@@ -142,7 +143,7 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
         yield Finding(
-            id="memory-low", title="hardly any memory is free", seen=f"{memory_text(facts.memory_free)} free",
+            id="memory-low", title="hardly any memory is free", seen=f"{size_text(facts.memory_free)} free",
             where="memory", remedy="end what uses it (`ps aux --sort=-rss | head`)", breaks=breaks,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding, listed
 
@@ -53,7 +54,7 @@ def _titles(process: Running) -> tuple[str, str, str]:
 def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
     stale = left_over(processes)
     if stale:
-        rows = [f"{p.name} (pid {p.pid}, {p.owner}, {_age(p.age_s)})" for p in stale]
+        rows = [f"{p.name} (pid {p.pid}, {p.owner}, {duration_text(p.age_s)} old)" for p in stale]
         pids = " ".join(str(p.pid) for p in stale[:20])
         yield Finding(
             id="stale-processes",
@@ -78,12 +79,6 @@ def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
             where="processes",
             remedy="start the container with --init (rlbox does)",
         )
-
-
-def _age(seconds: float) -> str:
-    return f"{seconds:.0f} s old" if seconds < 120 else f"{seconds / 60:.0f} min old" if seconds < 7200 else (
-        f"{seconds / 3600:.0f} h old"
-    )  # fmt: skip
 
 
 judge_processes = Judge(checks=(_stale, _zombies))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
+from rlbox.files.rows import json_rows
 from rlbox.findings import Finding
 
 SIGILL = 4
@@ -30,15 +30,7 @@ class ProgramFacts:
 
 def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     """Return the JSON objects among the lines of a program; what libraries print beside them is passed over."""
-    found = []
-    for line in output.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            found.append(row)
-    return tuple(found)
+    return tuple(row for row in json_rows(output.splitlines()) if "step" in row)
 
 
 def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
+from rlbox.amounts import GIB, size_text
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
+from rlbox.files.act.room import free_bytes
 
 
 def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
@@ -45,10 +46,11 @@ def check_disk(folder: Path, need_gib: float, *, create: bool) -> float:
             where=str(folder),
             next_step="remount it writable, free space, or name another with --data DIR",
         ) from error
-    free = shutil.disk_usage(folder).free / (1 << 30)
+    free = free_bytes(folder) / GIB
     if free < need_gib:
         raise NodeError(
-            f"the data disk is too full: {free:.1f} GiB free, {need_gib:g} GiB needed",
+            f"the data disk is too full: {size_text(free * GIB)} free, "
+            f"{size_text(need_gib * GIB)} ({need_gib:g} GiB) needed",
             where=str(folder),
             next_step="free space, or name another with --data DIR",
         )

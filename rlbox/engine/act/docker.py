@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
+from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
@@ -137,7 +138,7 @@ class DockerEngine:
 
         An image of ten gigabytes goes with its last tag, which takes minutes; the engine goes on by itself then.
         """
-        with contextlib.suppress(APIError, EngineError, ReadTimeout):
+        with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
 
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
@@ -232,21 +233,22 @@ class DockerEngine:
         try:
             with self._asked():
                 container = self._client.containers.get(started)
-                code = int(container.wait(timeout=timeout_s)["StatusCode"])
+                try:
+                    code = int(container.wait(timeout=timeout_s)["StatusCode"])
+                except (ReadTimeout, BrokenOff) as error:  # the head of the answer comes before its end
+                    if "timed out" not in str(error):
+                        raise
+                    raise TimedOut(f"{plan.name} took longer than {timeout_s:g} s") from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
-        except ReadTimeout as error:
-            raise TimedOut(f"{plan.name} took longer than {timeout_s:g} s") from error
         finally:
             self.remove(started)
         return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
-        """Turn what goes wrong between here and the engine into `EngineError`; `ReadTimeout` is the caller's."""
+        """Turn what goes wrong between here and the engine into `EngineError`."""
         try:
             yield
-        except ReadTimeout:
-            raise
         except JSONDecodeError as error:
             what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
             raise EngineError(what, where=self._address) from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlbox.amounts import size_text
 from rlbox.causes.act.fatals import LogFatal, read_signatures, utc_text
 from rlbox.causes.cause import Cause
 from rlbox.evidence.act.contents import WHAT
@@ -190,15 +191,15 @@ def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
     rows = [f"taken {snapshot.taken_at}, {len(snapshot.processes)} processes of the run"]
     memory = snapshot.memory
     if memory.used_bytes is not None:
-        of = f" of {memory.limit_bytes / 2**30:.1f} GiB" if memory.limit_bytes else ", no limit"
-        rows.append(f"memory {memory.used_bytes / 2**30:.1f} GiB{of}; ended for memory by the kernel: {memory.kills}")
-    rows += [f"{free / 2**30:.1f} GiB free at {folder}" for folder, free in snapshot.free_bytes.items()]
+        of = f" of {size_text(memory.limit_bytes)}" if memory.limit_bytes else ", no limit"
+        rows.append(f"memory {size_text(memory.used_bytes)}{of}; ended for memory by the kernel: {memory.kills}")
+    rows += [f"{size_text(free)} free at {folder}" for folder, free in snapshot.free_bytes.items()]
     rows += [f"port {port}: {holder or 'nobody'}" for port, holder in snapshot.ports.items()]
     own = {process.pid for process in snapshot.processes}
     for gpu in snapshot.gpus:
         others = [str(pid) for pid in gpu.processes if pid not in own]
         also = f"; also used by {', '.join(others)}" if others else ""
-        used = f"{gpu.memory_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f} GiB"
+        used = f"{size_text(gpu.memory_bytes)} of {size_text(gpu.total_bytes)}"
         rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
     if snapshot.ray:
         rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")

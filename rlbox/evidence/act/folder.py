@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import disk_full
 
 MANIFEST_FILE = "manifest.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
@@ -37,7 +36,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
             if number == 0:
                 raise
             problems[name] = error.strerror or str(error)
-            full = problems[name] if error.errno in _FULL else ""
+            full = problems[name] if disk_full(error) else ""
     return problems
 
 
@@ -50,7 +49,7 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         {
             "name": name,
             "bytes": (folder / name).stat().st_size,
-            "sha256": _digest(folder / name),
+            "sha256": sum_file(folder / name),
             "what": says(what, name),
         }
         for name in sorted(_names(folder))
@@ -71,11 +70,3 @@ def _names(folder: Path) -> Iterator[str]:
             path = Path(place, name)
             if path.is_file() and not path.is_symlink() and not name.startswith(".") and name != MANIFEST_FILE:
                 yield path.relative_to(folder).as_posix()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import pwd
 import re
 import shutil
 from collections import deque
@@ -15,13 +14,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.causes.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
+from rlbox.files.act.tail import read_end
 from rlbox.machine.act.command import run_command
+from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.memory import probe_memory
-from rlbox.machine.act.process_table import Process, probe_command_line, probe_processes, probe_resident_bytes
+from rlbox.machine.act.process_table import Process, owner_of, probe_command_line, probe_processes, probe_resident_bytes
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.values import Command
 
@@ -81,20 +83,17 @@ def process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
     return (
-        "\n".join([f"{'MiB':>8} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
+        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
         + "\n"
     )
 
 
 def _process_row(process: Process) -> tuple[int, str]:
-    try:
-        uid = os.stat(f"/proc/{process.pid}").st_uid
-    except OSError:
-        uid = -1
+    owner = owner_of(process.pid)
     size = probe_resident_bytes(process.pid)
-    words = _cut(probe_command_line(process.pid)) if uid == os.getuid() else ""
+    words = _cut(probe_command_line(process.pid)) if owner == user_name() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
-    return size, f"{size >> 20:8d} {process.pid:8d} {process.parent:8d} {_user(uid):<12} {shown}"
+    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {owner:<12} {shown}"
 
 
 def _cut(words: str) -> str:
@@ -104,15 +103,15 @@ def _cut(words: str) -> str:
 
 def disk_text(folders: Iterable[Path]) -> str:
     """Return free and total space and inodes of the disks that hold `folders`."""
-    lines = [f"{'free GiB':>9} {'of GiB':>9} {'free inodes':>12} folder"]
+    lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
     for folder in dict.fromkeys(folders):
         try:
             facts = os.statvfs(folder)
         except OSError as error:
             lines.append(f"{'':9} {'':9} {'':12} {folder}: {error.strerror}")
             continue
-        free, total = facts.f_bavail * facts.f_frsize / 2**30, facts.f_blocks * facts.f_frsize / 2**30
-        lines.append(f"{free:9.2f} {total:9.2f} {facts.f_favail:12d} {folder}")
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        lines.append(f"{size_text(free):>9} {size_text(total):>9} {facts.f_favail:12d} {folder}")
     return "\n".join(lines) + "\n"
 
 
@@ -208,15 +207,8 @@ def ray_log_text(temp_dir: str) -> str:
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    return "\n".join(f"==> {path.name} <==\n{_tail(path)}" for path in chosen[:_RAY_FILES])
-
-
-def _tail(path: Path) -> str:
-    with open(path, "rb") as file:
-        start = max(0, os.fstat(file.fileno()).st_size - _RAY_TAIL)
-        file.seek(start)
-        data = file.read(_RAY_TAIL)
-    return (data.partition(b"\n")[2] if start else data).decode("utf-8", "replace")
+    ends = ((path.name, read_end(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
+    return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
 
 
 def _tool(*words: str) -> str:
@@ -230,13 +222,6 @@ def _tool(*words: str) -> str:
         last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
         raise NotHere(f"{words[0]}: exit code {outcome.exit_code}: {' '.join(last)}")
     return outcome.stdout
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name if uid >= 0 else ""
-    except KeyError:
-        return str(uid)
 
 
 def _json(data: dict[str, Any]) -> str:

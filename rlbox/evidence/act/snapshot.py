@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.doctor.act.ray_facts import probe_ray
+from rlbox.files.act.room import free_bytes
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.gpu import probe_gpus
@@ -15,7 +16,6 @@ from rlbox.machine.act.memory import MemoryFacts, probe_memory
 from rlbox.machine.act.ports import probe_port
 from rlbox.machine.act.process_table import Process, probe_command_line, probe_resident_bytes
 from rlbox.machine.counters import GpuFacts
-from rlbox.record.act.journal import free_bytes
 
 _SHARED_MEMORY = Path("/dev", "shm")
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol, cast
 
-import zstandard
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
 
 CHUNK = 1 << 20
 ZSTD_LEVEL = 3
@@ -31,14 +36,14 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
     """
     try:
         if media_type.endswith("zstd"):
-            with zstandard.ZstdDecompressor().stream_reader(cast(BinaryIO, source), read_across_frames=True) as plain:
+            with zstd.ZstdFile(cast(BinaryIO, source)) as plain:
                 yield from iter(lambda: plain.read(CHUNK), b"")
         elif media_type.endswith("gzip"):
             with gzip.GzipFile(fileobj=cast(BinaryIO, source), mode="rb") as unzipped:
                 yield from iter(lambda: unzipped.read(CHUNK), b"")
         else:
             yield from iter(lambda: source.read(CHUNK), b"")
-    except (zstandard.ZstdError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (zstd.ZstdError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
 
 
@@ -76,9 +81,12 @@ class Hashed:
         return f"sha256:{self._hasher.hexdigest()}"
 
 
-def zstandard_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def zstd_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the chunks compressed with zstd on all cores; how many there are does not change the bytes."""
-    packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL, threads=-1).compressobj()
+    settings = zstd.CompressionParameter
+    packer = zstd.ZstdCompressor(
+        options={settings.compression_level: ZSTD_LEVEL, settings.nb_workers: os.cpu_count() or 1}
+    )
     for chunk in chunks:
         yield packer.compress(chunk)
     yield packer.flush()

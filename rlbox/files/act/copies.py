@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -12,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.lock import lock_file
+from rlbox.files.act.room import free_bytes
 
 _BLOCK = 1 << 20
 
@@ -55,15 +57,17 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        free = _free(path.parent)
+        free = free_bytes(path.parent)
         if free < need:
             raise NodeError(
-                f"the disk is too full: {free / 1e9:.2f} GB free, {need / 1e9:.2f} GB needed",
+                f"the disk is too full: {size_text(free)} free, {size_text(need)} needed",
                 where=str(path.parent),
                 next_step="free space, or name a file on another disk",
             )
-        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-            _hold(file, part)
+        handle = lock_file(part, create=True)
+        if handle is None:
+            raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")
+        with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
                 yield file
@@ -79,19 +83,3 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
             where=str(part),
             next_step="free space, or name a file on another disk",
         ) from error
-
-
-def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _hold(file: BinaryIO, part: Path) -> None:
-    """Lock the file, and make sure that it has not become the whole archive of another process meanwhile."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.path.samestat(os.fstat(file.fileno()), os.stat(part))
-    except OSError:
-        mine = False
-    if not mine:
-        raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")

@@ -1,7 +1,8 @@
-"""A lock between rlbox processes on one machine; the kernel drops it when its holder dies."""
+"""The kernel's locks on files, between rlbox processes of one machine; one is dropped when its last holder dies."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,37 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.errors import LockHeld
+
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+def try_lock(handle: int, *, shared: bool = False) -> bool:
+    """Lock the open file `handle` and return True, or False while another holds it.
+
+    Whoever inherits or copies the handle holds the lock too. `OSError` where the file system cannot lock.
+    """
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        raise
+    return True
+
+
+def lock_file(path: Path, *, create: bool) -> int | None:
+    """Return a locked handle of the file that has this name now, or None while another process or thread holds it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        try:
+            if not try_lock(handle):
+                os.close(handle)
+                return None
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except FileNotFoundError:  # the holder renamed it between our two calls
+            pass
+        os.close(handle)
 
 
 @contextmanager
@@ -24,15 +56,13 @@ def hold(path: Path, what: str) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(file.fileno()):
             file.seek(0)
             raise LockHeld(
                 f"another rlbox is busy with the {what}: {_holder(file.read())}",
                 where=str(path),
                 next_step="wait for it to end",
-            ) from error
+            )
         file.truncate(0)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         file.write(json.dumps({"pid": os.getpid(), "since": since, "what": what}))

@@ -1,12 +1,76 @@
-"""Read what a growing file has gained, in big blocks."""
+"""The ends of files: what a growing one has gained, its last bytes, and where its last lines begin."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 BLOCK = 1 << 20
 """Bytes of one read; large enough that a fast writer is caught up with, small enough to stay flat in memory."""
+
+STEP = 64 * 1024
+FORWARD_LIMIT = 64 << 20
+"""Bytes of a step from line to line, and how far one is looked for."""
+
+_BACK_LIMIT = 8 << 20
+
+
+def read_end(path: Path, limit: int) -> bytes:
+    """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - limit))
+            data = file.read(limit)
+    except OSError:
+        return b""
+    return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
+
+
+def last_lines(path: Path, lines: int) -> int:
+    """Return the offset at which the last `lines` lines of a file begin."""
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        return lines_above(file, end, lines)[0] if lines else end
+
+
+def line_offset(file: BinaryIO, offset: int, lines: int) -> int:
+    """Return where the line begins that is `lines` further down than the one at `offset`."""
+    file.seek(offset)
+    read = 0
+    while lines > 0 and read < FORWARD_LIMIT and (block := file.read(STEP)):
+        count = block.count(b"\n")
+        if count < lines:
+            lines -= count
+            read += len(block)
+            continue
+        at = -1
+        for _ in range(lines):
+            at = block.index(b"\n", at + 1)
+        return offset + read + at + 1
+    return offset + read
+
+
+def lines_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
+    """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
+    start, found = offset, 0
+    limit = max(0, offset - _BACK_LIMIT)
+    while start > limit:
+        low = max(limit, start - STEP)
+        file.seek(low)
+        block = file.read(start - low)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            if low + at + 1 == offset:
+                continue  # the end of the line above, which is not counted yet
+            found += 1
+            if found == lines:
+                return low + at + 1, lines
+        start = low
+    if start == 0:
+        return 0, found + 1 if offset else 0
+    return line_offset(file, start, 1), found
 
 
 class Tail:

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from rlbox.machine.act.process_table import probe_command_line
+from rlbox.machine.act.ports import TcpSocket, links_of, tcp_sockets
+from rlbox.machine.act.process_table import probe_command_line, read_text
 
-_LISTEN = 10
 _LOCK = re.compile(r"^(\d+): (-> )?(\w+)\s+\w+\s+\w+\s+(-?\d+) ([0-9a-f]+:[0-9a-f]+:\d+)")
 _COMMAND_CHARS = 80
-
-
-@dataclass(frozen=True, kw_only=True)
-class TcpSocket:
-    """One TCP socket of this network namespace; addresses are `HOST:PORT`."""
-
-    inode: int
-    local: str
-    remote: str
-    state: int
-
-    @property
-    def listens(self) -> bool:
-        """Whether it waits for connections."""
-        return self.state == _LISTEN
 
 
 @dataclass
@@ -46,10 +29,9 @@ class KernelObjects:
     def probe(cls, pids: Iterable[int]) -> KernelObjects:
         """Look at what `pids` hold, and at all sockets and file locks of this machine."""
         found = cls(pids=tuple(pids))
-        for inode, each in _tcp_sockets():
-            found.sockets[inode] = each
+        found.sockets = {each.inode: each for each in tcp_sockets()}
         for pid in found.pids:
-            for link in _links(pid):
+            for link in links_of(pid):
                 found.holders.setdefault(link, set()).add(pid)
         found._probe_locks()
         return found
@@ -62,9 +44,9 @@ class KernelObjects:
         """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
         ends = [each for each in self.sockets.values() if each.local == address]
         port = address.rpartition(":")[2]
-        ends += [each for each in self.sockets.values() if each.listens and each.local.rpartition(":")[2] == port]
+        ends += [each for each in self.sockets.values() if each.is_at(port)]
         for each in ends:
-            for pid in sorted(self.holders.get(f"socket:[{each.inode}]", ())):
+            for pid in sorted(self.holders.get(each.link, ())):
                 return pid
         return 0
 
@@ -72,7 +54,7 @@ class KernelObjects:
         """Return the process that has the other end of a connection of this machine; 0: not seen."""
         for other in self.sockets.values():
             if other.local == each.remote and other.remote == each.local:
-                return min(self.holders.get(f"socket:[{other.inode}]", ()), default=0)
+                return min(self.holders.get(other.link, ()), default=0)
         return self.server_of(each.remote)
 
     def _probe_locks(self) -> None:
@@ -111,46 +93,3 @@ def is_fifo(pid: int, number: int) -> bool:
         return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
     except OSError:
         return False
-
-
-def _links(pid: int) -> list[str]:
-    folder = f"/proc/{pid}/fd"
-    found = []
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    for name in names:
-        try:
-            found.append(os.readlink(f"{folder}/{name}"))
-        except OSError:
-            continue
-    return found
-
-
-def _tcp_sockets() -> Iterable[tuple[int, TcpSocket]]:
-    for name in ("tcp", "tcp6"):
-        for line in read_text(f"/proc/net/{name}").splitlines()[1:]:
-            fields = line.split()
-            if len(fields) < 10:
-                continue
-            local, remote = (_address(field) for field in fields[1:3])
-            inode = int(fields[9])
-            yield inode, TcpSocket(inode=inode, local=local, remote=remote, state=int(fields[3], 16))
-
-
-def _address(text: str) -> str:
-    host, _, port = text.partition(":")
-    data = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
-    if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
-        data = data[12:]
-    name = socket.inet_ntop(socket.AF_INET6 if len(data) == 16 else socket.AF_INET, data)
-    return f"[{name}]:{int(port, 16)}" if ":" in name else f"{name}:{int(port, 16)}"
-
-
-def read_text(path: str) -> str:
-    """Return a file of /proc as text; empty when it cannot be read."""
-    try:
-        return Path(path).read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.hang.act.kernel_objects import KernelObjects, read_text
+from rlbox.hang.act.kernel_objects import KernelObjects
+from rlbox.machine.act.process_table import environment_of
 
 NCCL_FOLDER = "nccl"
 RAS_FILE = "ras.txt"
@@ -41,7 +42,7 @@ def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> NcclFa
 
     The dumps are pickles: they are copied, never opened.
     """
-    environments = [_environment(pid) for pid in pids]
+    environments = [environment_of(pid) for pid in pids]
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
@@ -120,8 +121,3 @@ def _dumps(environments: Sequence[Mapping[str, str]], since_unix: float) -> list
                 if path.is_file() and facts.st_mtime >= since_unix and facts.st_size <= _MOST_DUMP_BYTES:
                     found.append(path)
     return found[:_MOST_DUMPS]
-
-
-def _environment(pid: int) -> dict[str, str]:
-    words = read_text(f"/proc/{pid}/environ").split("\0")
-    return {name: value for name, found, value in (word.partition("=") for word in words) if found}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import size_text
+from rlbox.files.act.rows import read_table
 from rlbox.hang.act.stacks import STACKS_FOLDER
 from rlbox.job.names import HANG_FILE, HANG_PAGE
 
@@ -25,9 +26,8 @@ def write_hang_page(evidence: Path) -> Path | None:
     OSError
         The disk is full.
     """
-    try:
-        facts = json.loads((evidence / HANG_FILE).read_bytes())
-    except (OSError, ValueError):
+    facts = read_table(evidence / HANG_FILE)
+    if not facts:
         return None
     path = evidence / HANG_PAGE
     path.write_text(render_hang(facts), encoding="utf-8")
@@ -91,23 +91,16 @@ def _activity(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(row: Mapping[str, Any]) -> str:
-    rates = " | ".join(_rate(row[name]) for name in ("read", "write", "network", "memory"))
+    rates = " | ".join(f"{size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
     gpu = f"{row['gpu']} %, {100 * row['gpu_power']:.0f} % of its power" if row["gpu_power"] else "-"
     return f"| {row['ago_s']:g} | {rates} | {100 * row['cpu']:.0f} % | {gpu} |"
-
-
-def _rate(value: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}/s"
-    return f"{value:.0f} B/s"
 
 
 def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % "
         f"| {gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W "
-        f"| {gpu['memory_bytes'] / 2**30:.1f} of {gpu['total_bytes'] / 2**30:.0f} GiB |"
+        f"| {size_text(gpu['memory_bytes'])} of {size_text(gpu['total_bytes'])} |"
         for gpu in gpus
     ]
     if not rows:

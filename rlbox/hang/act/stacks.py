@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
-from rlbox.hang.act.kernel_objects import read_text
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.machine.act.command import run_command
+from rlbox.machine.act.process_table import read_text
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"
@@ -60,7 +60,8 @@ def add_stacks(
     found = []
     for wait, dump in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, dump.threads)
-        found.append(dataclasses.replace(wait, stack=stack, trouble=dump.trouble))
+        trouble = dump.trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
+        found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
         _write(folder / f"{wait.pid}.txt", hide(_text(found[-1], dump)))
     return (*found, *waits[_MOST:])
 

@@ -6,8 +6,10 @@ import os
 import struct
 from pathlib import Path
 
-from rlbox.hang.act.kernel_objects import KernelObjects, TcpSocket, is_fifo, link_of, read_text, shown
+from rlbox.hang.act.kernel_objects import KernelObjects, is_fifo, link_of, shown
 from rlbox.hang.waits import CHILDREN, FUTEXES, POLLS, READS, SLEEPS, WRITES, WaitKind
+from rlbox.machine.act.ports import TcpSocket
+from rlbox.machine.act.process_table import read_text
 
 Waiting = tuple[WaitKind, str, int]
 """Kind, words that continue "it ...", and the process that is waited for (0: not known)."""
@@ -23,10 +25,11 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
         return _lock(pid, thread, call, arguments[0], objects)
     if call in FUTEXES:
         return _futex(pid, thread, arguments[0], objects)
+    # select on no descriptor at all is how Python before 3.11 sleeps
+    if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
+        return "sleep", "sleeps between two looks at something", 0
     if call in POLLS:
         return _poll(pid, call, arguments, objects)
-    if call in SLEEPS:
-        return "sleep", "sleeps between two looks at something", 0
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
         named = f", {shown(children[0])}" if len(children) == 1 else ""

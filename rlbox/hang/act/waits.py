@@ -7,11 +7,11 @@ import platform
 import time
 from collections.abc import Sequence
 
-from rlbox.hang.act.kernel_objects import KernelObjects, link_of, read_text
+from rlbox.hang.act.kernel_objects import KernelObjects, link_of
 from rlbox.hang.act.wait_calls import Waiting, judge_call
 from rlbox.hang.waits import READS, WRITES, ProcessWait, ThreadWait, call_name
 from rlbox.machine.act.counters import probe_process_activity
-from rlbox.machine.act.process_table import probe_command_line
+from rlbox.machine.act.process_table import environment_of, probe_command_line, probe_processes, read_text
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 _PART = "RLBOX_PART"
@@ -25,7 +25,7 @@ _MACHINE = platform.machine()
 def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
     begun, before = time.monotonic(), {pid: probe_process_activity(pid) for pid in pids}
-    objects = KernelObjects.probe(_visible())
+    objects = KernelObjects.probe(probe_processes())
     time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
     seconds, after = time.monotonic() - begun, {pid: probe_process_activity(pid) for pid in pids}
     found = []
@@ -38,7 +38,7 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
 
 
 def _process(pid: int, name: str, cpu: float, objects: KernelObjects) -> ProcessWait:
-    environment = _environment(pid)
+    environment = environment_of(pid)
     threads = [_thread(pid, number, cpu, objects) for number in _threads(pid)]
     return ProcessWait(
         pid=pid,
@@ -91,18 +91,9 @@ def _judge(
     return judge_call(pid, thread, call, arguments, objects)
 
 
-def _environment(pid: int) -> dict[str, str]:
-    words = read_text(f"/proc/{pid}/environ").split("\0")
-    return {name: value for name, found, value in (word.partition("=") for word in words) if found}
-
-
 def _threads(pid: int) -> list[int]:
     try:
         numbers = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return []
     return sorted(numbers, key=lambda number: number != pid)[:_MOST_THREADS]
-
-
-def _visible() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rlbox.amounts import duration_text
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
@@ -79,7 +80,7 @@ class ImageBuild:
             with unreached_explained(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
-            app.say(f"built in {time.monotonic() - began:.1f} s; log: {log}")
+            app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             describe_image(app, plan, hermetic=wish.hermetic)
             if wish.verify:
                 from rlbox.image.act.verify import verify_image

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine
@@ -130,7 +131,7 @@ def build_view(app: App) -> Iterator[Callable[[Step], None]]:
 
         def on_step(step: Step) -> None:
             if not step.name.startswith("[internal]") or step.state == "failed":
-                told = "" if step.seconds is None else f"{step.seconds:.1f} s"
+                told = "" if step.seconds is None else duration_text(step.seconds)
                 show(Row(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
 
         yield on_step

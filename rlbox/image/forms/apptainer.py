@@ -19,9 +19,9 @@ from rlbox.image.labels import image_labels
 from rlbox.image.layers import lock_folder, part_files, plan_layers, plan_stages
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import render
+from rlbox.target.artifact import TORCH_WHEELS
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
-from rlbox.target.torch import TORCH_WHEELS
 
 TEMPLATE = "apptainer.def.j2"
 SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

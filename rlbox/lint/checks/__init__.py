@@ -1,56 +1,15 @@
-"""The checks that rows of the table may name, one per line."""
+"""The checks that rows of the table may name: every public function of the modules below, by its name."""
 
 from __future__ import annotations
+
+import inspect
 
 from rlbox.lint.checks import packages, python, ray, shell, values
 from rlbox.lint.hits import Check
 
-_ALL: tuple[Check, ...] = (
-    shell.powershell_line,
-    shell.powershell_backtick,
-    shell.quoted_glob,
-    shell.bracket_grep,
-    shell.tee_status,
-    shell.curl_status,
-    shell.json_lines,
-    shell.kill_by_name,
-    shell.dead_pattern,
-    shell.split_path,
-    shell.option_line,
-    shell.crlf,
-    shell.background_log,
-    values.empty_element,
-    values.placeholder,
-    values.secret,
-    ray.ray_ports,
-    ray.long_temp,
-    ray.spill_object,
-    ray.config_key,
-    ray.job_address,
-    ray.relative_output,
-    ray.loopback,
-    ray.entry_ends,
-    ray.service_ports,
-    ray.openrlhf_flags,
-    python.option_in_python,
-    python.lone_process_group,
-    python.unattached_probe,
-    python.late_hub_setting,
-    python.renamed_in_python,
-    python.keyword_of,
-    packages.unpinned,
-    packages.redirected_bound,
-    packages.isolated_build,
-    packages.conda_first,
-    packages.moving_tag,
-    packages.old_cuda,
-    packages.small_shm,
-    packages.privileged,
-    packages.docker_option,
-    packages.ignored_on_vast,
-    packages.unattended_apt,
-    packages.syntax_line,
-    packages.served_port,
-    packages.scraped,
-)
-CHECKS: dict[str, Check] = {getattr(one, "__name__", ""): one for one in _ALL}
+CHECKS: dict[str, Check] = {
+    name: one
+    for module in (packages, python, ray, shell, values)
+    for name, one in inspect.getmembers(module, inspect.isfunction)
+    if one.__module__ == module.__name__ and not name.startswith("_")
+}

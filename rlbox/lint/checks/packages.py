@@ -19,6 +19,7 @@ _MATCHED = re.compile(
 _COMPILED = re.compile(r"flash[-_]attn|transformer[-_]engine|apex|deep[-_]ep")  # have a rule of their own
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?(?P<bound>.*)", re.DOTALL)
 _TAKING = {"-i", "-f", "-t", "-r", "-c", "-e", "-C", "-b", "-d", "-p"}
+_TAKES = re.compile(r"--[^=]*(index|url|links|host|python|prefix|target|root|platform|constraint|requirement|dir)")
 _MOVING = re.compile(r"(?:^|[._-])(?:latest|nightly|main|master|edge|dev)(?:$|[._-])|^$")
 _CONDA_BIN = re.compile(r"(?:^|[\"'=])(?:[^:\"']*/)?(?:mini|ana)?conda3?/(?:base/)?bin:")
 _OLD_CUDA = re.compile(r"(?<![a-z])cu(?:11\d|12[0-6])\b|cuda[:-](?:11\.\d+|12\.[0-6])\b")
@@ -31,19 +32,11 @@ def _requirements(call: Call) -> Iterator[tuple[str, str, int]]:
     for word in call.words[1:]:
         value = word.value
         if skip or value.startswith("-"):
-            skip = not skip and (value in _TAKING or (value.startswith("--") and "=" not in value and _takes(value)))
+            skip = not skip and (value in _TAKING or _TAKES.fullmatch(value) is not None)
             continue
         hit = _REQUIREMENT.fullmatch(value)
         if hit and "/" not in value and "://" not in value and not value.endswith((".whl", ".gz", ".txt")):
             yield hit["name"], hit["bound"], word.start
-
-
-def _takes(option: str) -> bool:
-    return bool(
-        re.fullmatch(
-            r"--(.*(index|url|links|host|python|prefix|target|root|platform|constraint|requirement|dir))", option
-        )
-    )
 
 
 def _installs(document: Document) -> Iterator[Call]:
@@ -184,19 +177,6 @@ def unattended_apt(document: Document, rule: DriftRule, where: Where) -> Iterato
         asks = re.search(r"\b(install|upgrade|dist-upgrade|full-upgrade)\b", call.text)
         if asks and "y" not in short and not call.has("--yes", "--assume-yes") and "qq" not in short:
             yield hit_call(call, name=call.program)
-
-
-def syntax_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find a Dockerfile's syntax line."""
-    return (Hit(start=start) for name, start in document.flags if name == "syntax")
-
-
-def served_port(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find ports that a service is told to listen on."""
-    for call in document.calls:
-        for option in call.options() if call.program not in ("ssh", "scp", "curl", "docker run") else ():
-            if option.name in ("--port", "-p") and document.value(option) in rule.names:
-                yield hit_call(call, option.start, value=document.value(option))
 
 
 def scraped(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:

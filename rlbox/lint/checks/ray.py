@@ -23,6 +23,9 @@ _RELATIVE = re.compile(r"\.{1,2}/(?=[^/])|(?![-$~/{<\"'])[\w.-]+/", re.ASCII)
 _LOOPBACK = re.compile(r"^(?:https?://)?(?:127\.0\.0\.1|localhost|\[::1\])(?::|/|$)")
 _ADDRESSED = re.compile(r"(?:url|addr|address|host|endpoint|server)s?$", re.IGNORECASE)
 _NODES = re.compile(r"(?:^|[._-])n?num[-_.]?nodes$|(?:^|[._-])nnodes$", re.IGNORECASE)
+_FLAT = re.compile(
+    r"(?!--(?:local_rank|use_ms|max_norm|lr_scheduler|lr_warmup_ratio|min_lr_ratio|batch_size)$)--[a-z0-9]+(?:_[a-z0-9]+)+"
+)
 _BOUND = {"--host", "host", "--address"}  # where a server listens, and Ray's own
 
 
@@ -207,18 +210,6 @@ def openrlhf_flags(document: Document, rule: DriftRule, where: Where) -> Iterato
         behind = False
         for option in call.options():
             behind = behind or "openrlhf.cli" in call.program or option.value.startswith("openrlhf.cli")
-            unknown = re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", option.name) and option.name not in _STILL_FLAT
-            if behind and (option.name in rule.renamed or unknown):
+            if behind and (option.name in rule.renamed or _FLAT.fullmatch(option.name)):
                 new = rule.renamed.get(option.name, f"{option.name} is not known any more: --help lists the options")
                 yield hit_call(call, option.start, name=option.name, new=new)
-
-
-_STILL_FLAT = {
-    "--local_rank",
-    "--use_ms",
-    "--max_norm",
-    "--lr_scheduler",
-    "--lr_warmup_ratio",
-    "--min_lr_ratio",
-    "--batch_size",
-}

@@ -34,16 +34,11 @@ def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterat
     for stray in document.strays:
         if stray.kind == "powershell":
             text = stray.piece.text.split(" ")[0].split("=")[0]
-            yield Hit(start=stray.start, fields={"name": text})
+            yield Hit(start=stray.piece.at[0], fields={"name": text})
     for call in document.calls:
         for word in call.words if not call.outer and not call.within & {"powershell", "prose"} else ():
             if hit := re.search(r"\$(?i:env):[A-Za-z_]\w*", word.value):
                 yield hit_call(call, word.at[hit.start()], name=hit.group())
-
-
-def powershell_backtick(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find lines that a backtick is to continue."""
-    return (Hit(start=stray.start) for stray in document.strays if stray.kind == "backtick")
 
 
 def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
@@ -52,12 +47,9 @@ def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[H
         if call.program in _FILE_PROGRAMS and "ssh" not in call.within:
             for word in call.words:
                 hit = re.search(r"[*?]", word.value)
-                if hit and not word.value.startswith("-") and word.mask[hit.start()] in "ds" and _is_path(word):
+                path = not word.value.startswith("-") and not re.search(r"[\n;|]|\$\(", word.value)
+                if hit and path and word.mask[hit.start()] in "ds":
                     yield hit_call(call, word.start, name=call.program, value=word.value, new=_unquoted(word))
-
-
-def _is_path(word: Word) -> bool:
-    return not re.search(r"[\n;|]|\$\(", word.value)
 
 
 def _unquoted(word: Word) -> str:
@@ -133,7 +125,8 @@ def curl_status(document: Document, rule: DriftRule, where: Where) -> Iterator[H
     """Find curls that are taken for healthy by an exit status that an answer of 404 or 500 leaves at 0."""
     for call in document.called("curl"):
         address = next((value for value in call.values if _PROBED.search(value)), "")
-        used = call.last and (call.pipeline.status_used or "healthcheck" in call.within)
+        asked = call.pipeline.asked or call.pipeline.after in ("&&", "||")
+        used = call.last and (asked or "healthcheck" in call.within)
         short = "".join(value[1:] for value in call.values if re.fullmatch(r"-[a-zA-Z]+", value))
         judged = "f" in short or re.search(r"--fail|http_code|response_code", call.text)
         if used and address and not judged:
@@ -240,10 +233,9 @@ def _continued_above(document: Document, call: Call) -> bool:
     return document.lines.line(number).rstrip().endswith("\\")
 
 
-def crlf(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
-    """Find shell scripts with the line ends of another system."""
-    if document.crlf and document.kind == "shell":
-        yield Hit(start=0)
+def flagged(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+    """Find what the reader itself has marked with a name of the rule, as `syntax`, a Dockerfile's syntax line."""
+    return (Hit(start=start) for name, start in document.flags if name in rule.names)
 
 
 def background_log(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:

@@ -279,14 +279,10 @@ def shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
     elif program in ("eval", "watch"):
         yield from ((word, "") for word in words if " " in word.value)
     elif program in ("ssh", "pdsh", "clush", "parallel-ssh"):
-        yield from ((word, "ssh") for word in words if re.search(r"\s", word.value) and not _is_option(word))
+        yield from ((word, "ssh") for word in words if re.search(r"^(?!-|[A-Za-z]+=).*\s", word.value, re.DOTALL))
     elif program in ("tmux", "screen", "script", "flock"):
         yield from ((word, "tmux") for word in words if " " in word.value)
     elif program == "ray job submit":
         rest = _behind(call)
         if len(rest) == 1 and " " in rest[0].value:
             yield rest[0], "ray-job"
-
-
-def _is_option(word: Word) -> bool:
-    return bool(re.match(r"-|[A-Za-z]+=", word.value))

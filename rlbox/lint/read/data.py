@@ -10,32 +10,10 @@ from rlbox.lint.read.reader import PIN, Reader
 from rlbox.lint.read.text import Piece
 from rlbox.lint.read.words import Word
 
-_COMMANDS = {
-    "command",
-    "commands",
-    "cmd",
-    "run",
-    "args",
-    "argv",
-    "entrypoint",
-    "script",
-    "setup",
-    "before_script",
-    "exec",
-}
-_COMMANDS |= {
-    "after_script",
-    "onstart",
-    "on_start",
-    "onstart_cmd",
-    "shell",
-    "bash",
-    "plot",
-    "postStart",
-    "start",
-    "test",
-}
-_ENDINGS = ("_command", "_commands", "_cmd", "_script", "Command", "Commands", "Script")
+_COMMAND = re.compile(
+    r"commands?|cmd|run|args|argv|entrypoint|script|setup|exec|before_script|after_script|on_?start|onstart_cmd|shell|bash|plot"
+    r"|postStart|start|test|.*(?:_commands?|_cmd|_script|Commands?|Script)"
+)
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH")
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _TOKEN = re.compile(
@@ -45,6 +23,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 DEEPEST = 40  # keys on the way to a value
+_CHARACTER = re.compile(r"\\(.)|.", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -58,8 +37,8 @@ class _Box:
 
 
 def _is_command(key: str) -> bool:
-    """Whether a key names what is run: `command`, `head_start_ray_commands`, `preStopCommand`."""
-    return key in _COMMANDS or key.endswith(_ENDINGS)
+    """Whether a key names what is run: `command`, `start_ray_commands`, `preStopCommand`, `ansible.builtin.shell`."""
+    return _COMMAND.fullmatch(key.rpartition(".")[2]) is not None
 
 
 class Facts:
@@ -75,7 +54,7 @@ class Facts:
         above = path[-2] if len(path) > 1 else ""
         if _VARIABLE.fullmatch(key):
             self.reader.set(key, value, word.start if start is None else start, "data")
-        elif _is_command(key) or key.endswith((".sh", ".bash")):
+        elif _is_command(key) or key.endswith((".sh", ".bash", ".env")):
             self.reader.shell(word.piece, _within(path))
             return
         elif key.endswith(".py"):
@@ -202,15 +181,6 @@ def _unescape(piece: Piece, mask: str) -> Word:
     """Return a text as a word; in double quotes a backslash escapes."""
     if mask != "d" or "\\" not in piece.text:
         return Word(piece.text, mask * len(piece.text), piece.at)
-    value: list[str] = []
-    at: list[int] = []
-    i = 0
-    while i < len(piece.text):
-        char, here = piece.text[i], piece.at[i]
-        if char == "\\" and i + 1 < len(piece.text):
-            i += 1
-            char = _ESCAPES.get(piece.text[i], piece.text[i])
-        value.append(char)
-        at.append(here)
-        i += 1
-    return Word("".join(value), mask * len(value), [*at, piece.at[-1]])
+    parts = list(_CHARACTER.finditer(piece.text))
+    value = "".join(_ESCAPES.get(part[1], part[1]) if part[1] else part[0] for part in parts)
+    return Word(value, mask * len(value), [*(piece.at[part.start()] for part in parts), piece.at[-1]])

@@ -70,8 +70,6 @@ class _Dockerfile:
             self._run(rest.cut(hit.end(), len(rest.text)), _STEP | {"healthcheck"})
         elif name == "SHELL" and "pipefail" in rest.text:
             self.reader.document.flags.append(("pipefail", rest.at[0]))
-        elif name == "EXPOSE":
-            self.reader.document.flags.append(("expose", rest.at[0]))
 
     def _from(self, rest: Piece) -> None:
         hit = _FROM.match(rest.text)

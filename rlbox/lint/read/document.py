@@ -105,7 +105,6 @@ class Document:
     kind: str
     text: str
     lines: Lines
-    crlf: bool = False
     settings: list[Setting] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
@@ -113,7 +112,7 @@ class Document:
     images: list[Image] = field(default_factory=list)
     strings: list[Word] = field(default_factory=list)  # values of data files
     patterns: list[Word] = field(default_factory=list)  # regular expressions of data files
-    flags: list[tuple[str, int]] = field(default_factory=list)  # keys of data files that are true, as `privileged`
+    flags: list[tuple[str, int]] = field(default_factory=list)  # what stands there, as `syntax` or a key that is true
     pins: dict[str, str] = field(default_factory=dict)  # versions that it installs itself
     reads: set[str] = field(default_factory=set)  # variables that the document reads itself
     names: Names = field(default_factory=Names)

@@ -91,8 +91,7 @@ def _fenced(reader: Reader, body: list[Piece], language: str) -> None:
     elif language in _POWERSHELL:
         reader.shell(join(body), frozenset({"powershell"}))
     elif language in _SHELL or language in _CONSOLE:
-        prompted = [line for line in body if _prompt(line.text)]
-        reader.shell(join(_typed(body)) if prompted else join(body))
+        reader.shell(join(_typed(body, _prompt) or body))
     elif not language or language in ("text", "txt", "plaintext"):
         _loose(reader, body)
 
@@ -101,13 +100,13 @@ def _prompt(text: str) -> re.Match[str] | None:
     return _PROMPT.match(text[:200])
 
 
-def _typed(body: list[Piece]) -> list[Piece]:
-    """Return what was typed at prompts, lines that continue it included."""
+def _typed(body: list[Piece], begins: Callable[[str], object]) -> list[Piece]:
+    """Return the lines that begin a command, without their prompts, and those that continue one."""
     taken: list[Piece] = []
     continued = False
     for line in body:
-        hit = _prompt(line.text)
-        if hit or continued:
+        if continued or begins(line.text):
+            hit = _prompt(line.text)
             taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
             continued = line.text.rstrip().endswith("\\")
     return taken
@@ -115,15 +114,9 @@ def _typed(body: list[Piece]) -> list[Piece]:
 
 def _loose(reader: Reader, body: list[Piece]) -> None:
     """Read a fence that names no language: the lines of it that are commands, and images that stand alone."""
-    taken: list[Piece] = []
-    continued = False
+    taken = _typed(body, lambda text: looks_typed(text.strip()))
     for line in body:
-        text = line.text.strip()
-        if continued or looks_typed(text):
-            hit = _prompt(line.text)
-            taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
-            continued = text.endswith("\\")
-        elif _IMAGE.fullmatch(text):
+        if line not in taken and _IMAGE.fullmatch(text := line.text.strip()):
             reader.image(text, line.at[line.text.index(text)])
     if taken:
         reader.shell(join(taken))
@@ -181,15 +174,11 @@ def _table(reader: Reader, lines: list[Piece], i: int) -> int:
         if span and _NAME.fullmatch(span["text"]) and not _WARNED.search(lines[i].text):
             reader.block += 1
             start = cells[0].at[cells[0].text.index(span["text"])]
-            reader.set(span["text"], _value(cells[1:]), start, "table", PROSE)
+            value = cells[1].text.strip() if cells[1:] else ""
+            given = _SPAN.search(value)
+            reader.set(span["text"], given["text"] if given else value, start, "table", PROSE)
         i += 1
     return i
-
-
-def _value(cells: list[Piece]) -> str:
-    text = cells[0].text.strip() if cells else ""
-    span = _SPAN.search(text)
-    return span["text"] if span else text
 
 
 def _cells(line: Piece) -> list[Piece]:

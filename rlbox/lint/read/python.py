@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import warnings
 from collections.abc import Callable
 
@@ -176,12 +177,8 @@ class _Visitor(ast.NodeVisitor):
         start = self.snippet.start(node)
         known = [word for word in words if word is not None]
         if known and len(known) == len(words):
-            text = known[0] if not isinstance(node, (ast.List, ast.Tuple)) else " ".join(map(_quoted, known))
+            text = known[0] if not isinstance(node, (ast.List, ast.Tuple)) else " ".join(map(shlex.quote, known))
             self.runs(Piece(text, [start] * (len(text) + 1)), self.within)
-
-
-def _quoted(text: str) -> str:
-    return text if text and all(char.isalnum() or char in "-_./=:" for char in text) else f"'{text}'"
 
 
 def _is_environ(node: ast.AST) -> bool:

@@ -22,23 +22,9 @@ _READ = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ARRAY = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
 _POWERSHELL_ENV = re.compile(r"\$\{?env:(\w+)\}?\s*=\s*[\"']?([^\"';\n]*)", re.IGNORECASE)
 # Programs whose words show or search text instead of setting anything.
-SHOWING = {
-    "echo",
-    "printf",
-    "cat",
-    "grep",
-    "egrep",
-    "fgrep",
-    "zgrep",
-    "rg",
-    "ag",
-    "sed",
-    "awk",
-    "gawk",
-    "unset",
-    "test",
-}
-SHOWING |= {"[", "ls", "which", "find", "head", "tail", "less", "[["}
+_SHOWING = re.compile(
+    r"echo|printf|cat|[efz]?grep|rg|ag|sed|g?awk|unset|test|\[|\[\[.*|ls|which|find|head|tail|less", re.DOTALL
+)
 _START_FILE = re.compile(
     r"(?:rc|profile|bash_profile|bash_aliases|zshenv|environment|\.env|\.sh|\.bash|\.conf|-env)[\"']?$", re.IGNORECASE
 )
@@ -64,6 +50,7 @@ class Reader:
         script = read_shell(piece, powershell)
         if not within & {"prose", "powershell"}:
             self.document.strays.extend(script.strays)
+            self.document.flags.extend((stray.kind, stray.piece.at[0]) for stray in script.strays)
         for stray in script.strays:
             for hit in _POWERSHELL_ENV.finditer(stray.piece.text):
                 self.set(hit.group(1), hit.group(2), stray.piece.at[hit.start()], "powershell", within)
@@ -91,7 +78,7 @@ class Reader:
         """Read a command that is given as a list of words."""
         if words and not words[0].value.startswith("-"):
             self.block += 1
-            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)], "\n"), within, 0)
+            self._pipeline(Pipeline([SimpleCommand(words[0].start, words=words)]), within, 0)
 
     def _pipeline(self, pipeline: Pipeline, within: frozenset[str], depth: int) -> None:
         commands = [self._expanded(command) for command in pipeline.commands]
@@ -137,9 +124,7 @@ class Reader:
 
     def _words(self, call: Call, program: str) -> None:
         """Note what the words of a call set and read; what is only shown or searched sets nothing."""
-        showing = (program in SHOWING or program.startswith("[[")) and not (
-            program in ("echo", "printf") and _to_start_file(call)
-        )
+        showing = _SHOWING.fullmatch(program) and not (program in ("echo", "printf") and _to_start_file(call))
         for word in call.words:
             if call.program in _DECLARING and (hit := ASSIGNMENT.match(word.value)):
                 value = word.value[hit.end() :]

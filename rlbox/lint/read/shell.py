@@ -41,17 +41,11 @@ class SimpleCommand:
 
 @dataclass
 class Pipeline:
-    """Commands joined by `|`, what stands before and after them, and whether a keyword asks for their status."""
+    """Commands joined by `|`, what stands after them, and whether a keyword asks for their status."""
 
     commands: list[SimpleCommand]
-    before: str
     after: str = "\n"
     asked: bool = False
-
-    @property
-    def status_used(self) -> bool:
-        """Whether anything depends on the exit status."""
-        return self.asked or self.after in ("&&", "||")
 
 
 @dataclass(frozen=True)
@@ -60,11 +54,6 @@ class Stray:
 
     kind: str
     piece: Piece
-
-    @property
-    def start(self) -> int:
-        """Where it begins in the document."""
-        return self.piece.at[0]
 
 
 @dataclass
@@ -94,7 +83,7 @@ class _Reader(WordReader):
     def __init__(self, piece: Piece, script: Script, powershell: bool, depth: int) -> None:
         super().__init__(piece)
         self.script, self.powershell, self.depth = script, powershell, depth
-        self.pipeline = Pipeline([], "\n")
+        self.pipeline = Pipeline([])
         self.command: SimpleCommand | None = None
         self.waiting: list[tuple[str, SimpleCommand]] = []  # here-documents that begin on the next line
 
@@ -153,27 +142,26 @@ class _Reader(WordReader):
         for operator in _OPERATORS:
             if text.startswith(operator, i):
                 self.i = i + len(operator)
-                self._end_command() if operator in ("|", "|&") else self._end_pipeline(operator)
+                self.command = None
+                if operator not in ("|", "|&"):
+                    self._end_pipeline(operator)
                 return True
         return False
 
     def _redirect(self, operator: str) -> None:
         while self.i < len(self.text) and self.text[self.i] in SPACE:
             self.i += 1
-        command = self._current()
+        command = self._current(self.piece.at[self.i])
         word = self.read_word()
         if operator.endswith(("<<", "<<-")):
             self.waiting.append((word.value, command))
         command.redirects.append((operator.lstrip("0123456789"), word))
 
-    def _current(self) -> SimpleCommand:
+    def _current(self, start: int) -> SimpleCommand:
         if self.command is None:
-            self.command = SimpleCommand(self.piece.at[self.i])
+            self.command = SimpleCommand(start)
             self.pipeline.commands.append(self.command)
         return self.command
-
-    def _end_command(self) -> None:
-        self.command = None
 
     def _end_pipeline(self, operator: str) -> None:
         self.command = None
@@ -182,9 +170,7 @@ class _Reader(WordReader):
             self.script.pipelines.append(self.pipeline)
             for command in self.pipeline.commands:
                 self._descend(command)
-            self.pipeline = Pipeline([], operator)
-        elif operator != "\n":
-            self.pipeline.before = operator
+            self.pipeline = Pipeline([])
 
     def _descend(self, command: SimpleCommand) -> None:
         if self.depth < _DEEPEST:
@@ -219,7 +205,7 @@ class _Reader(WordReader):
         if fresh and word.value in _KEYWORDS and set(word.mask) == {"p"}:
             self.pipeline.asked |= word.value in _ASKING
             return
-        command = self._current() if self.command else self._begin(word)
+        command = self._current(word.start)
         hit = ASSIGNMENT.match(word.value)
         if hit and not command.words and set(word.mask[: hit.end()]) <= {"p"}:
             command.assigns.append(word)
@@ -228,17 +214,12 @@ class _Reader(WordReader):
         else:
             command.words.append(word)
 
-    def _begin(self, word: Word) -> SimpleCommand:
-        self.command = SimpleCommand(word.start)
-        self.pipeline.commands.append(self.command)
-        return self.command
-
     def _test(self) -> None:
         """Take `[[ … ]]`, in which `<`, `|` and `(` are no operators."""
         end = self.line_end()
         close = self.text.find("]]", self.i, end)
         stop = close + 2 if close > 0 else end
-        command = self._current()
+        command = self._current(self.piece.at[self.i])
         command.words += [Word(self.text[self.i : stop], "s" * (stop - self.i), self.piece.at[self.i : stop + 1])]
         self.i = stop
 

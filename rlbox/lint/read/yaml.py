@@ -24,7 +24,7 @@ _STATEMENT = re.compile(
 )
 _EXPRESSION = re.compile(r"\{\{.*?\}\}|(?<=[:\-,\[{] )[@`%]")
 _MOST_ERRORS = 200
-_MOST_READ = 10_000_000  # characters, over all that is read again
+_MOST_READ = 4_000_000  # characters, over all that is read again
 _STARTERS = {"args": "command", "command": "entrypoint"}  # words of the first key are put behind those of the second
 
 

@@ -14,8 +14,8 @@ from rlbox.sources.act.mirrors import Locator, probe_machine
 from rlbox.sources.mirrors import SHARED_ARCHIVES, FileAddress, archive_url, archives, oci_places, suites_of
 from rlbox.sources.settings import SourcePlan, plan_sources
 from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.artifact import torch_groups
 from rlbox.target.target import Target
-from rlbox.target.torch import torch_groups
 
 
 def lock_places(app: App, target: Target, sources: str = "") -> Places:

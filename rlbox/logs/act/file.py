@@ -1,7 +1,8 @@
-"""One log of a run: masked bytes appended, dated beside it, kept when somebody takes the file away."""
+"""One log of a run: masked bytes appended, dated beside it, kept when somebody takes the file away; and its dates."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import threading
@@ -17,6 +18,7 @@ TIMES_SUFFIX = ".times"
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 _DATED_S = 1.0
+_TIMES_BYTES = 64 << 20
 
 
 class LogFile:
@@ -122,3 +124,28 @@ def _copy(source: int, target: int, size: int) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(target, rest) :]
+
+
+class Times:
+    """What the file beside a log says: rows `OFFSET UNIX_MS`, what was written from that time on begins there.
+
+    Rows are a second apart or more. One that was torn by a kill is left out, as are those behind a log that was emptied
+    for as long as they go back.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._rows: list[tuple[int, float]] = []
+        try:
+            with open(f"{log}{TIMES_SUFFIX}", "rb") as file:
+                data = file.read(_TIMES_BYTES)
+        except OSError:
+            return
+        for line in data.splitlines():
+            offset, _, moment = line.strip().partition(b" ")
+            if offset.isdigit() and moment.isdigit() and (not self._rows or int(offset) >= self._rows[-1][0]):
+                self._rows.append((int(offset), int(moment) / 1000))
+
+    def at(self, offset: int) -> float | None:
+        """Return the Unix time at which the byte at `offset` was written; None when nobody noted it."""
+        index = bisect.bisect_right(self._rows, (offset, float("inf")))
+        return self._rows[max(index - 1, 0)][1] if self._rows else None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlbox.files.act.tail import Tail
+from rlbox.files.act.tail import Tail, last_lines
 from rlbox.job.names import ATTEMPT
-
-_BACK_BYTES = 1 << 16
 
 
 def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | None = None) -> list[Path]:
@@ -44,7 +41,7 @@ class LogFollower:
         latest = max(ages, key=lambda path: ages[path], default=run_dir).parent
         for path in ages:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
-                self._tails[path] = Tail(path, _start_of_last(path, lines if path.parent == latest else 0))
+                self._tails[path] = Tail(path, last_lines(path, lines if path.parent == latest else 0))
 
     def read(self) -> Iterator[tuple[Path, bytes]]:
         """Yield what is new, a block of each log at most, with the log's path."""
@@ -60,25 +57,6 @@ class LogFollower:
 
     def _find(self) -> list[Path]:
         return find_logs(self._run_dir, self._stage, self._log)
-
-
-def _start_of_last(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin, as far as they are in its last 64 KiB."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        begin = max(0, size - _BACK_BYTES)
-        file.seek(begin)
-        data = file.read(size - begin)
-    at = len(data)
-    if not lines:
-        return begin + at
-    if data.endswith(b"\n"):
-        at -= 1
-    for _ in range(lines):
-        at = data.rfind(b"\n", 0, at)
-        if at < 0:
-            return begin
-    return begin + at + 1
 
 
 def _grown_at(path: Path) -> float:

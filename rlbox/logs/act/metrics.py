@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.logs.act.file import TIMES_SUFFIX
+from rlbox.logs.act.file import Times
 from rlbox.logs.throughput import Reading, find_candidates, read_progress
 
 _BLOCK = 1 << 20
@@ -18,15 +17,13 @@ _BLOCKS = 64
 _STATES = 500
 """States of one line that are looked at, about."""
 
-_TIMES_BYTES = 64 << 20
-
 
 def read_log(path: Path) -> Iterator[tuple[float | None, Reading]]:
     """Return what the lines of a log tell, each with its time (seconds since 1970; None without a file of times).
 
     A file that is missing or cannot be read tells nothing.
     """
-    times = _Times(path)
+    times = Times(path)
     try:
         with open(path, "rb") as file:
             for start, block in _blocks(file):
@@ -62,25 +59,3 @@ def _starts(size: int) -> list[int]:
     if size <= _BLOCK * _BLOCKS:
         return list(range(0, size, _BLOCK))
     return [number * (size - _BLOCK) // (_BLOCKS - 1) for number in range(_BLOCKS)]
-
-
-class _Times:
-    """The file beside a log that says when its bytes were written: `OFFSET UNIX_MS` a line."""
-
-    def __init__(self, log: Path) -> None:
-        self._offsets: list[int] = []
-        self._times: list[float] = []
-        try:
-            with open(log.with_name(log.name + TIMES_SUFFIX), "rb") as file:
-                data = file.read(_TIMES_BYTES)
-        except OSError:
-            return
-        for line in data.splitlines():
-            offset, _, moment = line.partition(b" ")
-            if offset.isdigit() and moment.isdigit() and int(offset) >= (self._offsets or [0])[-1]:
-                self._offsets.append(int(offset))
-                self._times.append(int(moment) / 1000)
-
-    def at(self, offset: int) -> float | None:
-        index = bisect.bisect_right(self._offsets, offset) - 1
-        return self._times[index] if index >= 0 else None

@@ -173,7 +173,8 @@ class LogPump:
     def _work(self) -> None:
         worked = time.process_time()
         while not self._closing.is_set():
-            ready = {handle for handle, _ in self._epoll.poll(self._timeout_s())}
+            copies = any(source.tail for source in self._sources.values())
+            ready = {handle for handle, _ in self._epoll.poll(_LOOK_S if copies else _CHECK_S)}
             while self._guests:
                 self._closing.wait(0.001)
             with self._lock:
@@ -184,9 +185,6 @@ class LogPump:
             worked = now
             while not self._free and not self._closing.is_set() and self._ahead() > _AHEAD_BYTES:
                 self._closing.wait(_LOOK_S / 4)
-
-    def _timeout_s(self) -> float:
-        return _LOOK_S if any(source.tail for source in self._sources.values()) else _CHECK_S
 
     def _ahead(self) -> int:
         return sum(log.waiting for log in tuple(self.logs.values()))

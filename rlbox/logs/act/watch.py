@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from rlbox.logs.act.file import LogFile
 from rlbox.logs.act.pump import LogPump
@@ -12,14 +11,11 @@ from rlbox.logs.lines import LineCutter, Texts
 STAGE_LOG_FILE = "stage.log"
 
 
-class Taker(Protocol):
-    """Whoever looks at the lines of logs."""
+Taker = Callable[[str, int, int, Texts], object]
+"""Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
-    def __call__(self, log: str, first: int, offset: int, texts: Texts) -> None:
-        """Look at lines of `log` that ended; the first has the number `first` and begins at byte `offset`.
-
-        There may be none, but states of a progress bar that were overwritten (`texts.past`).
-        """
+There may be none, but states of a progress bar that were overwritten (`texts.past`).
+"""
 
 
 class LogWatch:
@@ -38,7 +34,7 @@ class LogWatch:
 
     def unfinished(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
-        return self._readers[name].unfinished if name in self._readers else ""
+        return self._readers[name].cutter.unfinished if name in self._readers else ""
 
     @property
     def waiting(self) -> bool:
@@ -94,7 +90,7 @@ class _Reader:
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
-        self._cutter = LineCutter()
+        self.cutter = LineCutter()
         self._begin = 0
         self._cuts = 0
 
@@ -103,22 +99,17 @@ class _Reader:
         cuts, data = self._log.cuts, self._log.read()
         if self._log.cuts != cuts:
             self._begin = 0
-        first, offset = self._cutter.number + 1, self._begin
-        texts = self._cutter.feed(data)
+        first, offset = self.cutter.number + 1, self._begin
+        texts = self.cutter.feed(data)
         if texts:
             self._begin = self._log.taken - len(data) + data.rindex(b"\n") + 1
         return first, offset, texts
 
-    @property
-    def unfinished(self) -> str:
-        """The line that has not ended yet."""
-        return self._cutter.unfinished
-
     def end_line(self) -> tuple[int, int, Texts]:
         """Return the last line when the log ends without a line feed."""
-        first, offset = self._cutter.number + 1, self._begin
+        first, offset = self.cutter.number + 1, self._begin
         self._begin = self._log.taken
-        return first, offset, self._cutter.close()
+        return first, offset, self.cutter.close()
 
     def was_cut(self) -> bool:
         """Return whether the log was emptied since this was asked last."""

@@ -6,14 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-import psutil
-
 from rlbox.machine.act.gpu import probe_gpus
-from rlbox.machine.act.process_table import read_proc
+from rlbox.machine.act.process_table import read_text, stat_fields
 from rlbox.machine.counters import Activity, ProcessActivity
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_NETWORK = "/proc/net/dev"
 
 
 def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True) -> Activity:
@@ -40,31 +39,38 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
 
 def probe_process_activity(pid: int) -> ProcessActivity | None:
     """Return the counters of one process, all its threads together; None when it is gone."""
-    head, _, tail = read_proc(f"/proc/{pid}/stat").rpartition(b")")
-    fields = tail.split()
-    if len(fields) < 22 or (fields[0] in b"ZXx" and fields[17] == b"1"):
+    name, fields = stat_fields(pid)
+    if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
-    lines = read_proc(f"/proc/{pid}/io").split()
+    lines = read_text(f"/proc/{pid}/io").split()
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
     return ProcessActivity(
         pid=pid,
         started=int(fields[19]),
-        name=head.partition(b"(")[2].decode("utf-8", "replace"),
-        state=fields[0].decode(),
+        name=name,
+        state=fields[0],
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         minor_faults=int(fields[7]),
         major_faults=int(fields[9]),
-        read_bytes=io.get(b"read_bytes:", 0),
-        write_bytes=io.get(b"write_bytes:", 0),
-        read_chars=io.get(b"rchar:", 0),
-        write_chars=io.get(b"wchar:", 0),
+        read_bytes=io.get("read_bytes:", 0),
+        write_bytes=io.get("write_bytes:", 0),
+        read_chars=io.get("rchar:", 0),
+        write_chars=io.get("wchar:", 0),
     )
 
 
 def _probe_network() -> tuple[int, int, int]:
     """Return received and sent bytes of all interfaces but loopback, then loopback's."""
-    found = psutil.net_io_counters(pernic=True, nowrap=False)
-    local = found.pop("lo", None)
-    received, sent = (sum(row[place] for row in found.values()) for place in (1, 0))
-    return received, sent, local.bytes_recv if local else 0
+    received = sent = local = 0
+    for line in read_text(_NETWORK).splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        fields = counters.split()
+        if len(fields) < 9:
+            continue
+        if name.strip() == "lo":
+            local += int(fields[0])
+        else:
+            received += int(fields[0])
+            sent += int(fields[8])
+    return received, sent, local

@@ -36,6 +36,13 @@ def probe_memory(root: Path = _ROOT, own: Path = _OWN) -> MemoryFacts:
     )
 
 
+def available_bytes() -> int:
+    """Return how much memory the machine can still give, caches that it would drop included."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        rows = dict(line.split(":", 1) for line in file)
+    return int(rows["MemAvailable"].split()[0]) * 1024
+
+
 def group_number(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> int | None:
     """Return a number of the cgroup that this process is in; None for no limit, or where the kernel tells none."""
     text = group_text(controller, second, first, root, own).strip()

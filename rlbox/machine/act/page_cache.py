@@ -11,9 +11,7 @@ import ctypes
 import mmap
 import os
 
-import psutil
-
-from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.memory import available_bytes, probe_memory
 
 _CACHESTAT = 451  # its number on every architecture
 _PAGE = mmap.PAGESIZE
@@ -85,7 +83,7 @@ def _may_ask(handle: int) -> bool:
 
 def room_bytes() -> int:
     """Return how much the page cache can hold here, with what it holds already."""
-    rooms = [psutil.virtual_memory().available]
+    rooms = [available_bytes()]
     limit = probe_memory()
     if limit.limit_bytes is not None and limit.used_bytes is not None:
         rooms.append(limit.limit_bytes - limit.used_bytes + limit.cache_bytes)

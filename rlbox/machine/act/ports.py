@@ -1,12 +1,40 @@
-"""Tell whether a port is free, and who holds it."""
+"""Ports and sockets of this machine: whether a port is free, and which process holds what, from /proc alone."""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import psutil
+from rlbox.machine.act.process_table import probe_processes, read_text
 
 HOST = "127.0.0.1"
+_LISTEN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpSocket:
+    """One TCP socket of this network namespace; addresses are `HOST:PORT`."""
+
+    inode: int
+    local: str
+    remote: str
+    state: int
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for connections."""
+        return self.state == _LISTEN
+
+    @property
+    def link(self) -> str:
+        """What a link of /proc/PID/fd to it says."""
+        return f"socket:[{self.inode}]"
+
+    def is_at(self, port: str) -> bool:
+        """Whether it listens on a port, at whichever address."""
+        return self.listens and self.local.rpartition(":")[2] == port
 
 
 def probe_port(number: int) -> str:
@@ -23,12 +51,42 @@ def probe_port(number: int) -> str:
     return ""
 
 
-def _holder(number: int) -> str:
+def tcp_sockets() -> Iterator[TcpSocket]:
+    """Return all TCP sockets of this network namespace."""
+    for name in ("tcp", "tcp6"):
+        for line in read_text(f"/proc/net/{name}").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) >= 10:
+                local, remote = (_address(field) for field in fields[1:3])
+                yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
+
+
+def links_of(pid: int) -> Iterator[str]:
+    """Return what a process has open, as the links of /proc/PID/fd say: `pipe:[1]`, a path."""
+    folder = f"/proc/{pid}/fd"
     try:
-        for connection in psutil.net_connections(kind="tcp"):
-            here = connection.laddr and connection.laddr.port == number
-            if here and connection.pid and connection.status == psutil.CONN_LISTEN:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except (psutil.Error, OSError):
-        pass
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue
+
+
+def _holder(number: int) -> str:
+    wanted = {each.link for each in tcp_sockets() if each.is_at(str(number))}
+    for pid, process in probe_processes().items():
+        if not wanted.isdisjoint(links_of(pid)):
+            return f"{process.name} (pid {pid})"
     return "a process that is not visible from here"
+
+
+def _address(text: str) -> str:
+    host, _, port = text.partition(":")
+    data = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
+    if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
+        data = data[12:]
+    name = socket.inet_ntop(socket.AF_INET6 if len(data) == 16 else socket.AF_INET, data)
+    return f"[{name}]:{int(port, 16)}" if ":" in name else f"{name}:{int(port, 16)}"

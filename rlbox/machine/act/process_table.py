@@ -1,14 +1,11 @@
-"""The processes of this machine as the kernel lists them, and whose environment carries which marks."""
+"""The processes of this machine as the kernel lists them: what they are, whose, and what their environment carries."""
 
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-_PROC = Path("/proc")
-_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +37,13 @@ class Process:
 
 def probe_processes() -> dict[int, Process]:
     """Return all processes that are visible from here, by id."""
-    found = (probe_process(int(name)) for name in os.listdir(_PROC) if name.isdigit())
+    found = (probe_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process}
 
 
 def probe_process(pid: int) -> Process | None:
     """Return one process, or None when there is none."""
-    text = read_proc(f"/proc/{pid}/stat").decode("utf-8", "replace")
-    head, _, tail = text.rpartition(")")  # the name itself may hold blanks and brackets
-    fields = tail.split()
+    name, fields = stat_fields(pid)
     if not fields:
         return None
     return Process(
@@ -57,24 +52,43 @@ def probe_process(pid: int) -> Process | None:
         group=int(fields[2]),
         session=int(fields[3]),
         started=int(fields[19]),
-        name=head.partition("(")[2],
+        name=name,
         state=fields[0],
         threads=int(fields[17]),
     )
 
 
-def read_proc(path: str) -> bytes:
-    """Return a small file of /proc, with half the work of other ways to read; empty when it cannot be read."""
+def stat_fields(pid: int) -> tuple[str, list[str]]:
+    """Return the name of a process and the fields of its `stat` from its state on; none when it is gone."""
+    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
+    return head.partition("(")[2], tail.split()
+
+
+def read_text(path: str) -> str:
+    """Return a file of /proc as text; empty when it cannot be read."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode("utf-8", "replace")
     except OSError:
-        return b""
+        return ""
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; empty when it cannot be seen."""
+    words = read_text(f"/proc/{pid}/environ").split("\0")
+    return {name: value for name, found, value in (word.partition("=") for word in words) if found}
+
+
+def owner_of(pid: int) -> str:
+    """Return the name of a process' user, or its number where it has none; empty when the process is gone."""
     try:
-        return os.read(handle, _MOST_BYTES)
+        uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
-        return b""
-    finally:
-        os.close(handle)
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def carries(pid: int, marks: Mapping[str, str]) -> bool:
@@ -82,31 +96,21 @@ def carries(pid: int, marks: Mapping[str, str]) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            environment = file.read()
     except OSError:
         return False
-    if not all(value.encode() in environment for value in marks.values()):  # most carry none
-        return False
-    words = environment.split(b"\0")
-    return all(f"{name}={value}".encode() in words for name, value in marks.items())
+    words = read_text(f"/proc/{pid}/environ").split("\0")
+    return all(f"{name}={value}" in words for name, value in marks.items())
 
 
 def probe_command_line(pid: int) -> str:
     """Return the command line of a process, words joined by blanks; empty when it cannot be seen."""
-    try:
-        data = (_PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return ""
-    return data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    return read_text(f"/proc/{pid}/cmdline").rstrip("\0").replace("\0", " ")
 
 
 def probe_resident_bytes(pid: int) -> int:
     """Return the memory that a process holds; 0 when it cannot be seen."""
-    try:
-        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+    fields = read_text(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:

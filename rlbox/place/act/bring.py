@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.act.fix_checks import PLACE, probe_fixes, read_table
+from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.doctor.fix_checks import checks_of
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError
+from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.image.plan import ImagePlan
 from rlbox.place.act.apply import NOTHING, Applied, lay_back

@@ -132,11 +132,6 @@ def write_record(layout: Layout, record: Record) -> None:
     write_atomic(Path(layout.record), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
 
 
-def free_bytes(path: Path) -> int:
-    """Return the free space where `path` is, or would be."""
-    return shutil.disk_usage(there(path)).free
-
-
 def there(path: Path) -> Path:
     """Return the nearest folder above a path that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import disk_full
 from rlbox.place.act.facts import probe_path, write_record
 from rlbox.place.changes import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
 from rlbox.place.layout import Layout
@@ -170,7 +170,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = disk_full(error)
         raise NodeError(
             "the disk is full: what was laid so far is whole" if full else f"cannot be laid: {error.strerror}",
             where=str(path),

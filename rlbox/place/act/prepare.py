@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.files.act.room import free_bytes
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
@@ -15,7 +16,7 @@ from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import Applied, Supplies, carry_out_apply
-from rlbox.place.act.facts import check_layout, free_bytes, installed_debs, probe_apply, read_record, there
+from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply
 from rlbox.place.act.whereabouts import remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply

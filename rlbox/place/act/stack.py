@@ -13,10 +13,12 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
+from rlbox.amounts import size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import free_bytes
 from rlbox.machine.act.command import check_command, run_command
-from rlbox.place.act.facts import STAMP, free_bytes, installed_debs, probe_installed
+from rlbox.place.act.facts import STAMP, installed_debs, probe_installed
 from rlbox.place.act.files import disk_errors, free_place
 from rlbox.place.changes import PartRecord, stamp_of
 from rlbox.place.layout import Layout
@@ -96,7 +98,7 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     offline: tuple[str, ...] = ("--offline",) if supply.files else ()
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", wanted.python, str(venv))
     next_step = f"install Python {wanted.python} with its module venv, or let uv fetch one from a network"
-    room = f"; {free_bytes(venv) / (1 << 30):.1f} GiB are free there"
+    room = f"; {size_text(free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {wanted.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(wanted, supply) as (words, folder):
@@ -202,8 +204,7 @@ def check_room(wanted: Wanted, place: Path) -> None:
     free, need = free_bytes(place), wanted.bytes * 2
     if free < need:
         raise NodeError(
-            f"the disk is too full for the environment: {free / (1 << 30):.1f} GiB free, "
-            f"about {need / (1 << 30):.1f} needed",
+            f"the disk is too full for the environment: {size_text(free)} free, about {size_text(need)} needed",
             where=str(place),
             next_step="free space, or name a folder of another disk with --prefix DIR",
         )

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlbox.doctor.act.fix_checks import read_table
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.lock import hold
+from rlbox.files.act.rows import read_table
 from rlbox.image.plan import ImagePlan
 from rlbox.place.act.facts import read_record
 from rlbox.place.layout import Layout, check_prefix

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 
 from rlbox.causes.cause import End, LastWord
 from rlbox.errors import NodeError
+from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import probe_machine_life
 from rlbox.record.act.journal import EVENTS_FILE
@@ -25,10 +25,7 @@ _FRESH_S = 60.0
 
 def has_ended(run_dir: Path) -> bool:
     """Whether the state of a run says that it ended."""
-    try:
-        return json.loads((run_dir / RUN_FILE).read_bytes()).get("state") in ENDED
-    except (OSError, ValueError, AttributeError):
-        return False
+    return read_table(run_dir / RUN_FILE).get("state") in ENDED
 
 
 def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run_dir: Path) -> LastWord | None:

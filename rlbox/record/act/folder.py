@@ -13,7 +13,7 @@ from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_atomic
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.machine.act.clock import utc_now
-from rlbox.record.act.disk_lock import Holder
+from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.journal import reserve_space
 
 PLAN_FILE = "plan.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause, full_disk, unwritable
+from rlbox.files.act.room import disk_full, free_bytes
+from rlbox.files.act.rows import RowFile
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.state import PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import Masks
@@ -20,7 +21,6 @@ from rlbox.secrets.masks import Masks
 EVENTS_FILE = "events.jsonl"
 _RESERVE_FILE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOOK_S = 1.0
 
 Event = dict[str, Any]
@@ -41,7 +41,7 @@ class Journal:
         self.saved = False
         self.masks = masks
         self._listeners = [on_event]
-        self._torn = False
+        self._events = RowFile(run_dir / EVENTS_FILE)
         self._inode = _inode(run_dir)
         self._there = True
         self._looked_at = time.monotonic()
@@ -84,7 +84,8 @@ class Journal:
     def event(self, stage: str, event: str, **fields: Any) -> None:
         """Append one event and tell whoever listens."""
         record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.tree(fields)}
-        self._attempt(lambda: self._append(json.dumps(record, ensure_ascii=False)))
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
+        self._attempt(lambda: self._events.append(line))
         for listener in self._listeners:
             listener(record)
 
@@ -95,17 +96,6 @@ class Journal:
 
     def _write_state(self, *, durable: bool = True) -> None:
         self.saved = self._attempt(lambda: write_run_state(self.run_dir, self.state, self.masks, durable=durable))
-
-    def _append(self, text: str) -> None:
-        data = (("\n" if self._torn else "") + text + "\n").encode("utf-8", "replace")
-        self._torn = True
-        handle = os.open(self.run_dir / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            if os.write(handle, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(handle)
-        self._torn = False
 
     def _attempt(self, write: Callable[[], None]) -> bool:
         try:
@@ -127,7 +117,7 @@ class Journal:
 
 
 def _disk_cause(run_dir: Path, error: OSError) -> Cause:
-    if error.errno in _FULL:
+    if disk_full(error):
         return full_disk(str(run_dir), free_bytes(run_dir))
     return unwritable(str(run_dir), error.strerror or str(error))
 
@@ -150,12 +140,3 @@ def reserve_space(run_dir: Path) -> None:
     path = run_dir / _RESERVE_FILE
     if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
         path.write_bytes(b"\0" * _RESERVE_BYTES)
-
-
-def free_bytes(folder: Path) -> int:
-    """Return what an unprivileged process may still write below `folder`; 0 when that cannot be told."""
-    try:
-        facts = os.statvfs(folder)
-    except OSError:
-        return 0
-    return facts.f_bavail * facts.f_frsize

@@ -1,7 +1,7 @@
 """The ledger of a data disk: its runs, who holds it, what carries them out, and how the dead ones ended.
 
-Every verb about runs settles them first. It holds the disk's lock meanwhile, so that no run can start and no other can
-settle; a disk whose lock a run holds has nothing to settle but that run's predecessors, and those were settled before
+Every verb about runs settles them first. It holds the disk meanwhile, so that no run can start and no other can
+settle; a disk that a run holds has nothing to settle but that run's predecessors, and those were settled before
 it started.
 
 The notes of carriers lie outside the run directories, so that a carrier is found again though its run directory was
@@ -22,8 +22,9 @@ from pathlib import Path
 
 from rlbox.errors import LockHeld, RlboxError, SpecError
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_lock import DiskLock, Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.ends import carrier_word, has_ended, write_end
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
 from rlbox.record.act.state import load_run_state
@@ -106,8 +107,8 @@ class Ledger:
             return ""
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
-    def take(self, holder: Holder) -> DiskLock:
-        """Return the disk's lock, taken for `holder`; raises what `take_disk` raises."""
+    def take(self, holder: Holder) -> DiskHold:
+        """Return the hold of the disk, for `holder`; raises what `take_disk` raises."""
         return take_disk(self.folder, holder, stage_of=self.stage_of)
 
     def holder(self) -> Holder | None:
@@ -136,8 +137,8 @@ class Ledger:
         found = {}
         for path in sorted(self._notes.glob("*.json")):
             try:
-                note = CarrierNote(**json.loads(path.read_bytes()))
-            except (OSError, ValueError, TypeError):
+                note = CarrierNote(**read_table(path))
+            except TypeError:
                 continue
             found[note.run] = note
         return found
@@ -152,7 +153,7 @@ class Ledger:
         Parameters
         ----------
         me
-            Who looks after the runs, for the lock.
+            Who looks after the runs, told to those who wait.
 
         Raises
         ------
@@ -164,7 +165,7 @@ class Ledger:
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
-                lock = self.take(me)
+                hold = self.take(me)
             except LockHeld:
                 holder = self.holder()
                 if holder and (holder.run or time.monotonic() > until):
@@ -173,10 +174,10 @@ class Ledger:
             try:
                 return self.settle_held()
             finally:
-                lock.leave()
+                hold.leave()
 
     def settle_held(self) -> Settled:
-        """As `settle`, for whoever holds the disk's lock."""
+        """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         shutil.rmtree(self._drafts, ignore_errors=True)  # whoever made them is gone

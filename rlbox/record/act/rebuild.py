@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
+from rlbox.files.act.rows import read_rows
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.state import (
@@ -21,8 +21,6 @@ from rlbox.record.act.state import (
     load_run_state,
     new_run_state,
 )
-
-_LONGEST_LINE = 1 << 20
 
 
 def last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
@@ -45,18 +43,8 @@ def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run in order; torn lines, as a kill leaves them, are passed over."""
-    try:
-        with open(run_dir / EVENTS_FILE, "rb") as file:
-            while line := file.readline(_LONGEST_LINE):
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict) and "event" in event:
-                    yield event
-    except OSError:
-        return
+    """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
+    return (event for event in read_rows(run_dir / EVENTS_FILE) if "event" in event)
 
 
 def _after(state: RunState, event: dict[str, Any]) -> RunState:

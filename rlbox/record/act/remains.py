@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.machine.act.identity import probe_machine_life
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.process_table import Process, probe_process
@@ -69,11 +70,7 @@ def end_remains(run_dir: Path, run_id: str) -> tuple[Process, ...]:
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
     """Return what was written down in this life of the machine; ids of another one mean other processes."""
-    life = probe_machine_life()
-    try:
-        data = json.loads((run_dir / PROCESSES_FILE).read_bytes())
-        if (data["boot_id"], data["init"]) != (life.boot_id, life.init):
-            return ()
-        return tuple((int(pid), int(started)) for pid, started in data["processes"])
-    except (OSError, ValueError, TypeError, KeyError):
+    data, life = read_table(run_dir / PROCESSES_FILE), probe_machine_life()
+    if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init):
         return ()
+    return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))

@@ -11,6 +11,7 @@ from typing import Literal
 
 from rlbox.causes.cause import Cause, LastWord, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld
+from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.journal import EVENTS_FILE
@@ -44,7 +45,7 @@ def settle_run(run_dir: Path, plan: RunPlan, last: LastWord) -> RunState:
     state = last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
     forget_drafts(run_dir)
     if state.state != "running":
-        if not _readable(run_dir):
+        if not read_table(run_dir / RUN_FILE):
             write_run_state(run_dir, state, Masks({}))
         return state
     ended = _ended(state, last, stop_asked(run_dir))
@@ -114,11 +115,3 @@ def forget_drafts(run_dir: Path) -> None:
         for path in run_dir.glob(pattern):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _readable(run_dir: Path) -> bool:
-    try:
-        json.loads((run_dir / RUN_FILE).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.identity import MachineLife, probe_machine_life
 from rlbox.machine.act.process_table import probe_process
@@ -66,11 +67,11 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
 
 def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
+    known = {field.name for field in dataclasses.fields(SupervisorFacts)}
+    data = {key: value for key, value in read_table(run_dir / SUPERVISOR_FILE).items() if key in known}
     try:
-        data = json.loads((run_dir / SUPERVISOR_FILE).read_bytes())
-        known = {field.name for field in dataclasses.fields(SupervisorFacts)}
-        return SupervisorFacts(**{key: value for key, value in data.items() if key in known})
-    except (OSError, ValueError, TypeError, AttributeError):
+        return SupervisorFacts(**data)
+    except TypeError:
         return None
 
 
@@ -108,8 +109,5 @@ def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
 
 def stop_asked(run_dir: Path) -> str:
     """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
-    try:
-        data = json.loads((run_dir / STOP_FILE).read_bytes())
-        return f"{data['by']} ({data['user']})"
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
+    data = read_table(run_dir / STOP_FILE)
+    return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rlbox.engine.oci import Manifest, stored_digest
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.machine.act.http import ATTEMPTS
+from rlbox.machine.act.http import ATTEMPTS, again
 from rlbox.registry.act.client import Destination
 from rlbox.registry.push_log import (
     PushCount,
@@ -50,7 +50,6 @@ def push_image(
     *,
     on_layer: Callable[[PushedLayer], None],
     on_retry: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
 ) -> Pushed:
     """Have the engine push its image `tag` to `destination`, and verify what the registry holds then.
 
@@ -64,9 +63,10 @@ def push_image(
     Raises
     ------
     RegistryError
-        The registry refused, failed four times, or holds something else than was pushed.
+        The registry does not answer, refused, failed four times, or holds something else than was pushed; or its
+        address means this machine, and the engine is on another.
     EngineError
-        The engine insists on TLS.
+        Plain http was allowed here, but the engine insists on TLS.
     """
     contents = (image.get("RootFS") or {}).get("Layers") or []
     stored = stored_digest(image)
@@ -75,32 +75,13 @@ def push_image(
     if there and there.digest == stored:
         return Pushed(manifest=there, count=count_push({}, there.layers, contents), exact=True)
     with _tagged(image["Id"], tag, destination.reference):
-        log = _push(destination.reference, on_layer, on_retry, pause)
+        log = _push(destination.reference, on_layer, on_retry)
     manifest = _verified(destination, stored or log.digest)
     return Pushed(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))
 
 
-def _verified(destination: Destination, wanted: str) -> Manifest:
-    manifest, reference = destination.get(), destination.reference
-    if manifest.digest != wanted:
-        raise RegistryError(
-            f"{reference} is {manifest.digest} in the registry; what was pushed is {wanted}",
-            where=reference.name,
-            next_step="somebody else may push to this tag; choose another, or repeat",
-        )
-    return manifest
-
-
 def _check_route(destination: Destination) -> None:
-    """Make sure before the engine begins that the registry answers, and that the engine will speak to it.
-
-    Raises
-    ------
-    RegistryError
-        It does not answer, or refuses the login; or its address means this machine, and the engine is on another.
-    EngineError
-        Plain http was allowed here, but the engine insists on TLS.
-    """
+    """Make sure before the engine begins that the registry answers, and that the engine will speak to it."""
     host = destination.reference.host
     if is_loopback(host) and not engine_is_here():
         raise RegistryError(
@@ -140,24 +121,38 @@ def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
                 engine().tag(before["Id"], reference)
 
 
-def _push(
-    reference: Reference,
-    on_layer: Callable[[PushedLayer], None],
-    on_retry: Callable[[str], None],
-    pause: Callable[[float], None],
-) -> PushLog:
+class _MayPass(Exception):
+    """The engine gave up for a reason that may pass by itself."""
+
+
+def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retry: Callable[[str], None]) -> PushLog:
     login = find_login(reference.host)
-    log = PushLog()
-    for attempt in range(1, ATTEMPTS + 1):
+    log, attempts = PushLog(), itertools.count(1)
+
+    def push() -> None:
         log.error = ""
         for message in engine().push(reference, login):
             if layer := log.feed(message):
                 on_layer(layer)
-        if not log.error:
-            return log
-        if attempt == ATTEMPTS or not may_pass(log.error):
-            raise push_error(log.error, reference, attempt)
-        wait_s = 2.0 ** (attempt - 1)
-        on_retry(f"attempt {attempt} of {ATTEMPTS} failed: {log.error[:200]}; again in {wait_s:g} s")
-        pause(wait_s)
-    raise AssertionError("the last attempt returns or raises")
+        if log.error:
+            raise _MayPass if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
+
+    def told(failure: Exception, wait_s: float) -> None:
+        on_retry(f"attempt {next(attempts)} of {ATTEMPTS} failed: {log.error[:200]}; again in {wait_s:g} s")
+
+    try:
+        again(push, _MayPass, on_retry=told)
+    except _MayPass as failure:
+        raise push_error(log.error, reference, ATTEMPTS) from failure
+    return log
+
+
+def _verified(destination: Destination, wanted: str) -> Manifest:
+    manifest, reference = destination.get(), destination.reference
+    if manifest.digest != wanted:
+        raise RegistryError(
+            f"{reference} is {manifest.digest} in the registry; what was pushed is {wanted}",
+            where=reference.name,
+            next_step="somebody else may push to this tag; choose another, or repeat",
+        )
+    return manifest

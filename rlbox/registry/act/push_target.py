@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlbox.amounts import transfer_size
+from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.engine.act.api import find_image
 from rlbox.engine.reference import Reference, image_tag, push_reference
@@ -95,6 +95,6 @@ class ImagePush:
 def _row(layer: PushedLayer) -> Row:
     mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
     word = "already there" if layer.state == "present" else layer.state
-    told = word + (f"  {transfer_size(layer.total)}" if layer.total else "")
+    told = word + (f"  {size_text(layer.total)}" if layer.total else "")
     title = layer.key if mark else f"{layer.key}  {word}"
     return Row(key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total)

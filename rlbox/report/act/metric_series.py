@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rlbox.files.act.rows import read_rows
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.act.metrics import read_log
 from rlbox.logs.throughput import Reading, metric_rank, read_record
 from rlbox.record.act.state import StageState
-from rlbox.report.act.tails import json_rows
 from rlbox.report.series import Points, Series, thin_points, trend_points
 
 XKind = Literal["step", "time", "count"]
@@ -67,7 +67,7 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
 def _readings(run_dir: Path, stages: tuple[StageState, ...]) -> Iterator[tuple[str, str, float | None, Reading]]:
     for path in _metric_files(run_dir):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in json_rows(_lines(path)):
+        for row in read_rows(path):
             if reading := read_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
                     reading = Reading(metrics={f"eval {name}": value for name, value in reading.metrics.items()})
@@ -81,14 +81,6 @@ def _readings(run_dir: Path, stages: tuple[StageState, ...]) -> Iterator[tuple[s
 def _metric_files(run_dir: Path) -> list[Path]:
     patterns = ["/".join(["*"] * depth + [METRICS_FILE]) for depth in range(_DEEPEST + 1)]
     return sorted({path for pattern in patterns for path in run_dir.glob(pattern) if path.is_file()})
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as file:
-            yield from file
-    except OSError:
-        return
 
 
 def _row_time(row: dict[str, object]) -> float | None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
-from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE
+from rlbox.files.act.tail import read_end
+from rlbox.files.rows import json_rows
+from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE
 from rlbox.record.act.journal import EVENTS_FILE
@@ -17,13 +19,17 @@ from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state, new_run_state
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.report.act.metric_series import Metric, read_metrics
-from rlbox.report.act.tails import json_rows
 from rlbox.report.series import merge_samples
 from rlbox.secrets.masks import Masks
+from rlbox.spec.load import load_toml
+from rlbox.target.lock import Lock, load_lock
 
 _SAMPLES = 600
 _TEXT_BYTES = 256 * 1024
+_METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
+_FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
+"""Keys of a row of metrics that say where and when, not how well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +46,13 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run as its directory tells it; every text is masked. `gaps` says what was missing or could not be read."""
+    """A run as its directory tells it; every text is masked. `gaps` says what was missing or could not be read.
 
+    `began` is false for a run of which there is a plan alone. `evidence` is that of each stage that failed.
+    """
+
+    folder: Path
+    began: bool
     state: RunState
     plan: Mapping[str, Any]
     overrides: Mapping[str, Any]
@@ -52,6 +63,32 @@ class RunRecord:
     packages: tuple[str, ...]
     gaps: tuple[str, ...]
 
+    def spec(self, name: str) -> Mapping[str, Any]:
+        """Return the `job` or `target` file that the run was made of; empty when it cannot be read."""
+        try:
+            return load_toml(self.folder / "spec" / f"{name}.toml")
+        except SpecError:
+            return {}
+
+    def lock(self) -> Lock | None:
+        """Return the lock that the run was made of, or None when it cannot be read."""
+        try:
+            return load_lock(self.folder / "spec/lock.json")
+        except SpecError:
+            return None
+
+    def last_metrics(self) -> dict[str, float]:
+        """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
+        found: dict[str, float] = {}
+        for path in sorted(self.folder.glob(f"**/{METRICS_FILE}")):
+            for row in json_rows(read_end(path, _METRIC_BYTES).splitlines()):
+                found |= {
+                    f"{row.get('stage', path.parent.name)}.{key}": float(value)
+                    for key, value in row.items()
+                    if key not in _FRAMES and isinstance(value, (int, float)) and not isinstance(value, bool)
+                }
+        return found
+
 
 def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
     """Read the directory of a run that is going on, ended, or was broken off anywhere.
@@ -59,7 +96,7 @@ def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
     Parameters
     ----------
     points
-        How many points a series may have at most.
+        How many points a series may have at most; 0: no series is read.
 
     Raises
     ------
@@ -68,15 +105,17 @@ def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
     """
     files = _Files(run_dir, masks)
     plan = files.table(PLAN_FILE)
-    state = _state(files, plan)
+    began, state = _state(files, plan)
     evidence = tuple(_evidence(files, state))
     return RunRecord(
+        folder=run_dir,
+        began=began,
         state=state,
         plan=plan,
         overrides=files.table("overrides.json", wanted=False),
         events=tuple(files.rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
-        metrics=tuple(read_metrics(run_dir, state.stages, points)),
+        metrics=tuple(read_metrics(run_dir, state.stages, points)) if points else (),
         evidence=evidence,
         packages=_packages(files, evidence),
         gaps=tuple(files.gaps),
@@ -133,9 +172,10 @@ class _Files:
             return ""
 
 
-def _state(files: _Files, plan: Mapping[str, Any]) -> RunState:
+def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
+    """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
     try:
-        return _masked(load_run_state(files.run_dir), files.masks)
+        return True, _masked(load_run_state(files.run_dir), files.masks)
     except SpecError as error:
         problem = error
     files.gaps.append(f"{RUN_FILE}: {problem.what}")
@@ -143,7 +183,8 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> RunState:
         known = load_run_plan(plan)
     except SpecError:
         raise problem from None
-    return _masked(last_state(files.run_dir, known) or new_run_state(known, supervisor_pid=0), files.masks)
+    last = last_state(files.run_dir, known)
+    return last is not None, _masked(last or new_run_state(known, supervisor_pid=0), files.masks)
 
 
 def _masked(state: RunState, masks: Masks) -> RunState:

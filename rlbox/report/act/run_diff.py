@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.image.facts import lock_changes
 from rlbox.job.param import show_scalar
-from rlbox.job.plan import RunPlan
-from rlbox.report.act.run_record import RunRecord
+from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.report.act.read import RunRecord
 
 TOLD = ("run", "parameters", "job file", "target spec", "lock", "environment", "secrets", "commands")
 OUTCOME = ("gates", "outcome", "metrics")
@@ -29,12 +30,20 @@ class Difference:
 
 
 def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
-    """Return what differs between two runs, part by part; paths of the run directories count as equal."""
+    """Return what differs between two runs, part by part; paths of the run directories count as equal.
+
+    Raises
+    ------
+    SpecError
+        The plan of one cannot be read.
+    """
     found: list[Difference] = []
+    plans = load_run_plan(a.plan), load_run_plan(b.plan)
     for part, facts in _FACTS.items():
-        found += _compare(part, facts(a), facts(b))
-    if a.lock and b.lock:
-        changes = lock_changes(a.lock, b.lock)
+        found += _compare(part, facts(a, plans[0]), facts(b, plans[1]))
+    locks = a.lock(), b.lock()
+    if locks[0] and locks[1]:
+        changes = lock_changes(locks[0], locks[1])
         found += [Difference(part="lock", name=c.name, before=c.before, after=c.after) for c in changes]
     order = {part: number for number, part in enumerate((*TOLD, *OUTCOME, DURATIONS))}
     return tuple(sorted(found, key=lambda difference: order[difference.part]))
@@ -99,13 +108,12 @@ def _place_free(plan: RunPlan) -> Callable[[str], str]:
     return free
 
 
-def _run(record: RunRecord) -> dict[str, str]:
-    plan = record.plan
+def _run(record: RunRecord, plan: RunPlan) -> dict[str, str]:
     return {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"}
 
 
-def _parameters(record: RunRecord) -> dict[str, str]:
-    plan, free = record.plan, _place_free(record.plan)
+def _parameters(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
     return {
         name: " ".join(filter(None, (free(show_scalar(value)), plan.units.get(name, ""), _origin(plan, name))))
         for name, value in sorted(plan.params.items())
@@ -117,8 +125,8 @@ def _origin(plan: RunPlan, name: str) -> str:
     return f"({origin})" if origin else ""
 
 
-def _spec(name: str) -> Callable[[RunRecord], dict[str, str]]:
-    return lambda record: dict(_leaves(record.specs.get(name) or {}, ""))
+def _spec(name: str) -> Callable[[RunRecord, RunPlan], dict[str, str]]:
+    return lambda record, plan: dict(_leaves(record.spec(name), ""))
 
 
 def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
@@ -133,44 +141,40 @@ def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
         yield path, show_scalar(value) if isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _environment(record: RunRecord) -> dict[str, str]:
-    free = _place_free(record.plan)
-    found = {name: free(value) for name, value in sorted(record.plan.env.items())}
-    for stage in record.plan.stages:
+def _environment(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    found = {name: free(value) for name, value in sorted(plan.env.items())}
+    for stage in plan.stages:
         found |= {f"{stage.name}: {name}": free(value) for name, value in sorted(stage.env.items())}
         for service in stage.services:
             found |= {f"{service.name}: {name}": free(value) for name, value in sorted(service.env.items())}
     return found
 
 
-def _secrets(record: RunRecord) -> dict[str, str]:
-    return dict.fromkeys(record.plan.secrets, "handed over")
+def _secrets(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    return dict.fromkeys(plan.secrets, "handed over")
 
 
-def _commands(record: RunRecord) -> dict[str, str]:
-    free = _place_free(record.plan)
+def _commands(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
     found = {}
-    for stage in record.plan.stages:
+    for stage in plan.stages:
         found[stage.name] = free(shlex.join(stage.argv))
         found |= {f"service {service.name}": free(shlex.join(service.argv)) for service in stage.services}
     return found
 
 
-def _gates(record: RunRecord) -> dict[str, str]:
-    free = _place_free(record.plan)
-    stages = record.state.stages if record.state else ()
+def _gates(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    stages = record.state.stages if record.began else ()
     rules = [(stage.name, rule) for stage in stages for rule in stage.gate]
-    return {f"{name}: {_named(rule.kind, free(rule.rule))}": rule.state for name, rule in rules}
+    return {f"{name}: {free(rule.named)}": rule.state for name, rule in rules}
 
 
-def _named(kind: str, rule: str) -> str:
-    return rule if rule.startswith(kind) else f"{kind} {rule}"
-
-
-def _outcome(record: RunRecord) -> dict[str, str]:
-    if record.state is None:
+def _outcome(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    if not record.began:
         return {"run": "never began"}
-    free = _place_free(record.plan)
+    free = _place_free(plan)
     found: dict[str, str] = {"run": record.state.state}
     for stage in record.state.stages:
         code = "" if stage.exit_code is None else f", exit code {stage.exit_code}"
@@ -179,21 +183,21 @@ def _outcome(record: RunRecord) -> dict[str, str]:
     return found
 
 
-def _metrics(record: RunRecord) -> dict[str, str]:
-    return {name: f"{value:.6g}" for name, value in sorted(record.metrics.items())}
+def _metrics(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    return {name: f"{value:.6g}" for name, value in sorted(record.last_metrics().items())}
 
 
-def _durations(record: RunRecord) -> dict[str, str]:
-    stages = record.state.stages if record.state else ()
-    return {stage.name: f"{stage.seconds:.1f} s" for stage in stages if stage.seconds}
+def _durations(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    stages = record.state.stages if record.began else ()
+    return {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds}
 
 
-_FACTS: dict[str, Callable[[RunRecord], Mapping[str, str]]] = {
+_FACTS: dict[str, Callable[[RunRecord, RunPlan], Mapping[str, str]]] = {
     "run": _run,
     "parameters": _parameters,
     "job file": _spec("job"),
     "target spec": _spec("target"),
-    "lock": lambda record: {"lock.json": "there" if record.lock else ""},
+    "lock": lambda record, plan: {"lock.json": "there" if record.lock() else ""},
     "environment": _environment,
     "secrets": _secrets,
     "commands": _commands,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlbox.amounts import duration_text, moment, transfer_size
+from rlbox.amounts import duration_text, moment, size_text
+from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
@@ -29,9 +30,6 @@ _NAME_WIDTH = 24
 _WAITS_SHOWN = 3
 _GPUS_SHOWN = 2
 """GPUs that are told one by one; a node's eight would not fit a line."""
-
-_AT_END = ("forbid", "benign", "silence", "total")
-"""Kinds of rules that nothing is waited for: they hold when the stage ended without breaking them."""
 
 
 def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:
@@ -144,9 +142,9 @@ def _phase(facts: RunFacts) -> str:
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.kind} {rule.rule} BROKEN" for rule in stage.gate if rule.state == "broken"]
-    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in _AT_END]
-    shown = [f"{rule.kind} {rule.rule}" + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    broken = [f"{rule.named} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in AT_END]
+    shown = [rule.named + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
@@ -163,9 +161,9 @@ def _speed(facts: RunFacts) -> str:
 
 
 def _use(sample: Sample) -> str:
-    parts = [f"cpu {sample.cpu_pct:.0f} %", f"memory {transfer_size(sample.resident_bytes)}"]
+    parts = [f"cpu {sample.cpu_pct:.0f} %", f"memory {size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
-    return " · ".join([*parts, *(f"{name} {transfer_size(value)}/s" for name, value in rates if value >= 1000)])
+    return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
 def _gpus(sample: Sample) -> str:
@@ -173,14 +171,12 @@ def _gpus(sample: Sample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {transfer_size(memory)} in all"
-    return " · ".join(
-        f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {transfer_size(g.memory_bytes)}" for g in gpus
-    )
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {size_text(memory)} in all"
+    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in gpus)
 
 
 def _disk(facts: RunFacts, sample: Sample) -> str:
-    left = f"{transfer_size(sample.disk_free_bytes)} left"
+    left = f"{size_text(sample.disk_free_bytes)} left"
     return left if facts.full_in_s is None else f"{left}, full in {duration_text(facts.full_in_s)} at the present rate"
 
 

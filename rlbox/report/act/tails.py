@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlbox.amounts import moment
+from rlbox.files.act.tail import read_end
+from rlbox.files.rows import json_rows
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import clean_text
 from rlbox.logs.throughput import Reading, find_candidates, latest, read_progress, read_record
@@ -84,32 +84,9 @@ class RunWatch:
         stamp = _stamp(path)
         known = self._known.get(key)
         if known is None or known[0] != stamp:
-            self._known[key] = known = (stamp, read(read_end(path)) if stamp != (0, 0) else None)
+            self._known[key] = known = (stamp, read(read_end(path, _END_BYTES)) if stamp != (0, 0) else None)
         found: T | None = known[1]
         return found
-
-
-def read_end(path: Path, limit: int = _END_BYTES) -> bytes:
-    """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - limit))
-            data = file.read(limit)
-    except OSError:
-        return b""
-    return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
-
-
-def json_rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Return the objects among `lines`; torn lines are left out."""
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
 
 
 def _stamp(path: Path) -> tuple[int, int]:

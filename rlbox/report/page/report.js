@@ -9,8 +9,8 @@
     time.textContent = `${at.getFullYear()}-${clock(at, true)}`;
   }
   const size = (v) => {
-    for (const [unit, scale, digits] of [["GB", 1e9, 2], ["MB", 1e6, 1], ["kB", 1e3, 1]])
-      if (Math.abs(v) >= scale) return `${(v / scale).toFixed(digits)} ${unit}`;
+    for (const [unit, scale] of [["PB", 1e15], ["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
+      if (Math.abs(v) >= 0.99995 * scale) return `${(v / scale).toFixed(1)} ${unit}`;
     return `${v.toFixed(0)} B`;
   };
   const shown = (v, unit) => unit === "bytes" ? size(v) : unit === "bytes/s" ? `${size(v)}/s` : `${unit === "%" || unit === "W" ? v.toFixed(0) : Number(v.toPrecision(4))} ${unit}`.trim();

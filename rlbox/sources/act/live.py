@@ -17,8 +17,7 @@ from rlbox.sources.load import load_profile
 from rlbox.sources.profile import Profile
 from rlbox.sources.settings import Choice, plan_sources
 from rlbox.sources.unreached import rule_to_add, unreached_host
-from rlbox.target.artifact import Artifact
-from rlbox.target.torch import TorchGroup
+from rlbox.target.artifact import Artifact, TorchGroup
 
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:

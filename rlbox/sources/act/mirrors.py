@@ -54,7 +54,8 @@ def _mmdebstrap_archives() -> dict[str, str]:
         return {}
     show = '--setup-hook=cat "$1/etc/apt/sources.list"; exit 1'
     asked = Command(argv=("mmdebstrap", "--quiet", "--variant=custom", show, "bookworm", "/dev/null"), timeout_s=60)
-    urls = re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", run_command(asked).stdout, re.MULTILINE)
+    told = run_command(asked)  # 1.3 lets a hook write to stdout, 0.8 (Ubuntu 22.04) to stderr
+    urls = re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", told.stdout + told.stderr, re.MULTILINE)
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 

@@ -17,6 +17,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import RlboxError, SpecError
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.files.act.rows import read_table
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.act.site import probe_site
@@ -191,11 +192,8 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
 
 def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
     """Return the last ranking of a profile, None when there is no fresh one."""
-    try:
-        data = json.loads(_memory(profile).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return read_ranking(data, profile, time.time()) if isinstance(data, dict) else None
+    data = read_table(_memory(profile))
+    return read_ranking(data, profile, time.time()) if data else None
 
 
 def _memory(profile: Profile) -> Path:

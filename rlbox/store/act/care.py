@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.files.act.copies import sum_file
+from rlbox.files.act.lock import lock_file
 from rlbox.store.act.names import known_locks
-from rlbox.store.act.objects import Store, lock_file
+from rlbox.store.act.objects import Store
 
 
 @dataclass(frozen=True, kw_only=True)

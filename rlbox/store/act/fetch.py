@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
 import threading
 import time
 from collections import Counter, deque
@@ -16,6 +14,7 @@ from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.progress import Row, progress_view
+from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
@@ -197,7 +196,7 @@ class _Fetch:
             self._on_progress(Progress(artifact=artifact, state=state, done=done, mirror=mirror))
 
     def _explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if disk_full(error):
             return full_disk(self._store, needed_bytes(self._store, self._missing))
         return error
 
@@ -205,7 +204,7 @@ class _Fetch:
 def check_room(store: Store, missing: Sequence[Artifact]) -> None:
     """Raise `NodeError` unless the store's disk has room for `missing`."""
     needed = needed_bytes(store, missing)
-    if needed and free_bytes(store) < needed:
+    if needed and free_bytes(store.root) < needed:
         raise full_disk(store, needed)
 
 
@@ -215,19 +214,11 @@ def needed_bytes(store: Store, artifacts: Sequence[Artifact]) -> int:
     return sum(max(0, artifact.size - store.partial_bytes(artifact.sha256)) for artifact in missing)
 
 
-def free_bytes(store: Store) -> int:
-    """Return the free space of the store's disk, which may have no folder of the store yet."""
-    folder = store.root
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
-
-
 def full_disk(store: Store, needed: int) -> NodeError:
     """Return the error that says how much room the store's disk lacks."""
-    free = free_bytes(store)
+    free = free_bytes(store.root)
     return NodeError(
-        f"the store's disk is full: {needed / 1e6:.1f} MB needed, {free / 1e6:.1f} MB free",
+        f"the store's disk is full: {size_text(needed)} needed, {size_text(free)} free",
         where=str(store.root),
         next_step="rlbox store prune, or name another disk with --store DIR",
     )

@@ -5,22 +5,22 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
-
-import zstandard
+from typing import IO, cast
 
 from rlbox.errors import WorkFailed
+from rlbox.files.act.compression import zstd
 from rlbox.store.act.base_image import base_files
 from rlbox.store.act.objects import Store
 
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _GONE = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
 
 
 def open_layer(path: Path) -> IO[bytes]:
     """Return a layer's tar, packed as it is when it is not zstd (tarfile reads gzip itself)."""
     with path.open("rb") as file:
-        packed = file.read(4) == zstandard.FRAME_HEADER
-    return zstandard.open(path, "rb") if packed else path.open("rb")
+        packed = file.read(4) == _ZSTD
+    return cast("IO[bytes]", zstd.ZstdFile(path)) if packed else path.open("rb")
 
 
 def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...], folder: Path) -> None:
@@ -43,7 +43,7 @@ def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...
             with open_layer(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
                 for member in _below(tar, wanted):
                     _take(tar, member, folder)
-        except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
+        except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
             raise WorkFailed(f"{file.file} is no archive: {error}", where=base) from error
 
 

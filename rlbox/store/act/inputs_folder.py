@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from rlbox.engine.oci import LAYOUT, LAYOUT_FILE, TITLE, Descriptor, Manifest, p
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import disk_full
 from rlbox.store.act.objects import Store
 from rlbox.store.inputs import InputsPlan, is_inputs
 from rlbox.target.artifact import Artifact
@@ -139,7 +139,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = disk_full(error)
         raise NodeError(
             "the disk is full" if full else f"the disk fails: {error.strerror}",
             where=str(error.filename or folder),

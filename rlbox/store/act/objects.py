@@ -6,7 +6,6 @@ file carries a kernel lock while somebody writes it, so that a file is fetched o
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import link_or_copy, sum_file
 from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.lock import lock_file
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -223,22 +223,6 @@ def not_writable(root: Path, error: OSError) -> NodeError:
         where=str(root),
         next_step="name another with --store DIR or RLBOX_STORE",
     )
-
-
-def lock_file(path: Path, *, create: bool) -> int | None:
-    """Return a locked handle of the file that has this name now, or None while another process or thread holds it."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except FileNotFoundError:  # the holder renamed it between our two calls
-            pass
-        os.close(handle)
 
 
 def _seal(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlbox.doctor.act.ray_facts import probe_ray_nodes
 from rlbox.machine.act.gpu import probe_gpus
+from rlbox.machine.act.process_table import owner_of, probe_command_line, probe_process
 from rlbox.machine.counters import GpuFacts
 from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode
 
@@ -52,10 +53,7 @@ def _node(row: Mapping[str, Any]) -> RayNode:
 
 
 def _who(pid: int) -> str:
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return f"{process.username()}: {' '.join(process.cmdline() or [process.name()])[:_WORDS]}"
-    except psutil.Error:
+    process = probe_process(pid)
+    if process is None:
         return f"not visible from here (uid {os.getuid()})"
+    return f"{owner_of(pid)}: {(probe_command_line(pid) or process.name)[:_WORDS]}"

@@ -109,12 +109,8 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> I
         time.sleep(_POLL_S)
 
 
-def has_key() -> bool:
-    """Whether there is an API key, from the environment or the file of the platform's own client."""
-    return bool(_key())
-
-
-def _key() -> str:
+def api_key() -> str:
+    """Return the API key, from the environment or the file of the platform's own client; empty when there is none."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
     for path in (Path("~/.config/vastai/vast_api_key"), Path("~/.vast_api_key")):
@@ -135,7 +131,7 @@ def _ask(what: str, method: str, path: str, body: Mapping[str, Any] | None = Non
 
     One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
     """
-    if not (key := _key()):
+    if not (key := api_key()):
         raise SpecError("no API key of vast.ai is set", next_step="export VAST_API_KEY, or vastai set api-key KEY")
     url = os.environ.get("VAST_URL") or "https://console.vast.ai"
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}

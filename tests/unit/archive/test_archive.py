@@ -8,11 +8,10 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from rlbox.archive.act.check import Archive, check_archive
 from rlbox.archive.act.load import docker_archive
@@ -35,7 +34,7 @@ from rlbox.engine.oci import (
     sha256_of,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.files.act.compression import Chunks, unpacked, zstandard_packed
+from rlbox.files.act.compression import Chunks, unpacked, zstd, zstd_packed
 from rlbox.files.act.copies import whole_file
 
 CONTENTS = (b"first layer" * 90_000, b"second")
@@ -45,7 +44,7 @@ AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing wa
 
 def pack(data: bytes, kind: str) -> bytes:
     if kind == "zstd":
-        return zstandard.ZstdCompressor().compress(data)
+        return zstd.compress(data)
     return gzip.compress(data, mtime=0) if kind == "gzip" else data
 
 
@@ -54,7 +53,7 @@ def blobs_of(kind: str = "zstd", contents: tuple[bytes, ...] = CONTENTS) -> dict
     config = json.dumps({"rootfs": {"diff_ids": [sha256_of(data) for data in CONTENTS]}}).encode()
     media = LAYER if kind == "plain" else f"{LAYER}+{kind}"
     layers = [pack(data, kind) for data in contents]
-    body = image_manifest(describe(config, CONFIG), [describe(layer, media) for layer in layers], {})
+    body = image_manifest(describe(config, CONFIG), [describe(layer, media) for layer in layers])
     stored = {blob_name(sha256_of(data)): data for data in (config, body, *layers)}
     return {LAYOUT_FILE: LAYOUT, INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **stored}
 
@@ -202,7 +201,7 @@ def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
     files = blobs_of("zstd")
     config = next(data for data in files.values() if data.startswith(b'{"rootfs"'))
     layers = [describe(b"no zstd", f"{LAYER}+zstd"), describe(b"none", f"{LAYER}+zstd")]
-    body = image_manifest(describe(config, CONFIG), layers, {})
+    body = image_manifest(describe(config, CONFIG), layers)
     wrong = {blob_name(sha256_of(data)): data for data in (config, body, b"no zstd", b"none")}
     read = check_archive(
         write(tmp_path / "x.tar", {INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **wrong})
@@ -211,17 +210,13 @@ def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
         docker_archive(read, read.manifests[0], "x", lambda count: None)
 
 
-def gzipped(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    yield gzip.compress(b"".join(chunks), mtime=0)
-
-
-@pytest.mark.parametrize("packed", [zstandard_packed, gzipped])
-def test_packing_gives_the_same_bytes_again(packed: Callable[..., object]) -> None:
+def test_packing_gives_the_same_bytes_again() -> None:
     data = [bytes(range(256)) * 4096] * 5
-    first, second = (b"".join(packed(iter(data))) for _ in range(2))  # type: ignore[arg-type]
+    first, second = (b"".join(zstd_packed(iter(data))) for _ in range(2))
     assert first == second
-    kind = f"{LAYER}+{'zstd' if packed is zstandard_packed else 'gzip'}"
-    assert b"".join(unpacked(Chunks(iter([first[:100], first[100:]])), kind)) == b"".join(data)
+    for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
+        parts = Chunks(iter([packed[:100], packed[100:]]))
+        assert b"".join(unpacked(parts, f"{LAYER}+{kind}")) == b"".join(data)
 
 
 def test_a_truncated_layer_is_met() -> None:
@@ -285,7 +280,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_too_little_room(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match=r"the disk is too full: [0-9.]+ GB free, 1000000000.00 GB needed"):
+    with pytest.raises(NodeError, match=r"the disk is too full: [0-9.]+ GB free, 1000.0 PB needed"):
         fill(tmp_path / "x.tar", need=10**18)
     assert list(tmp_path.iterdir()) == []
 

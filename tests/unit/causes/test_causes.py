@@ -85,8 +85,8 @@ def test_sentences() -> None:
         "stage smoke exited 0, but stages/3-smoke/vllm.log only 1 times, not 2, held a line like /Final/; "
         "its last line was: bye",
         "stage smoke exited 0, but stages/3-smoke/vllm.log never held a line like /Final/; it is empty",
-        "data disk full: 0.0 MiB free at /data",
-        "out of memory: container limit 4 GiB; then service vllm ended with signal 9 (SIGKILL) while stage smoke was "
+        "data disk full: 0 B free at /data",
+        "out of memory: container limit 4.3 GB; then service vllm ended with signal 9 (SIGKILL) while stage smoke was "
         "running",
     ]
     assert dead.where == "stages/3-smoke/vllm.log"

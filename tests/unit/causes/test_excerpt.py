@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlbox.causes.act.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
 from rlbox.causes.first_fatal import FatalSpot
-from rlbox.logs.act.times import time_at
+from rlbox.logs.act.file import Times
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalSpot:
@@ -87,8 +87,8 @@ def test_the_last_lines(tmp_path: Path) -> None:
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95")
-    assert [time_at(log, offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
-    assert time_at(tmp_path / "other.log", 0) is None
+    assert [Times(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
+    assert Times(tmp_path / "other.log").at(0) is None
 
 
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.docs.catalogue import lint_rules, load_catalogue
-from rlbox.docs.coverage import coverage_problems, coverage_rows, fix_gap, unknown_numbers
-from rlbox.docs.demand import Demand
-from rlbox.docs.fix_docs import Catalogue
+from rlbox.docs.coverage import Demand, coverage_problems, coverage_rows, fix_gap, unknown_numbers
+from rlbox.docs.fix_docs import Catalogue, lint_rules, load_catalogue
 from rlbox.fixes.fix import Fix
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project

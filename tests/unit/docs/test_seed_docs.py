@@ -7,8 +7,7 @@ import re
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.docs.seed import Seeds
-from rlbox.docs.seed_docs import load_seeds, seed_page
+from rlbox.docs.seed_docs import Seeds, load_seeds, seed_page
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.act.fix_checks import probe_fixes, read_table
+from rlbox.doctor.act.fix_checks import probe_fixes
 from rlbox.doctor.act.probe.disks import places_of, probe_places
 from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.act.probe.limits import probe_limits
@@ -25,6 +25,7 @@ from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands
+from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.host.examine import repair
 

@@ -82,6 +82,6 @@ def test_notes_and_what_follows_are_said_on_demand() -> None:
 def test_summary_line() -> None:
     assert summary_line(Report(checks=31, seconds=4.21)) == "doctor: 31 checks, nothing found, 4.2 s"
     late = Report(checks=9, findings=(LOAD, TRUNCATED, SMALL), unfinished=("torch: busy",), seconds=9)
-    assert summary_line(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9.0 s"
+    assert summary_line(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9 s"
     assert late.failed
     assert not Report(findings=(SMALL,)).failed

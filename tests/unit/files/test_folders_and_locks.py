@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from fakes import LIMITS
@@ -127,14 +127,6 @@ def test_no_data_folder_is_named() -> None:
     )
 
 
-class Usage(NamedTuple):
-    """What `shutil.disk_usage` returns."""
-
-    total: int
-    used: int
-    free: int
-
-
 def read_only(**_: object) -> None:
     raise OSError(30, "Read-only file system")
 
@@ -166,9 +158,9 @@ ADVICE = "mount it or make it, or name another with --data DIR"
             "  where: PATH\n  next:  remount it writable, free space, or name another with --data DIR",
         ),
         (
-            lambda p, m: m.setattr("shutil.disk_usage", lambda path: Usage(1 << 40, 1 << 40, 1 << 29)) or p,
+            lambda p, m: m.setattr("rlbox.engine.act.data_disk.free_bytes", lambda path: 1 << 29) or p,
             False,
-            "the data disk is too full: 0.5 GiB free, 2 GiB needed\n"
+            "the data disk is too full: 536.9 MB free, 2.1 GB (2 GiB) needed\n"
             "  where: PATH\n  next:  free space, or name another with --data DIR",
         ),
     ],

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
+from rlbox.files.act.compression import zstd
 from rlbox.image.act.diff import PathDifference, compare_images, differences
 
 COPY = "COPY /out/ / # buildkit"
@@ -45,7 +45,7 @@ def layer(entries: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 def packed(data: bytes, how: str) -> bytes:
     match how:
         case "zstd":
-            return zstandard.ZstdCompressor(level=3).compress(data)
+            return zstd.compress(data)
         case "gzip":
             return gzip.compress(data, mtime=0)
         case _:

@@ -12,10 +12,10 @@ from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.layers import part_files
 from rlbox.image.machine import machine_facts
 from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
+from rlbox.target.artifact import TorchGroup
 from rlbox.target.load import load_target
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
 from rlbox.target.target import Target
-from rlbox.target.torch import TorchGroup
 
 TEMPLATES = [CHECKOUT / "templates"]
 CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'

@@ -37,11 +37,11 @@ def test_each_layer_has_the_steps_of_its_stage() -> None:
 
 def test_the_table_ends_with_the_sum() -> None:
     assert layers_text(layer_times(LAYERS, STEPS)).splitlines() == [
-        " 500.0 MB     cache  os",
-        "   1.8 GB   181.5 s  torch.torch",
-        " 600.0 MB   181.5 s  torch.triton",
-        "  90.0 MB     cache  torch",
-        " 450.6 kB     0.8 s  fixes",
-        "     10 B     cache  COPY lock/1/ /",
-        "   3.0 GB            in all, unpacked",
+        " 500.0 MB       cache  os",
+        "   1.8 GB  3 min 01 s  torch.torch",
+        " 600.0 MB  3 min 01 s  torch.triton",
+        "  90.0 MB       cache  torch",
+        " 450.6 kB       0.8 s  fixes",
+        "     10 B       cache  COPY lock/1/ /",
+        "   3.0 GB              in all, unpacked",
     ]

@@ -18,7 +18,7 @@ PIECES = st.sampled_from(
 
 def cut(*chunks: bytes) -> list[str]:
     cutter = LineCutter()
-    lines = [line for chunk in chunks for line in cutter.feed(chunk)] + cutter.close()
+    lines = [line for chunk in chunks for line in cutter.feed(chunk)] + [*cutter.close()]
     assert cutter.number == len(lines)
     return lines
 

@@ -73,7 +73,7 @@ def test_a_login_comes_from_dockers_configuration(
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
     server.auth = kind
-    server.add_manifest("1", image_manifest(blob_of(), [], {}), MANIFEST)
+    server.add_manifest("1", image_manifest(blob_of(), []), MANIFEST)
     logged_in(server.host, tmp_path / "docker", monkeypatch)
     registry.ping()
     assert registry.get_manifest("team/x", "1").layers == ()
@@ -245,7 +245,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
 
 
 def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Registry) -> None:
-    body = image_manifest(blob_of(), [blob_of(b"1")], {})
+    body = image_manifest(blob_of(), [blob_of(b"1")])
     digest = server.add_manifest("1", body, MANIFEST)
     assert registry.get_manifest("team/x", "1") == registry.get_manifest("team/x", digest) == parse_manifest(body)
     assert registry.find_manifest("team/x", "2") is None
@@ -255,7 +255,7 @@ def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Regis
 
 
 def test_other_bytes_than_the_digest_says(server: RegistryServer, registry: Registry) -> None:
-    body = image_manifest(blob_of(), [], {})
+    body = image_manifest(blob_of(), [])
     wanted = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
     server.manifests[wanted] = (MANIFEST, body)
     with pytest.raises(RegistryError) as error:
@@ -388,7 +388,7 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("api", [True, False], ids=["referrers", "fallback tag"])
 def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, registry: Registry, files: Path) -> None:
     server.referrers = api
-    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    image = parse_manifest(image_manifest(blob_of(), []))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
@@ -406,7 +406,7 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
 
 
 def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    image = parse_manifest(image_manifest(blob_of(), []))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
@@ -417,7 +417,7 @@ def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, reg
 
 
 def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(image_manifest(blob_of(), [], {}))
+    image = parse_manifest(image_manifest(blob_of(), []))
     server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     attached = attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))

@@ -19,6 +19,7 @@ CHROMIUM = next(
 )
 pytestmark = [
     pytest.mark.allow("processes"),
+    pytest.mark.elsewhere,
     pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine"),
 ]
 FLAGS = (

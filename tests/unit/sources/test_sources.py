@@ -10,7 +10,7 @@ from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.profile import Rule
 from rlbox.sources.settings import Choice, SourcePlan, local_wheels, plan_sources
-from rlbox.target.torch import TorchGroup
+from rlbox.target.artifact import TorchGroup
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from rlbox.stack.compat import CompatTable, Fact, load_compat, parse_condition, texts
-from rlbox.stack.search import Constraint, solve
+from rlbox.stack.compat import CompatTable, Fact, load_compat, parse_condition
+from rlbox.stack.search import solve
 
 TABLE = load_compat()
 FACTS = {fact.id: fact for fact in TABLE.facts()}
@@ -24,32 +24,22 @@ def test_versions_stand_newest_first() -> None:
 @pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
 def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
     """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""
-    rule = _rule(fact)
-    named = {parse_condition(text).name for text in texts(fact)}
+    named = {condition.name for condition in fact.conditions()}
     domains = {name: ("", *TABLE.versions[name], "0.1", "999") for name in named}
     under = {
-        name: tuple(v for v in versions if all(c.holds(v) for c in rule.when if c.name == name))
+        name: tuple(v for v in versions if all(c.holds(v) for c in fact.when if c.name == name))
         for name, versions in domains.items()
     }
     assert all(under.values()), "its conditions hold for no version of the table"
-    assert solve(under, [rule]) is not None
+    assert solve(under, [fact]) is not None
     worst = {
-        name: next((v for v in versions if not _helps(rule, name, v)), versions[0]) for name, versions in under.items()
+        name: next((v for v in versions if not _helps(fact, name, v)), versions[0]) for name, versions in under.items()
     }
-    assert solve({name: (version,) for name, version in worst.items()}, [rule]) is None
+    assert solve({name: (version,) for name, version in worst.items()}, [fact]) is None
 
 
-def _helps(rule: Constraint, name: str, version: str) -> bool:
-    return any(c.holds(version) for row in rule.rows for c in row if c.name == name)
-
-
-def _rule(fact: Fact) -> Constraint:
-    rows = fact.any or (fact.needs,)
-    return Constraint(
-        id=fact.id,
-        when=tuple(parse_condition(text) for text in fact.when),
-        rows=tuple(tuple(parse_condition(text) for text in row) for row in rows),
-    )
+def _helps(fact: Fact, name: str, version: str) -> bool:
+    return any(c.holds(version) for row in fact.rows for c in row if c.name == name)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from fakes import CHECKOUT
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
-from rlbox.stack.compat import Condition, load_compat
+from rlbox.stack.compat import Condition, Fact, load_compat
 from rlbox.stack.explain import Verdict, judge
 from rlbox.stack.facts import plan_problem
-from rlbox.stack.search import Constraint, solve
+from rlbox.stack.search import solve
 from rlbox.stack.view import clash_lines, next_step
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import load_lock
@@ -172,7 +172,7 @@ def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
 
 def test_the_words_of_a_contradiction() -> None:
     found = verdict("torch==2.8.0", "vllm==0.12.0")
-    assert clash_lines(TABLE, found) == [
+    assert clash_lines(found) == [
         "torch ==2.8.0  (stack.s)",
         "vllm ==0.12.0  (stack.s)",
         "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
@@ -196,14 +196,14 @@ def test_the_search_agrees_with_trying_everything() -> None:
         assert found is None or found in fitting
 
 
-def _kept(rule: Constraint, values: dict[str, str]) -> bool:
+def _kept(rule: Fact, values: dict[str, str]) -> bool:
     def holds(row: tuple[Condition, ...]) -> bool:
         return all(condition.holds(values[condition.name]) for condition in row)
 
     return not holds(rule.when) or any(map(holds, rule.rows))
 
 
-def _random_rule(chance: random.Random, names: list[str], number: int) -> Constraint:
+def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:
     def condition() -> Condition:
         absent = chance.random() < 0.3
         span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
@@ -211,4 +211,4 @@ def _random_rule(chance: random.Random, names: list[str], number: int) -> Constr
 
     when = tuple(condition() for _ in range(chance.randint(1, 2)))
     rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
-    return Constraint(id=str(number), when=when, rows=rows)
+    return Fact(id=str(number), when=when, any=rows, source="-")

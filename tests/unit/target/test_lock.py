@@ -95,7 +95,6 @@ def test_requirements_demand_the_hash() -> None:
     assert PACKAGE.requirement() == f"six==1.16.0 --hash=sha256:{A}\n"
     other = replace(PACKAGE, name="rich", version="15+x", sha256=B)
     assert requirements([PACKAGE, other]) == PACKAGE.requirement() + f"rich==15+x --hash=sha256:{B}\n"
-    assert LockedGroup(name="x", packages=(PACKAGE,)).requirements() == PACKAGE.requirement()
     assert requirements([]) == ""
 
 

@@ -40,7 +40,7 @@ def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:
     known, unknown = WarmFile(path="/m/a", size=10, resident=10), WarmFile(path="/m/b", size=10)
     warmed = Warmed(files=(known, unknown), read=20, seconds=2.0)
     assert (warmed.resident, warmed.share, warmed.warm) == (None, None, None)
-    said = "2 files, 20 B: read, but the kernel does not tell how much of it is in memory, 20 B read in 2.0 s (10 B/s)"
+    said = "2 files, 20 B: read, but the kernel does not tell how much of it is in memory, 20 B read in 2 s (10 B/s)"
     assert warmed_text(warmed) == said
 
 

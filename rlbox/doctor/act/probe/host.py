@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
-import fcntl
 import glob
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +17,10 @@ from rlbox.engine.act.api import engine
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.errors import EngineError
+from rlbox.files.act.lock import try_lock
+from rlbox.files.act.room import free_bytes
 from rlbox.machine.act.identity import in_image
-
-_RUN_LOCK = ".rlbox-run.lock"
+from rlbox.record.act.disk_hold import LOCK_FILE
 
 
 def probe_engine() -> EngineFacts:
@@ -36,7 +35,7 @@ def probe_engine() -> EngineFacts:
         version=_numbers(str(info.get("ServerVersion", ""))),
         gpu_ways=probe_offer(info, engine_address(), here=engine_is_here() and not in_image()).ways,
         root=root,
-        room=_room(root) if engine_is_here() else None,
+        room=free_bytes(Path(root)) if root and engine_is_here() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),
         clock_s=_skew(str(info.get("SystemTime", ""))),
     )
@@ -54,28 +53,19 @@ def _container(row: Mapping[str, Any]) -> Container:
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),
         owner=f"uid {labels.get(OWNER_LABEL, 'unknown')}",
-        busy=any(_may_be_held(Path(str(mount.get("Source", "")), _RUN_LOCK)) for mount in row.get("Mounts") or ()),
+        busy=any(_may_be_held(Path(str(mount.get("Source", "")), LOCK_FILE)) for mount in row.get("Mounts") or ()),
     )
-
-
-def _room(root: str) -> int | None:
-    try:
-        facts = os.statvfs(root)
-    except OSError:
-        return None
-    return facts.f_bavail * facts.f_frsize
 
 
 def _may_be_held(path: Path) -> bool:
     """Return whether a living rlbox holds the lock of a data disk; a lock that cannot be asked may be held."""
     try:
         with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not try_lock(file.fileno())
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
 
 
 def _skew(text: str) -> float:

@@ -6,10 +6,8 @@ import os
 import resource
 import tempfile
 
-import psutil
-
 from rlbox.doctor.judge.limits import SHM, UNLIMITED, LimitFacts
-from rlbox.machine.act.memory import group_number, group_text
+from rlbox.machine.act.memory import available_bytes, group_number, group_text
 
 _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
 
@@ -19,7 +17,7 @@ def probe_limits() -> LimitFacts:
     total, free, error, largest = _shm()
     memory_max = group_number("memory", "max", "limit_in_bytes")
     used = group_number("memory", "current", "usage_in_bytes")
-    spare = psutil.virtual_memory().available
+    spare = available_bytes()
     if memory_max is not None and used is not None:
         spare = min(spare, memory_max - used + _reclaimable())
     return LimitFacts(

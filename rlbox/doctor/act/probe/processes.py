@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import time
-from pathlib import Path
 
 from rlbox.doctor.judge.processes import Running
-from rlbox.machine.act.process_table import ancestors, descendants, probe_command_line, probe_processes
+from rlbox.machine.act.process_table import (
+    ancestors,
+    descendants,
+    owner_of,
+    probe_command_line,
+    probe_processes,
+    read_text,
+)
 from rlbox.values import VENV
 
 _SUPERVISOR = "rlbox.supervise"
@@ -39,7 +44,7 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
             pid=process.pid,
             name=process.name,
             words=words[process.pid],
-            owner=_owner(process.pid),
+            owner=f"user {owner_of(process.pid) or 'unknown'}",
             age_s=max(up_s - process.started / _TICKS, 0.0),
             own=process.pid in mine,
             busy_run=process.pid in owned,
@@ -54,19 +59,5 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
 
 def _group(pid: int) -> str:
     """Return the id of the container that a process is in, empty for none."""
-    try:
-        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"))
-    except OSError:
-        return ""
+    found = _CONTAINER.search(read_text(f"/proc/{pid}/cgroup"))
     return found.group(1) if found else ""
-
-
-def _owner(pid: int) -> str:
-    try:
-        uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return "unknown"
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"uid {uid}"

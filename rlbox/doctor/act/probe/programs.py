@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from rlbox.machine.act.command import PIPE, start_command, talk
-from rlbox.machine.act.process_table import carries, descendants, probe_processes
+from rlbox.machine.act.counters import probe_process_activity
+from rlbox.machine.act.process_table import carries, descendants, probe_processes, read_text
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
 _TAIL_S = 2.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,8 @@ class Program:
 
     def _spent(self) -> tuple[float, float, float]:
         """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        return sum(map(_spent_s, self._family())), psutil.cpu_times().idle, time.monotonic()
+        found = (probe_process_activity(pid) for pid in self._family())
+        return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
 
 
 def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
@@ -85,8 +86,6 @@ def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]
     return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
 
 
-def _spent_s(pid: int) -> float:
-    try:
-        return sum(psutil.Process(pid).cpu_times()[:2])
-    except psutil.Error:
-        return 0.0
+def _idle_s() -> float:
+    fields = read_text("/proc/stat").partition("\n")[0].split()
+    return int(fields[4]) / _TICKS if len(fields) > 4 else 0.0

@@ -1,4 +1,4 @@
-"""The lock of a data disk: one run at a time holds it. The kernel drops it when its holders die, so none is ever stale.
+"""The hold of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
 
 The supervisor of a run holds it, in a container through the mount of the data disk: the lock is on the inode. A
 command line holds it for the moments in which it starts a run or settles dead ones. What the file says (who, since
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import time
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.lock import try_lock
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
 
-_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 _PAUSE_S = 0.02
 _MODE = 0o666
 """Other users of the machine may run on the same disk: the file is theirs too."""
@@ -44,8 +42,8 @@ class Holder:
     since: str = ""
 
 
-class DiskLock:
-    """The held lock. Processes that inherit the file descriptor hold it too, until the last of them is gone."""
+class DiskHold:
+    """A data disk that is held. Processes that inherit the open file hold it too, until the last of them is gone."""
 
     def __init__(self, handle: int, path: Path) -> None:
         self.handle = handle
@@ -65,8 +63,8 @@ class DiskLock:
 
 def take_disk(
     data: Path, holder: Holder, patience_s: float = SETTLE_S, stage_of: Callable[[str], str] = lambda run: ""
-) -> DiskLock:
-    """Return the lock of the data disk `data`, taken for `holder`.
+) -> DiskHold:
+    """Return the hold of the data disk `data`, taken for `holder`.
 
     Parameters
     ----------
@@ -83,15 +81,15 @@ def take_disk(
     path = data / LOCK_FILE
     handle = _open(path)
     until = time.monotonic() + patience_s
-    while not _locked(handle, fcntl.LOCK_EX, path):
+    while not _locked(handle, path):
         if time.monotonic() > until:
             other = _read(handle)
             os.close(handle)
             raise held_by(other, path, stage_of(other.run) if other.run else "")
         time.sleep(_PAUSE_S)
-    lock = DiskLock(handle, path)
-    lock.tell(holder)
-    return lock
+    hold = DiskHold(handle, path)
+    hold.tell(holder)
+    return hold
 
 
 def disk_holder(data: Path) -> Holder | None:
@@ -102,7 +100,7 @@ def disk_holder(data: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        return None if _locked(handle, fcntl.LOCK_SH, path) else _read(handle)
+        return None if _locked(handle, path, shared=True) else _read(handle)
     finally:
         os.close(handle)
 
@@ -137,18 +135,15 @@ def _open(path: Path) -> int:
     return handle
 
 
-def _locked(handle: int, kind: int, path: Path) -> bool:
+def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        return try_lock(handle, shared=shared)
     except OSError as error:
-        if error.errno in _HELD:
-            return False
         raise NodeError(
             f"the file system of the data disk cannot lock files: {error.strerror}",
             where=str(path),
             next_step="mount it with locks (Lustre: -o flock), or name another disk with --data DIR",
         ) from error
-    return True
 
 
 def _read(handle: int) -> Holder:

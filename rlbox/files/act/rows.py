@@ -1,0 +1,52 @@
+"""Files of JSON: one object, or lines of them, which a file grows by."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlbox.files.rows import json_rows
+
+_LONGEST_LINE = 1 << 20
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; empty when it is missing, torn or holds anything else."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file, torn lines passed over; none when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            yield from json_rows(iter(lambda: file.readline(_LONGEST_LINE), b""))
+    except OSError:
+        return
+
+
+class RowFile:
+    """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Append one line; `OSError` when not all of it could be written."""
+        data = (b"\n" if self._torn else b"") + line + b"\n"
+        self._torn = True
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(handle, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)
+        self._torn = False

@@ -1,0 +1,18 @@
+"""Objects as JSON lines, as logs of metrics, events and programs hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def json_rows(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+    """Return the objects among `lines`; torn lines, as a kill leaves them, are passed over."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row

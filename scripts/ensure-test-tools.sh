@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# ensure-test-tools.sh - see to it that the programs that only tests call are there; starts none.
+#
+# docker-registry, shellcheck: what is on PATH is left as it is; otherwise the distribution's package is unpacked into
+# .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
+# installed; others do without (the tests that make network namespaces need root, too).
+#
+# Exit: 0 they are there; 4 they cannot be had, one line on stderr says why and what to do next.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tools=$PWD/.venv/tools
+
+say() { echo "ensure-test-tools: $*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1 || [ -x "$tools/usr/bin/$1" ]; }
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
+update() { [ "$(id -u)" = 0 ] && apt update; }
+cannot() { # WHAT
+  say "error: $1: $(tail -n 1 "$scratch/log"); next: apt-get update, then repeat; or install it with the system's own tools"
+  exit 4
+}
+
+missing=()
+for program in docker-registry shellcheck; do have "$program" || missing+=("$program"); done
+want_ip=0
+[ "$(id -u)" != 0 ] || have ip || want_ip=1
+if [ ${#missing[@]} = 0 ] && [ $want_ip = 0 ]; then exit 0; fi
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+: >"$scratch/log"
+command -v apt-get >/dev/null 2>&1 || cannot "${missing[*]} not on PATH, and this system has no apt-get"
+exec 9<.
+flock 9 # two calls at once must not fill one folder
+if [ $want_ip = 1 ]; then
+  say "installing iproute2"
+  { apt install -y --no-install-recommends iproute2 || { update && apt install -y --no-install-recommends iproute2; }; } >"$scratch/log" 2>&1 ||
+    cannot "apt-get cannot install iproute2"
+fi
+if [ ${#missing[@]} != 0 ]; then
+  get() { (cd "$scratch" && apt -o APT::Sandbox::User=root download "${missing[@]}") >"$scratch/log" 2>&1; }
+  get || { update >"$scratch/log" 2>&1 && get; } || cannot "apt-get cannot download ${missing[*]}"
+  mkdir -p "$tools"
+  for deb in "$scratch"/*.deb; do dpkg-deb -x "$deb" "$tools"; done
+  say "unpacked ${missing[*]} into .venv/tools"
+fi
