@@ -13,11 +13,12 @@ from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.files.act.tail import BLOCK
 from rlbox.gate.gate import GateJudge
+from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.load import load_job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, StagePlan, plan_run
+from rlbox.job.plan import StagePlan, plan_run
 from rlbox.spec.project import Project
 
 SIZE, SMALL = 256 << 20, 8 << 20

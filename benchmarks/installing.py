@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 
+from uv import find_uv_bin
+
 from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 from benchmarks.stack import Stack
-from rlbox.machine.act.uv import find_uv
 
 TOOLS = "/opt/tools"
 INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layers /usr/bin/python3"
@@ -68,7 +69,7 @@ def _container(place: Place, stack: Stack) -> str:
     (tools / "pip.txt").write_text(f"-i {stack.mirror.url}\n" + "\n".join(stack.pins()) + "\n")
     (tools / "install.sh").write_text((context / "scripts/install.sh").read_text())
     (tools / "sources").write_text(f"UV_DEFAULT_INDEX={stack.mirror.url}\n")
-    mounts = [f"--volume={tools}:{TOOLS}", f"--volume={find_uv()}:{TOOLS}/uv:ro"]
+    mounts = [f"--volume={tools}:{TOOLS}", f"--volume={find_uv_bin()}:{TOOLS}/uv:ro"]
     mounts.append(f"--volume={tools}/sources:/run/secrets/sources:ro")
     mounts.append(f"--volume={tools}/wheels:/run/rlbox/wheels:ro")
     env = ["--env=PIP_NO_CACHE_DIR=1", "--env=PIP_TRUSTED_HOST=127.0.0.1", "--env=PIP_DISABLE_PIP_VERSION_CHECK=1"]

@@ -15,8 +15,9 @@ import psutil
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
+from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import LinePlan
-from rlbox.job.plan import Paths, RunPlan, StagePlan
+from rlbox.job.plan import RunPlan, StagePlan
 
 SAMPLES, FEW = 40, 2
 POLL_S = 0.1

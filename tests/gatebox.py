@@ -31,10 +31,11 @@ from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
+from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, StagePlan, plan_run
+from rlbox.job.plan import StagePlan, plan_run
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project

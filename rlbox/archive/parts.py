@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, document, index
+from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, index
 from rlbox.engine.reference import familiar_name
 
-LAYOUT = "oci-layout"
 INDEX_FILE = "index.json"
 DOCKER_MANIFEST_FILE = "manifest.json"
-LAYOUT_TEXT = document({"imageLayoutVersion": "1.0.0"})
 BLOBS = "blobs/sha256/"
 
 

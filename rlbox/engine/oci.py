@@ -24,6 +24,8 @@ TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
 CONTAINERD_NAME = "io.containerd.image.name"
 EMPTY_BLOB = b"{}"
+LAYOUT_FILE, LAYOUT = "oci-layout", b'{"imageLayoutVersion":"1.0.0"}'
+"""The file that says of a folder, or a tar, that it is an image layout."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rlbox.amounts import columns
 from rlbox.fixes.applies import Versions, judge
 from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Fix
@@ -72,12 +73,8 @@ def list_json(fixes: Iterable[Fix]) -> dict[str, Any]:
 
 def list_text(fixes: Iterable[Fix], lang: str) -> str:
     """Return a line for each fix: id, kind, title, the numbers that it covers."""
-    rows = [(fix.id, kind_of(fix), _title(fix, lang), " ".join(fix.covers)) for fix in fixes]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {title}" + (f"  [{covers}]" if covers else "")
-        for name, kind, title, covers in rows
-    )
+    rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
+    return "\n".join(columns((fix.id, kind_of(fix), _title(fix, lang) + covers) for fix, covers in rows))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
@@ -161,20 +158,14 @@ def explain_text(target: str, judged: Iterable[Judged], lang: str, *, whole: boo
         lines += _wrapped("because", one.reasons)
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
     lines += ["", f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign"]
-    lines += _columns((one.fix.id, _title(one.fix, lang)) for one in advice)
+    lines += columns((one.fix.id, _title(one.fix, lang)) for one in advice)
     lines += ["", f"# {_count(len(left), 'fix is', 'fixes are')} skipped"]
-    lines += _columns((one.fix.id, "; ".join(one.reasons)) for one in left)
+    lines += columns((one.fix.id, "; ".join(one.reasons)) for one in left)
     return "\n".join(lines)
 
 
 def _title(fix: Fix, lang: str) -> str:
     return fix.title_zh if lang == "zh" else fix.title
-
-
-def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
-    found = list(rows)
-    width = max((len(name) for name, _ in found), default=0)
-    return [f"{name:<{width}}  {text}" for name, text in found]
 
 
 def _wrapped(label: str, reasons: tuple[str, ...]) -> list[str]:

@@ -1,12 +1,14 @@
-"""What an image says about itself: its layers by the lock that it holds, and how it stands to a target's lock now."""
+"""What an image says about itself: layers by the lock that it holds, what they took, how it stands to a lock now."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlbox.amounts import duration_text, size_text
+from rlbox.image.build import Step
 from rlbox.image.layers import split_group
 from rlbox.target.lock import Lock
 
@@ -100,13 +102,14 @@ def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
 
 def lock_groups(lock: Lock) -> dict[str, tuple[ImagePart, ...]]:
     """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
-    found = {"os": tuple(ImagePart(name=deb.name, version=deb.version, sha256=deb.sha256) for deb in lock.debs)}
-    for group in (lock.runtime, lock.build, *lock.groups):
-        found[group.name] = tuple(ImagePart(name=p.name, version=p.version, sha256=p.sha256) for p in group.packages)
-    found["git"] = tuple(ImagePart(name=tree.name, version=tree.commit, sha256=tree.sha256) for tree in lock.git)
-    found["http"] = tuple(ImagePart(name=file.name, version="", sha256=file.sha256) for file in lock.http)
-    found["patches"] = tuple(ImagePart(name=patch.name, version="", sha256=patch.sha256) for patch in lock.patches)
-    return {group: rows for group, rows in found.items() if rows}
+    python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
+    found: dict[str, Sequence[Any]]
+    found = {"os": lock.debs, **python, "git": lock.git, "http": lock.http, "patches": lock.patches}
+    return {group: tuple(map(_part, rows)) for group, rows in found.items() if rows}
+
+
+def _part(row: Any) -> ImagePart:
+    return ImagePart(name=row.name, version=getattr(row, "version", getattr(row, "commit", "")), sha256=row.sha256)
 
 
 def lock_changes(before: Lock, after: Lock) -> tuple[LockChange, ...]:
@@ -131,3 +134,58 @@ def _versions(before: ImagePart | None, after: ImagePart | None) -> tuple[str, s
     same = before and after and before.version == after.version
     rows = [(row.sha256[:12] if same or not row.version else row.version) if row else "" for row in (before, after)]
     return rows[0], rows[1]
+
+
+# Build stages that have another name than what `rlbox show` calls their layer; what all others lay, their copies tell.
+_STAGES = {name: f"rlbox.{name}" for name in ("os", "runtime", "patches", "fixes", "other")} | {
+    "environment": "rlbox.venv",
+    "rlbox": "rlbox.files",
+}
+_COPY = re.compile(r"COPY (?:--link )?--from=(\S+) (/out/\S+/ /)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """One layer, the lowest first: `size` in bytes, unpacked; `seconds` is None when nothing was done for it."""
+
+    part: str
+    size: int
+    seconds: float | None
+
+
+def layer_times(layers: Iterable[LayerFacts], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
+    """Return what each of `layers` took by the steps of one build.
+
+    Steps that ran at once each count in full, and those of a stage for every layer that it lays.
+    """
+    steps = list(steps)
+    spent = _seconds(steps)
+    stages = {f"COPY {copy[2]}": copy[1] for step in steps if (copy := _COPY.search(step.name))}
+    return tuple(
+        LayerTime(
+            part=one.part or one.command,
+            size=one.size,
+            seconds=spent.get(stages.get(one.command) or _STAGES.get(one.part, "")),
+        )
+        for one in layers
+    )
+
+
+def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
+    """Return the seconds of each build stage: `[torch.large 2/2] RUN …`."""
+    found: dict[str, float] = {}
+    for step in steps:
+        stage = step.name.partition(" ")[0].removeprefix("[")
+        if step.name.startswith("[") and step.state == "done" and step.seconds is not None:
+            found[stage] = found.get(stage, 0.0) + step.seconds
+    return found
+
+
+def layers_text(rows: Sequence[LayerTime]) -> str:
+    """Return the layers and their sum as a table."""
+    lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {row.part}" for row in rows]
+    return "\n".join([*lines, f"{size_text(sum(row.size for row in rows)):>9}  {'':>10}  in all, unpacked"])
+
+
+def _spent(seconds: float | None) -> str:
+    return "cache" if seconds is None else duration_text(seconds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import image_tag
+from rlbox.errors import SpecError
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
@@ -75,6 +76,15 @@ class ImagePlan:
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_image_plan` is the way back."""
         return asdict(self)
+
+    def require_lock(self) -> None:
+        """Raise `SpecError` unless the lock fits its spec."""
+        if self.lock != "current":
+            raise SpecError(
+                f"the lock of target {self.target} is {self.lock}",
+                where=f"images/{self.target}/lock.json",
+                next_step=f"rlbox lock {self.target}",
+            )
 
 
 def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:

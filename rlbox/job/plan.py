@@ -11,15 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
-from rlbox.job.filler import Filler
-from rlbox.job.filler import Paths as Paths
-from rlbox.job.gate_plan import BenignPlan as BenignPlan
-from rlbox.job.gate_plan import FilePlan as FilePlan
-from rlbox.job.gate_plan import GatePlan, plan_files, plan_gate, plan_ready
-from rlbox.job.gate_plan import LinePlan as LinePlan
-from rlbox.job.gate_plan import MetricPlan as MetricPlan
-from rlbox.job.gate_plan import ProbePlan as ProbePlan
-from rlbox.job.gate_plan import ReadyPlan as ReadyPlan
+from rlbox.job.filler import Filler, Paths
+from rlbox.job.gate_plan import BenignPlan, FilePlan, GatePlan, ReadyPlan, plan_files, plan_gate, plan_ready
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values, units_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NO_TIME_S = 1e-3
@@ -55,18 +54,12 @@ class ProcessActivity:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """Counters of all processes of a run at `t_s` (a clock that only goes forward), summed over the living ones.
+    """Counters of the living processes of a run at `t_s` (a clock that only goes forward).
 
     `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's.
     """
 
     t_s: float
-    read_bytes: int
-    write_bytes: int
-    read_chars: int
-    write_chars: int
-    cpu_s: float
-    resident_bytes: int
     received_bytes: int
     sent_bytes: int
     local_bytes: int
@@ -131,29 +124,3 @@ def _grown(before: Activity, after: Activity, *fields: str) -> float:
 
 def _power(gpu: GpuFacts) -> float:
     return gpu.power_w / gpu.power_limit_w if gpu.power_limit_w else 0.0
-
-
-def sum_activity(
-    processes: Sequence[ProcessActivity],
-    *,
-    t_s: float,
-    received_bytes: int,
-    sent_bytes: int,
-    local_bytes: int,
-    gpus: tuple[GpuFacts, ...],
-) -> Activity:
-    """Return the sums over `processes` beside what belongs to the machine."""
-    return Activity(
-        t_s=t_s,
-        read_bytes=sum(process.read_bytes for process in processes),
-        write_bytes=sum(process.write_bytes for process in processes),
-        read_chars=sum(process.read_chars for process in processes),
-        write_chars=sum(process.write_chars for process in processes),
-        cpu_s=sum(process.cpu_s for process in processes),
-        resident_bytes=sum(process.resident_bytes for process in processes),
-        received_bytes=received_bytes,
-        sent_bytes=sent_bytes,
-        local_bytes=local_bytes,
-        gpus=gpus,
-        processes=tuple(processes),
-    )

@@ -83,7 +83,7 @@ def make_sample(
         stage=stage,
         phase=phase,
         cpu_pct=round(100 * rates.cpu, 1),
-        resident_bytes=after.resident_bytes,
+        resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
         received_bps=round(max(0, after.received_bytes - before.received_bytes) / seconds),

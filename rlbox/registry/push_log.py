@@ -1,16 +1,29 @@
-"""What the engine says while it pushes, turned into layers, digests and causes."""
+"""What the engine says while it pushes: layers as they stand, digests and causes; and how much had to be sent."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
-from typing import Any
+from typing import Any, Literal
 
+from rlbox.engine.oci import Descriptor
 from rlbox.engine.reference import Reference, host_name, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.registry.push import LayerState, PushedLayer
+
+LayerState = Literal["waiting", "pushing", "pushed", "present"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedLayer:
+    """One layer of a push; `key` is the engine's short id, `done` and `total` are bytes."""
+
+    key: str
+    state: LayerState = "waiting"
+    done: int = 0
+    total: int = 0
+
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
 _STATES: Mapping[str, LayerState] = {"Pushing": "pushing", "Pushed": "pushed", "Layer already exists": "present"}
@@ -106,3 +119,40 @@ def engine_takes_plain(host: str, settings: Mapping[str, Any]) -> bool:
     except ValueError:
         return False
     return any(address in ip_network(net, strict=False) for net in settings.get("InsecureRegistryCIDRs") or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCount:
+    """How many layers a push had to send, and their bytes as stored in the registry."""
+
+    total: int
+    pushed: int
+    present: int
+    size: int
+
+
+def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
+    """Return what was sent.
+
+    Parameters
+    ----------
+    layers
+        By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without the
+        containerd store, of the layer's unpacked content.
+    stored, contents
+        The image's layers in the registry and the digests of their contents, in the same order.
+    """
+    pushed = {key for key, layer in layers.items() if layer.state == "pushed"}
+    sizes = {blob.digest: blob.size for blob in stored}
+    sent = {
+        blob.digest
+        for blob, content in zip(stored, contents, strict=False)
+        if pushed & {layer_key(blob.digest), layer_key(content)}
+    }
+    size = sum(sizes[digest] for digest in sent)
+    return PushCount(total=len(sizes), pushed=len(sent), present=len(sizes) - len(sent), size=size)
+
+
+def layer_key(digest: str) -> str:
+    """Return the first 12 digits of a digest, by which the engine calls a layer."""
+    return digest.partition(":")[2][:12]

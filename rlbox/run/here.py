@@ -12,10 +12,10 @@ from rlbox.app import App
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.image.act.plans import image_plan
+from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
-from rlbox.job.plan import Paths, RunPlan, plan_run
-from rlbox.lock.state import require_lock
+from rlbox.job.plan import RunPlan, plan_run
 from rlbox.machine.act.command import NOTHING, PIPE, run_in_foreground, start_command
 from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
@@ -42,7 +42,7 @@ class Here:
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str) -> ReadyHere:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
-        require_lock(image.target, image.lock)
+        image.require_lock()
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
         app.say("no container: the stages run in place on this machine")
         return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))

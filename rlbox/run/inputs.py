@@ -18,9 +18,10 @@ from rlbox.causes.cause import Cause, taken_port
 from rlbox.errors import NodeError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
+from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
-from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.job.plan import RunPlan, plan_run
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.ports import probe_port
 from rlbox.record.act.state import change_stage, load_run_state, new_run_state, write_run_state

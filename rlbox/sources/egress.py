@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
 from rlbox.engine.reference import parse_reference
-from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places
-from rlbox.sources.suites import suites_of
+from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places, suites_of
+from rlbox.sources.profile import HiddenHost, Profile
 from rlbox.target.artifact import Artifact, Kind
-
-if TYPE_CHECKING:
-    from rlbox.sources.hidden_hosts import HiddenHost
-    from rlbox.sources.profile import Profile
-    from rlbox.target.target import Target
+from rlbox.target.target import Target
 
 NOT_ASKED = "default of the client (not asked: no network)"
 PHASES = ("lock", "fetch", "build", "run")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlbox.errors import SpecError
-from rlbox.sources.hidden_hosts import HiddenHost, HiddenHosts
-from rlbox.sources.profile import Profile
+from rlbox.sources.profile import HiddenHost, HiddenHosts, Profile
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.load import load_toml, shown_path, without_name
 from rlbox.spec.project import Project

@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote, unquote
 
 from rlbox.engine.reference import parse_reference
+from rlbox.errors import SpecError
 from rlbox.machine.site import SiteFacts
+from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.settings import NO_CHOICE, Choice
-from rlbox.target.artifact import TORCH_WHEELS
-
-if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile, Rule
-    from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import TORCH_WHEELS, Artifact
+from rlbox.target.target import Base
 
 _PER_FILE = ("http", "huggingface", "cuda-apt", "conda")  # kinds whose rules stand for a part of any file's address
 _NAME = re.compile(r"[-_.]+")
+SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
+"""Archives that mirrors have under their own names; a lock names any other by its address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,16 @@ def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: C
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
+
+
+def suites_of(base: Base) -> dict[str, str]:
+    """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
+    distribution, _, suite = base.bootstrap.partition(":")
+    for further in base.suites:
+        if further.partition("-")[0] != suite:
+            raise SpecError(f"base.suites: {further!r} is no suite of {base.bootstrap}")
+    security = {further for further in base.suites if further.endswith("-security")}
+    return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
 def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[FileAddress]:

@@ -1,4 +1,7 @@
-"""A sources profile: where files come from instead of the machine's own settings; schema of `sources/<name>.toml`."""
+"""A sources profile: where files come from instead of the machine's own settings; schema of `sources/<name>.toml`.
+
+Beside it that of the shipped `egress.toml`: hosts that software contacts without being asked to.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import Frozen, Line, Name
+from rlbox.spec.kinds import EnvName, Frozen, Line, Name
 
 Kind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
 Protocol = Literal["archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"]
@@ -131,3 +134,31 @@ class Profile(Frozen):
 def direct_rule(kind: str) -> Rule:
     """Return the rule that stands for the machine's own settings."""
     return Rule.model_validate({"kind": kind, "protocol": "direct"})
+
+
+# `NAME` (set to anything), or `NAME=VALUE|VALUE`, compared without regard to case.
+Condition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(=[^|]+(\|[^|]+)*)?$")]
+
+
+class HiddenHost(Frozen):
+    """One host that something contacts by itself, and what makes it stop."""
+
+    host: Host
+    kind: Kind = "http"
+    phase: Phase
+    packages: tuple[Line, ...] = Field((), description="any of them in the lock; empty: whatever the lock holds")
+    sdist: bool = Field(False, description="only when the lock has the package as a source archive")
+    registry: Line = Field("", description="only when the base image comes from this registry")
+    when: tuple[Condition, ...] = Field((), description="any of these in the target's environment; empty: always")
+    unless: tuple[Condition, ...] = Field((), description="any of these in the target's environment closes it")
+    replaced_by: EnvName | None = Field(None, description="variable whose address takes the host's place")
+    why: Line
+    rule: Line = Field(description="what closes it, or where else its bytes can come from")
+    source: Line
+    checked: datetime.date
+
+
+class HiddenHosts(Frozen):
+    """The table of hidden hosts."""
+
+    row: tuple[HiddenHost, ...]

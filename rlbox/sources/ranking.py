@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.settings import Choice
-
-if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile, Rule
-    from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact
 
 FRESH_S = 6 * 3600
 """Seconds for which a probe decides the order of mirrors."""

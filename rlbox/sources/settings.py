@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlbox.machine.site import SiteFacts
+from rlbox.sources.profile import Rule
 from rlbox.target.artifact import TORCH_WHEELS, TorchGroup
-
-if TYPE_CHECKING:  # pydantic is slow to import, and an unchanged image needs no profile
-    from rlbox.sources.profile import Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from rlbox.target.artifact import Artifact
 INPUTS = "application/vnd.rlbox.inputs.v1"
 LOCK = "application/vnd.rlbox.lock.v2+json"
 FILE = "application/octet-stream"
-LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 KIND, GROUP = "rlbox.kind", "rlbox.group"
 

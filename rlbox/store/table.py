@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlbox.amounts import size_text
-
-if TYPE_CHECKING:  # pydantic is slow to import
-    from rlbox.target.artifact import Artifact
-    from rlbox.target.lock import Lock
+from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.lock import Lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +28,6 @@ class GroupRow:
 
 def group_rows(lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool]) -> tuple[GroupRow, ...]:
     """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image)."""
-    from rlbox.target.artifact import artifacts
-
     groups = [artifact.group for artifact in extra] + ["os"] * bool(lock.debs) + ["runtime"]
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rlbox.amounts import size_text
 from rlbox.causes.cause import Cause, ended, log_path, stage_log
-from rlbox.job.plan import RayPlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
 
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 

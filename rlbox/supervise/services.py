@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 
 from rlbox.gate.act.http_probe import REFUSED, probe_http
-from rlbox.job.plan import ReadyPlan, ServicePlan
+from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import Texts, views
 from rlbox.logs.patterns import compile_pattern, pattern_set
 from rlbox.machine.act.poller import Poller

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlbox.amounts import columns, duration_text, size_text
 from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 from rlbox.training.gpu_split import GpusHere, Split
 from rlbox.training.parts import Part
-from rlbox.training.warm import Warmed
 
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
 
@@ -87,31 +85,3 @@ def parts_data(parts: Sequence[Part], python: str, seconds: float) -> dict[str, 
     failed, late = ([part.name for part in parts if part.state == state] for state in ("failed", "late"))
     rows = [part.as_json() for part in parts]
     return {"python": python, "seconds": round(seconds, 2), "failed": failed, "late": late, "parts": rows}
-
-
-@contextmanager
-def warm_view(total: int, *, live: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to be told of bytes that were read; `total` is how many there are."""
-    if not live:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("into memory", total=total)
-        yield lambda count: bars.advance(bar, count)
-
-
-def warmed_text(warmed: Warmed) -> str:
-    """Return one line: how much is there, how fast it came."""
-    files = f"{len(warmed.files)} file{'' if len(warmed.files) == 1 else 's'}, {size_text(warmed.size)}"
-    if warmed.share is None:
-        there = "read, but the kernel does not tell how much of it is in memory"
-    else:
-        there = f"{int(warmed.share * 1000) / 10:g} % in memory"
-    if not warmed.read:
-        return f"{files}: {there}, nothing was read"
-    speed = size_text(warmed.read / max(warmed.seconds, 1e-6))
-    return f"{files}: {there}, {size_text(warmed.read)} read in {duration_text(warmed.seconds)} ({speed}/s)"

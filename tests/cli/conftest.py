@@ -46,7 +46,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.run.shell._run", no_image)
     monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.sources.act.measure.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.sources.act.measure.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.sources.act.probe.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.sources.act.egress.probe_egress", lambda *asked: EgressFacts())

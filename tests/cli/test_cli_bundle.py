@@ -16,7 +16,8 @@ from fakes import Folder, Rlbox, Said
 
 from rlbox.causes.cause import Cause
 from rlbox.files.act.folders import write_atomic
-from rlbox.job.plan import Paths, RunPlan, StagePlan
+from rlbox.job.filler import Paths
+from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.act.state import new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
 

@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder
 
 from rlbox.app import App
 from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.describe import describe_image
+from rlbox.image.act.check import describe_image
 from rlbox.image.act.plans import image_plan
 
 TAG = "rlbox/mine:latest"

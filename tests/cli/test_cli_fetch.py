@@ -53,7 +53,7 @@ def mirror() -> Iterator[Mirror]:
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
     monkeypatch.setattr("rlbox.sources.act.mirrors.machine_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.sources.act.apt_archives.machine_archives", dict)
+    monkeypatch.setattr("rlbox.sources.act.mirrors.machine_archives", dict)
     monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "", raising=False)
 
     def write(

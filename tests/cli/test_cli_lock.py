@@ -47,8 +47,8 @@ class Resolver:
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     """A resolver that finds six for every group."""
     made = Resolver()
-    monkeypatch.setattr("rlbox.lock.act.resolve.resolve_lock", made.resolve)
-    monkeypatch.setattr("rlbox.lock.act.places.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", made.resolve)
+    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
     return made
 
 
@@ -311,7 +311,7 @@ def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypat
     def none(*args: Any) -> None:
         raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
-    monkeypatch.setattr("rlbox.lock.act.resolve.resolve_lock", none)
+    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", none)
     monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(

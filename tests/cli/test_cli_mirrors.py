@@ -20,8 +20,8 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.sources.act.measure.locked_files", lambda app, target: (SIX, DEB))
-    monkeypatch.setattr("rlbox.sources.act.measure.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.sources.act.probe.locked_files", lambda app, target: (SIX, DEB))
+    monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.sources.act.probe._SILENT_S", 0.3)
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})

@@ -10,9 +10,10 @@ import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
 from rlbox.gate.rules import RuleState
+from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, RunPlan, plan_run
+from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
 from rlbox.run.places import reach

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, RunPlan, StagePlan, plan_run
+from rlbox.job.plan import RunPlan, StagePlan, plan_run
 from rlbox.spec.project import Project
 
 PATHS = Paths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import rlbox.evidence.act.explain  # noqa: F401
-from rlbox.job.plan import FilePlan, LinePlan, Paths, RayPlan, ReadyPlan, RunPlan, ServicePlan, StagePlan
+from rlbox.job.filler import Paths
+from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
+from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.machine.act.process_table import carries, probe_processes
 from rlbox.record.act.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise

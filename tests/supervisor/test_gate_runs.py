@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from supervised import SERVER, Bench, file_rule, free_port, line_rule, python, service
 
-from rlbox.job.plan import BenignPlan, FilePlan, LinePlan, MetricPlan, ProbePlan
+from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan, ProbePlan
 
 WAIT = "import time; time.sleep(60)"
 ANSWER = b'{"ok": "fine"}'

@@ -58,12 +58,6 @@ class Machine:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
         return Activity(
             t_s=self.now_s,
-            read_bytes=self.read_bytes,
-            write_bytes=0,
-            read_chars=0,
-            write_chars=0,
-            cpu_s=0.0,
-            resident_bytes=0,
             received_bytes=0,
             sent_bytes=0,
             local_bytes=0,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from supervised import Bench, file_rule, free_port, line_rule, python, service
 
-from rlbox.job.plan import ReadyPlan, ServicePlan
+from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.plan import ServicePlan
 
 # Answers its process id; `/mute` makes it take requests and never answer, `/die` makes it end a moment later.
 SERVER = """

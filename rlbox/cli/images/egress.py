@@ -74,15 +74,16 @@ def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]
 
 
 def _table(found: list[Contact]) -> str:
+    from rlbox.amounts import columns
     from rlbox.sources.egress import PHASES
 
     lines = []
     for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
         mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
         lines.append((one.host or "?", one.kind, "+".join(one.phases), one.declared, one.why + mark, one.rule))
-    widths = [max(map(len, column), default=0) for column in list(zip(*lines, strict=True))[:4]]
-    text = []
-    for *cells, why, rule in lines:
-        head = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        text.append(f"{head}  {why}" + (f"\n{'':{widths[0]}}    -> {rule}" if rule and cells[3] == "hidden" else ""))
+    width = max((len(row[0]) for row in lines), default=0)
+    text = [
+        head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
+        for head, (*_, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)
+    ]
     return "\n".join(text) or "no host is contacted"

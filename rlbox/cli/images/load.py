@@ -26,16 +26,16 @@ def verb(app: App, file: Path) -> None:
     from rlbox.amounts import size_text
     from rlbox.archive.act.check import check_archive
     from rlbox.archive.act.load import load_archive
-    from rlbox.registry.act.view import bytes_view
+    from rlbox.files.act.progress import bytes_view
 
     size = file.stat().st_size
-    with bytes_view("verifying", size, live=app.interactive) as on_bytes:
+    with bytes_view(app, "verifying", size) as on_bytes:
         archive = check_archive(file, on_bytes)
     if app.dry_run:
         data = {"file": str(file), "images": archive.tags, "digests": [item.digest for item in archive.manifests]}
         app.result(data, "\n".join(f"{file} is whole: {tag}" for tag in archive.tags))
         return
-    with bytes_view("loading", size, live=app.interactive) as on_bytes:
+    with bytes_view(app, "loading", size) as on_bytes:
         loaded = load_archive(archive, on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(

@@ -58,7 +58,7 @@ def _list(app: App, profile: Profile) -> None:
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.sources.act.measure import measure_mirrors
+    from rlbox.sources.act.probe import measure_mirrors
     from rlbox.sources.ranking import dead_kinds
     from rlbox.sources.view import probed_text
 

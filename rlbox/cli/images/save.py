@@ -30,7 +30,7 @@ def verb(app: App, name: str, file: Path) -> None:
     from rlbox.amounts import size_text
     from rlbox.archive.act.save import save_image
     from rlbox.engine.act.api import find_image
-    from rlbox.registry.act.view import bytes_view
+    from rlbox.files.act.progress import bytes_view
 
     tag = image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
@@ -40,7 +40,7 @@ def verb(app: App, name: str, file: Path) -> None:
     image = find_image(tag)
     if image is None:
         raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
-    with bytes_view(f"saving {tag}", int(image.get("Size") or 0), live=app.interactive) as on_bytes:
+    with bytes_view(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
         saved = save_image(image, tag, file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
     app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")

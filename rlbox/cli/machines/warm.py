@@ -26,10 +26,10 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
     from rlbox.errors import WorkFailed
+    from rlbox.files.act.progress import bytes_view
     from rlbox.machine.act.page_cache import room_bytes
     from rlbox.training.act.warm import find_files, look_at, warm_files
-    from rlbox.training.view import warm_view, warmed_text
-    from rlbox.training.warm import check_room
+    from rlbox.training.warm import check_room, warmed_text
 
     found = look_at(find_files(paths))
     if app.dry_run or found.resident == found.size:
@@ -37,7 +37,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
         return 0
     check_room(found.files, room_bytes())
     missing = sum(piece.length for piece in found.pieces if not piece.whole)
-    with warm_view(missing, live=app.interactive) as on_bytes:
+    with bytes_view(app, "into memory", missing) as on_bytes:
         warmed = warm_files(found, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))
     if warmed.warm is False:

@@ -39,7 +39,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     from rlbox.evidence.act.bundle import check_place, list_files, write_bundle
     from rlbox.evidence.act.bundle_texts import bundle_texts
     from rlbox.evidence.bundle import select_files
-    from rlbox.registry.act.view import bytes_view
+    from rlbox.files.act.progress import bytes_view
 
     ledger = disk_of(app, target, data)
     run_dir = ledger.find(name)
@@ -56,7 +56,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(run_dir), selection)
-    with bytes_view(f"bundling {run_dir.name}", total, live=app.interactive) as on_bytes:
+    with bytes_view(app, f"bundling {run_dir.name}", total) as on_bytes:
         made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}

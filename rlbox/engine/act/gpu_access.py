@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -69,14 +67,15 @@ def host_paths(text: str) -> list[str]:
 
 
 def _read(text: str) -> tuple[str, list[str], list[str]]:
-    """Return kind, names of devices and mounted files; no more than three keys of the YAML are looked for."""
+    """Return kind, names of devices and mounted files."""
+    import yaml
+
     try:
-        spec = json.loads(text)
-    except ValueError:
-        kind = re.search(r"^kind:\s*[\"']?([\w./-]+)", text, re.M)
-        names = re.findall(r"^\s*(?:-\s+)?name:\s*[\"']?([^\"'\s#]+)", text, re.M)
-        paths = re.findall(r"^\s*(?:-\s+)?hostPath:\s*[\"']?([^\"'\n#]+?)[\"']?\s*$", text, re.M)
-        return (kind[1] if kind else ""), names, paths
+        spec = yaml.safe_load(text)  # JSON is YAML
+    except yaml.YAMLError:
+        spec = None
+    if not isinstance(spec, dict):
+        return "", [], []
     rows = spec.get("devices") or ()
     edits = [row.get("containerEdits") or {} for row in (spec, *rows)]
     paths = [str(mount["hostPath"]) for edit in edits for mount in edit.get("mounts") or ()]

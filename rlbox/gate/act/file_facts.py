@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
-from rlbox.job.plan import FilePlan
 
 _LOOK_S = 0.05
 _COARSE_NS = 50_000_000

@@ -15,7 +15,6 @@ from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
 from rlbox.image.labels import BUILD_LABEL
-from rlbox.lock.state import require_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rlbox.app import App
     from rlbox.image.act.builder import BuildRun
     from rlbox.image.build import Step
-    from rlbox.image.layer_times import LayerTime
+    from rlbox.image.facts import LayerTime
     from rlbox.image.plan import ImagePlan
 
 
@@ -42,7 +41,7 @@ class ImageBuild:
     def carry_out(self) -> None:
         """Build, check, describe and report the image; an image that is current is only reported."""
         plan, wish = self._plan, self._wish
-        require_lock(plan.target, plan.lock)
+        plan.require_lock()
         self._app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
         if self._app.dry_run:
             self._dry_run()
@@ -68,8 +67,7 @@ class ImageBuild:
         from rlbox.files.act.folders import cache_folder
         from rlbox.files.act.lock import hold
         from rlbox.image.act.builder import find_builder
-        from rlbox.image.act.check import check_image
-        from rlbox.image.act.describe import describe_image
+        from rlbox.image.act.check import check_image, describe_image
         from rlbox.sources.act.live import unreached_explained
 
         app, plan, wish = self._app, self._plan, self._wish
@@ -92,13 +90,12 @@ class ImageBuild:
 
     def _run_builder(self) -> tuple[BuildRun, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
-        from rlbox.image.act.builder import build_image
+        from rlbox.image.act.builder import build_image, build_view
         from rlbox.image.act.inputs import BuildInputs
-        from rlbox.image.act.progress import build_view
 
         app = self._app
         run = BuildInputs(app, self._plan, self._wish).write()
-        with build_view(live=app.interactive, quiet=app.verbosity < 0) as show:
+        with build_view(app) as show:
 
             def on_step(step: Step) -> None:
                 self._steps[step.number] = step
@@ -116,8 +113,7 @@ class ImageBuild:
 
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.image.facts import image_layers
-        from rlbox.image.layer_times import layer_times, layers_text
+        from rlbox.image.facts import image_layers, layer_times, layers_text
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}

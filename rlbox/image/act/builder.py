@@ -7,14 +7,18 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlbox.amounts import duration_text
+from rlbox.app import App
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.progress import Row, progress_view
 from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.command import PIPE, WITH_OUTPUT, run_command, start_command
@@ -22,6 +26,7 @@ from rlbox.machine.site import SiteFacts
 from rlbox.values import Command
 
 _ATTEMPTS = 3
+_MARKS = {"running": "", "done": "✓", "cached": "=", "failed": "✗"}
 # Where docker clients look for plugins, besides the user's own configuration folder.
 _PLUGIN_FOLDERS = (
     "/usr/local/lib/docker/cli-plugins",
@@ -117,6 +122,19 @@ def build_image(
         command = replace(command, env={**command.env, "DOCKER_HOST": engine_address()})
         _build(command, run.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)
+
+
+@contextmanager
+def build_view(app: App) -> Iterator[Callable[[Step], None]]:
+    """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
+    with progress_view(app, in_bytes=False) as show:
+
+        def on_step(step: Step) -> None:
+            if not step.name.startswith("[internal]") or step.state == "failed":
+                told = "" if step.seconds is None else duration_text(step.seconds)
+                show(Row(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
+
+        yield on_step
 
 
 def _built_digest(metadata: Path) -> str:

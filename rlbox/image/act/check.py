@@ -1,4 +1,7 @@
-"""The end of a build: the checks of all fixes, in a container of the new image."""
+"""The end of a build: the checks of all fixes, in a container of the new image, and what is left beside it.
+
+That is an SBOM and the provenance.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,20 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
-from rlbox.engine.act.api import engine
+from rlbox.app import App
+from rlbox.engine.act.api import engine, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
+from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.findings import Finding, load_finding
 from rlbox.fixes.patches import MANIFEST as PATCHES
+from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
+from rlbox.target.lock import parse_lock
+from rlbox.values import LOCK_IN_IMAGE
 
 _LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
@@ -92,3 +101,34 @@ def _remembered(memory: Path) -> str:
 
 def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
+
+
+def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
+    """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
+
+    What explained the image before goes first: a file that is there speaks of the image that has the tag.
+    """
+    image = find_image(plan.tag)
+    folder = cache_folder("images", plan.target)
+    try:
+        for name in (SBOM_FILE, PROVENANCE_FILE):
+            (folder / name).unlink(missing_ok=True)
+        for name, text in _files(plan, image, hermetic).items() if image else ():
+            write_atomic(folder / name, text)
+    except OSError as error:
+        app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
+
+
+def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
+    digest = stored_digest(image)
+    name = plan.tag.rpartition(":")[0]
+    built = Built(name=name, digest=digest or str(image["Id"]), has_manifest=bool(digest), epoch=plan.epoch)
+    labels = image["Config"].get("Labels") or {}
+    by = BuiltBy(
+        spec=labels.get("rlbox.spec", ""),
+        mode="hermetic" if hermetic else "online",
+        versions={"engine": engine().version()},
+    )
+    text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
+    lock = parse_lock(text, plan.tag, f"rlbox lock {plan.target}")
+    return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}

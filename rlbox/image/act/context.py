@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -179,8 +180,6 @@ def _bring(source: Path, path: Path, *, linked: bool) -> None:
     if linked:
         link_or_copy(source, path)
         return
-    import shutil
-
     shutil.copyfile(source, path)
     path.chmod(mode)
     os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))

@@ -14,7 +14,6 @@ from rlbox.image.act.plans import Recipe, image_plan
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
-from rlbox.lock.state import require_lock
 
 
 def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
@@ -33,7 +32,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
         return plan_compose(target, container, templates, bytecode, image=image, gpus=gpus, way=way)
     if not image:
-        require_lock(name, image_plan(app.project, name).lock)
+        image_plan(app.project, name).require_lock()
     return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, bytecode, image=image)
 
 

@@ -12,16 +12,14 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
-from rlbox.lock.state import require_lock
 from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import locator, unreached_explained
 from rlbox.store.act.base_image import base_files, fetch_base_image
-from rlbox.store.act.fetch import FetchReport, ensure
+from rlbox.store.act.fetch import FetchReport, ensure, fetch_view
 from rlbox.store.act.inputs_folder import Imported, export_folder, import_folder
 from rlbox.store.act.inputs_registry import export_registry, import_registry
 from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store, store_folder
-from rlbox.store.act.view import fetch_view
 from rlbox.store.inputs import is_folder, plan_inputs_artifact
 from rlbox.store.table import group_rows, table_text, total_row
 from rlbox.target.artifact import Artifact, artifacts
@@ -42,7 +40,7 @@ class FetchWish:
 def fetch_target(app: App, name: str, wish: FetchWish) -> None:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = image_plan(app.project, name)
-    require_lock(plan.target, plan.lock)
+    plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
@@ -97,8 +95,7 @@ def _fetch(
         whole = sum(file.size for file in files)
         return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    view = fetch_view(sum(missing), live=app.interactive, quiet=app.verbosity < 0)
-    with unreached_explained(profile), view as on_progress:
+    with unreached_explained(profile), fetch_view(app, sum(missing)) as on_progress:
         report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
     return (*base, *files), report
 

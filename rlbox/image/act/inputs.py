@@ -18,16 +18,13 @@ from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.plan import ImagePlan
-from rlbox.lock.state import require_lock
 from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
-from rlbox.store.act.base_image import fetch_base_image
-from rlbox.store.act.base_layout import write_base_layout
-from rlbox.store.act.fetch import ensure
+from rlbox.store.act.base_image import fetch_base_image, write_base_layout
+from rlbox.store.act.fetch import ensure, fetch_view
 from rlbox.store.act.objects import Store, store_folder
-from rlbox.store.act.view import fetch_view
 from rlbox.target.artifact import artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
@@ -41,7 +38,7 @@ class BuildInputs:
     """
 
     def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
-        require_lock(plan.target, plan.lock)
+        plan.require_lock()
         self._app, self._plan, self._wish = app, plan, wish
         self._site = probe_site()
         self._lock = self._read_lock()
@@ -135,7 +132,7 @@ class BuildInputs:
         if missing:
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            with fetch_view(size, live=app.interactive, quiet=app.verbosity < 0) as on_progress:
+            with fetch_view(app, size) as on_progress:
                 ensure(carried, locator(app, self._sources, wanted), store, on_progress, target=plan.target)
 
     def _wheels(self) -> Mapping[str, Path]:

@@ -7,9 +7,8 @@ import dataclasses
 from rlbox.app import App
 from rlbox.engine.act.api import engine
 from rlbox.errors import WorkFailed
-from rlbox.image.act.builder import BuildRun, build_image
+from rlbox.image.act.builder import BuildRun, build_image, build_view
 from rlbox.image.act.diff import differences
-from rlbox.image.act.progress import build_view
 from rlbox.image.plan import ImagePlan
 
 _SHOWN = 40
@@ -26,7 +25,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
     again = f"rlbox/{plan.target}:verify"
     app.say("building once more, without cache, to compare")
     try:
-        with build_view(live=app.interactive, quiet=app.verbosity < 0) as on_step:
+        with build_view(app) as on_step:
             log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step, app.say)
         if digest and digest == second:
             app.say(f"verified: both builds have the digest {digest}")

@@ -7,14 +7,12 @@ import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rlbox.errors import SpecError
 from rlbox.image.templates import render
 from rlbox.secrets.masks import secret_lines
-
-if TYPE_CHECKING:
-    from rlbox.target.target import Target
+from rlbox.target.target import Target
 
 LIMIT = 4048
 """Most characters, and most bytes, of the on-start field.

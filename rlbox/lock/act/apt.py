@@ -20,7 +20,7 @@ from rlbox.lock.apt import (
     plan_pins,
 )
 from rlbox.machine.act.command import check_command
-from rlbox.sources.suites import SHARED_ARCHIVES, suites_of
+from rlbox.sources.mirrors import SHARED_ARCHIVES, suites_of
 from rlbox.store.act.image_files import extract_files
 from rlbox.store.act.objects import Store
 from rlbox.target.lock import Deb

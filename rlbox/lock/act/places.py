@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from rlbox.app import App
+from rlbox.machine.act.http import site_http
+from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import live_sources
-from rlbox.sources.mirrors import FileAddress
-from rlbox.sources.settings import SourcePlan
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.sources.act.mirrors import Locator
-    from rlbox.store.act.objects import Store
-    from rlbox.target.target import Target
+from rlbox.sources.act.mirrors import Locator, probe_machine
+from rlbox.sources.mirrors import SHARED_ARCHIVES, FileAddress, archive_url, archives, oci_places, suites_of
+from rlbox.sources.settings import SourcePlan, plan_sources
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.artifact import torch_groups
+from rlbox.target.target import Target
 
 
 def lock_places(app: App, target: Target, sources: str = "") -> Places:
     """Return where the target's lock is resolved from, by the profile `sources` or its own."""
-    from rlbox.machine.act.http import site_http
-    from rlbox.machine.act.site import probe_site
-    from rlbox.sources.act.mirrors import Locator, probe_machine
-    from rlbox.sources.mirrors import archive_url, archives, oci_places
-    from rlbox.sources.settings import plan_sources
-    from rlbox.sources.suites import SHARED_ARCHIVES, suites_of
-    from rlbox.store.act.objects import Store, store_folder
-    from rlbox.target.artifact import torch_groups
-
     site = probe_site()
     profile, choice = live_sources(app, sources or target.sources, site)
     machine = probe_machine(site, index=False)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_if_changed
+from rlbox.lock.act.places import lock_places
+from rlbox.lock.act.resolve import refresh_lock, resolve_lock
 from rlbox.lock.changes import lock_diff
+from rlbox.lock.resolve import Upgrade
+from rlbox.sources.act.live import unreached_explained
 from rlbox.target.lock import Lock, load_lock
-
-if TYPE_CHECKING:
-    from rlbox.lock.resolve import Upgrade
-    from rlbox.target.target import Target
+from rlbox.target.target import Target
 
 
 def relock(
@@ -25,10 +24,6 @@ def relock(
     sources
         A sources profile, empty for the target's own.
     """
-    from rlbox.lock.act.places import lock_places
-    from rlbox.lock.act.resolve import refresh_lock, resolve_lock
-    from rlbox.sources.act.live import unreached_explained
-
     before = _before(app, target.name)
     files = app.project.patches(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from uv import find_uv_bin
+
 from rlbox.errors import WorkFailed
 from rlbox.lock.resolve import PINS, PYLOCK, Inputs, Resolution, Upgrade, chosen_files, plan_compile
 from rlbox.machine.act.command import check_command
 from rlbox.machine.act.http import Http, again, site_http
-from rlbox.machine.act.uv import find_uv
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.settings import SourcePlan
@@ -50,7 +51,7 @@ def resolve(
     with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as folder:
         for name, text in inputs.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        for command in plan_compile(target, inputs, find_uv(), sources, folder, upgrade):
+        for command in plan_compile(target, inputs, find_uv_bin(), sources, folder, upgrade):
             env = {**command.env, **trust}
             check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
         pins = Path(folder, PINS).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.act.process_table import read_text, stat_fields
-from rlbox.machine.counters import Activity, ProcessActivity, sum_activity
+from rlbox.machine.counters import Activity, ProcessActivity
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -27,13 +27,13 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
     """
     found = tuple(activity for pid in pids if (activity := probe_process_activity(pid)))
     received, sent, local = _probe_network()
-    return sum_activity(
-        found,
+    return Activity(
         t_s=clock(),
         received_bytes=received,
         sent_bytes=sent,
         local_bytes=local,
         gpus=probe_gpus() if gpus else (),
+        processes=found,
     )
 
 

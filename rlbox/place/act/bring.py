@@ -25,7 +25,6 @@ from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
-from rlbox.lock.state import require_lock
 from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import NOTHING, Applied, Supplies, carry_out_apply, lay_back
 from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
@@ -75,7 +74,7 @@ class Prepared:
 
 def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
     """Return what a target asks of this machine at `layout`."""
-    require_lock(image.target, image.lock)
+    image.require_lock()
     loaded = load_fixed_target(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from rlbox.amounts import size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.room import free_bytes
 from rlbox.machine.act.command import check_command, run_command
-from rlbox.machine.act.uv import find_uv
 from rlbox.place.act.facts import STAMP, installed_debs, probe_installed
 from rlbox.place.act.files import disk_errors, free_place
 from rlbox.place.changes import PartRecord, stamp_of
@@ -95,13 +96,13 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.files else ()
-    make = (find_uv(), "venv", "--quiet", *offline, "--allow-existing", "--python", wanted.python, str(venv))
+    make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", wanted.python, str(venv))
     next_step = f"install Python {wanted.python} with its module venv, or let uv fetch one from a network"
     room = f"; {size_text(free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {wanted.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(wanted, supply) as (words, folder):
-        sync = (find_uv(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
+        sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
         command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
         check_command(command, f"uv cannot install the locked packages{room}")
 

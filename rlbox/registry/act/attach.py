@@ -18,8 +18,7 @@ from rlbox.engine.oci import (
     fallback_tag,
     sha256_of,
 )
-from rlbox.registry.act.client import Registry
-from rlbox.registry.act.destination import Destination
+from rlbox.registry.act.client import Destination, Registry
 
 SPDX = "application/spdx+json"
 IN_TOTO = "application/vnd.in-toto+json"

@@ -6,11 +6,10 @@ fetching a base by its digest, attaching small artifacts.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
-from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from rlbox.engine.oci import (
@@ -25,53 +24,17 @@ from rlbox.engine.oci import (
     sha256_of,
     with_referrer,
 )
+from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
 from rlbox.machine.act.http import Answer
 from rlbox.registry.act.wire import Content, Wire
 
-T = TypeVar("T")
 
-
-class Registry:
-    """One registry; credentials come from docker's own stores.
-
-    Parameters
-    ----------
-    host
-        `HOST[:PORT]`, as in a reference.
-    write
-        Whether tokens are to allow pushing.
-    plain_http
-        Whether http will do for a registry that is not this machine; on this machine it always will.
-    ca_bundle
-        The site's CA bundle (`site_ca()`), or what finds it when TLS is first spoken.
-    on_retry
-        Told why, and how long from now, a request is repeated.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        *,
-        write: bool = False,
-        plain_http: bool = False,
-        ca_bundle: str | Callable[[], str] = "",
-        pause: Callable[[float], None] = time.sleep,
-        on_retry: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self.host = host
-        scope = "pull,push" if write else "pull"
-        self._wire = Wire(host, scope=scope, plain_http=plain_http, ca_bundle=ca_bundle, pause=pause, on_retry=on_retry)
+class Registry(Wire):
+    """One registry, and what it holds."""
 
     def __enter__(self) -> Registry:
         return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._wire.close()
-
-    def ping(self) -> None:
-        """Make sure that a registry answers; `RegistryError` when not."""
-        self._wire.ping()
 
     def find_manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return the manifest or index that a tag or digest names, or None when it is not there.
@@ -83,7 +46,7 @@ class Registry:
         """
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
-        response = self._wire.send("GET", path, repository=repository, headers=accept, expect=(200, 404))
+        response = self.send("GET", path, repository=repository, headers=accept, expect=(200, 404))
         if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -112,9 +75,7 @@ class Registry:
         """Store a manifest under a tag or digest; return whether the registry itself lists it as a referrer."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         headers = {"Content-Type": media_type}
-        response = self._wire.send(
-            "PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202)
-        )
+        response = self.send("PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202))
         stored = response.headers.get("Docker-Content-Digest", "")
         if stored and stored != sha256_of(body):
             raise wrong_digest(f"{self.host}/{repository}", sha256_of(body), stored)
@@ -122,7 +83,7 @@ class Registry:
 
     def _has_blob(self, repository: str, digest: str) -> bool:
         path = f"/v2/{repository}/blobs/{digest}"
-        with self._wire.once("HEAD", path, repository, {}, expect=(200, 404)) as response:
+        with self.once("HEAD", path, repository, {}, expect=(200, 404)) as response:
             return response.status == 200
 
     @contextmanager
@@ -136,12 +97,8 @@ class Registry:
         """
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._wire.once("GET", path, repository, headers, expect=(200, 206)) as response:
+        with self.once("GET", path, repository, headers, expect=(200, 206)) as response:
             yield _starts_at(response), response.blocks()
-
-    def retry(self, action: Callable[[], T]) -> T:
-        """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
-        return self._wire.retry(action)
 
     def put_blob(self, repository: str, blob: Descriptor, source: Content) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
@@ -168,13 +125,13 @@ class Registry:
         return self.retry(upload)
 
     def _upload(self, repository: str, blob: Descriptor, source: Content) -> None:
-        with self._wire.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
+        with self.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
             raise RegistryError(f"{self.host} names no place to upload to", where=f"{self.host}/{repository}")
         place = location + ("&" if urlsplit(location).query else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        with self._wire.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
+        with self.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
             raise wrong_digest(f"{self.host}/{repository}", blob.digest, said)
@@ -200,6 +157,23 @@ class Registry:
         after = reduce(with_referrer, unlisted, known)
         if not before or after != known:
             self.put_manifest(repository, tag, index(after), INDEX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """A tag of a registry; `plain_http` says whether http was allowed to a registry on another machine."""
+
+    reference: Reference
+    registry: Registry
+    plain_http: bool = False
+
+    def find(self) -> Manifest | None:
+        """Return what the tag names now, None when there is nothing of that name yet."""
+        return self.registry.find_manifest(self.reference.repository, self.reference.tag)
+
+    def get(self) -> Manifest:
+        """Return what the tag names; `RegistryError` when there is nothing of that name."""
+        return self.registry.get_manifest(self.reference.repository, self.reference.tag)
 
 
 def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:

@@ -18,9 +18,16 @@ from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.machine.act.http import ATTEMPTS, again
-from rlbox.registry.act.destination import Destination
-from rlbox.registry.push import PushCount, PushedLayer, count_push
-from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
+from rlbox.registry.act.client import Destination
+from rlbox.registry.push_log import (
+    PushCount,
+    PushedLayer,
+    PushLog,
+    count_push,
+    engine_takes_plain,
+    may_pass,
+    push_error,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.engine.act.api import find_image
 from rlbox.engine.reference import Reference, image_tag, push_reference
 from rlbox.errors import EngineError
 from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.progress import Row, progress_view
 from rlbox.machine.act.site import site_ca
 from rlbox.registry.act.attach import about, attach, find_attachments
-from rlbox.registry.act.client import Registry
-from rlbox.registry.act.destination import Destination
+from rlbox.registry.act.client import Destination, Registry
 from rlbox.registry.act.push import Pushed, push_image
-from rlbox.registry.act.view import push_view
+from rlbox.registry.push_log import PushedLayer
+
+_MARKS = {"pushed": "✓", "present": "="}
 
 
 def push_target(app: App, name: str, destination: str, *, plain_http: bool) -> None:
@@ -48,8 +51,8 @@ class ImagePush:
 
     def _push(self, image: dict[str, Any], destination: Destination) -> Pushed:
         app = self._app
-        with push_view(live=app.interactive, quiet=app.verbosity < 0) as on_layer:
-            return push_image(image, self._tag, destination, on_layer=on_layer, on_retry=app.say)
+        with progress_view(app) as show:
+            return push_image(image, self._tag, destination, on_layer=lambda layer: show(_row(layer)), on_retry=app.say)
 
     def _attach(self, pushed: Pushed, destination: Destination) -> tuple[str, ...]:
         folder = cache_folder("images", self._name)
@@ -87,3 +90,11 @@ class ImagePush:
         tag, reference = self._tag, str(self._reference)
         data = {"target": self._name, "image": tag, "reference": reference}
         self._app.result(data, f"push {tag} to {reference}")
+
+
+def _row(layer: PushedLayer) -> Row:
+    mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
+    word = "already there" if layer.state == "present" else layer.state
+    told = word + (f"  {size_text(layer.total)}" if layer.total else "")
+    title = layer.key if mark else f"{layer.key}  {word}"
+    return Row(key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total)

@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 
 class Wire:
-    """The connection to one registry.
+    """The connection to one registry; credentials come from docker's own stores.
 
     Parameters
     ----------
     host
         `HOST[:PORT]`, as in a reference.
-    scope
-        What tokens are asked for: `pull` or `pull,push`.
+    write
+        Whether tokens are to allow pushing.
     plain_http
-        Whether http will do for a registry that is not this machine.
+        Whether http will do for a registry that is not this machine; on this machine it always will.
     ca_bundle
         The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own and the
         engine's (`/etc/docker/certs.d/HOST/*.crt`).
@@ -54,15 +54,15 @@ class Wire:
         self,
         host: str,
         *,
-        scope: str,
-        plain_http: bool,
-        ca_bundle: str | Callable[[], str],
+        write: bool = False,
+        plain_http: bool = False,
+        ca_bundle: str | Callable[[], str] = "",
         pause: Callable[[float], None] = time.sleep,
         on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.host = host
         local = is_loopback(host)
-        self._scope = scope
+        self._scope = "pull,push" if write else "pull"
         self._pause, self._on_retry = pause, on_retry
         self._plain = local or plain_http
         self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
@@ -70,8 +70,7 @@ class Wire:
         self._http = Http(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
         self._auth = Authorizer(self._http, host, plain_http=plain_http)
 
-    def close(self) -> None:
-        """Close the connections."""
+    def __exit__(self, *failure: object) -> None:
         self._http.close()
 
     def ping(self) -> None:
@@ -190,7 +189,7 @@ class Wire:
         if status == 401:
             return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
         if status == 403:
-            known = f"this login may not {'push' if 'push' in self._scope else 'pull'} here"
+            known = f"this login may not {self._scope.rpartition(',')[2]} here"
             return RegistryError(
                 f"{self.host} refused: {known} ({words})",
                 where=where,

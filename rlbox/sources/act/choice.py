@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.no_answer import NoAnswer, explain
@@ -11,12 +10,10 @@ from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.mirrors import Locator
 from rlbox.sources.act.probe import remember_ranking, remembered_ranking
 from rlbox.sources.mirrors import Machine, refusal
+from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.ranking import Probed, choice_of, place_of, probe_object
 from rlbox.sources.settings import Choice
-
-if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile, Rule
-    from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact
 
 QUICK_S = 3.0
 # Kinds of which one address goes into a resolver's or a build's settings; the others fail over file by file.

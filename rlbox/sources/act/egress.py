@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.no_answer import NoAnswer
 from rlbox.sources.act.pages import Unusable, read_page
 from rlbox.sources.egress import Address, EgressFacts, host_of, plan_addresses
 from rlbox.sources.mirrors import Machine, same_file
+from rlbox.sources.profile import Profile
 from rlbox.target.artifact import Artifact
-
-if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile
-    from rlbox.target.target import Target
+from rlbox.target.target import Target
 
 _AT_ONCE = 8
 _SILENT_S = 5.0

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from rlbox.app import App
 from rlbox.errors import WorkFailed
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.machine.site import SiteFacts
-    from rlbox.sources.act.mirrors import Locator
-    from rlbox.sources.profile import Profile
-    from rlbox.sources.settings import Choice
-    from rlbox.target.artifact import Artifact, TorchGroup
+from rlbox.machine.act.http import site_http
+from rlbox.machine.act.site import probe_site
+from rlbox.machine.site import SiteFacts
+from rlbox.sources.act.choice import choose_mirrors
+from rlbox.sources.act.mirrors import Locator, probe_machine
+from rlbox.sources.load import load_profile
+from rlbox.sources.profile import Profile
+from rlbox.sources.settings import Choice, plan_sources
+from rlbox.sources.unreached import rule_to_add, unreached_host
+from rlbox.target.artifact import Artifact, TorchGroup
 
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
-    from rlbox.machine.act.http import site_http
-    from rlbox.machine.act.site import probe_site
-    from rlbox.sources.act.mirrors import Locator, probe_machine
-
     site = probe_site()
     profile, choice = live_sources(app, sources, site, files)
     return Locator(
@@ -38,8 +37,6 @@ def build_env(
     app: App, groups: Sequence[TorchGroup], sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
 ) -> Mapping[str, str]:
     """Return the settings of pip and uv in build steps."""
-    from rlbox.sources.settings import plan_sources
-
     _, choice = live_sources(app, sources, site, files)
     return plan_sources(groups, site, choice).env
 
@@ -52,10 +49,6 @@ def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifa
     files
         Locked files: a mirror that lists none of its kind counts as dead.
     """
-    import datetime
-
-    from rlbox.sources.act.choice import choose_mirrors
-    from rlbox.sources.load import load_profile
 
     profile = load_profile(app.project, sources)
     choice = choose_mirrors(profile, site, files)
@@ -71,8 +64,6 @@ def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifa
 @contextmanager
 def unreached_explained(sources: str) -> Iterator[None]:
     """Add to a failure that is about a host what to write into the profile `sources` about it."""
-    from rlbox.sources.unreached import rule_to_add, unreached_host
-
     try:
         yield
     except WorkFailed as error:

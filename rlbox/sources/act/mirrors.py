@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from uv import find_uv_bin
+
+from rlbox.machine.act.command import run_command
+from rlbox.machine.act.http import Http
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.pages import Unusable, read_page
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, places, same_file
 from rlbox.sources.pages import Listed
+from rlbox.sources.profile import Profile
 from rlbox.sources.settings import NO_CHOICE, Choice
-
-if TYPE_CHECKING:
-    from rlbox.machine.act.http import Http
-    from rlbox.sources.profile import Profile
-    from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact
+from rlbox.values import Command
 
 
 def probe_machine(site: SiteFacts, *, index: bool = True) -> Machine:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    from rlbox.sources.act.apt_archives import machine_archives
-
     asked = default_index() if index and not site.index_url else ""
     return Machine(site=site, default_index=asked, archives=machine_archives())
 
 
+def machine_archives() -> dict[str, str]:
+    """Return the archives of this machine's apt sources: the last part of their address to the address.
+
+    A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
+    its own default. Empty when nobody knows.
+    """
+    found = _own_archives()
+    return found if "debian" in found else {**_mmdebstrap_archives(), **found}
+
+
+def _own_archives() -> dict[str, str]:
+    if shutil.which("apt-get") is None:
+        return {}
+    told = run_command(Command(argv=("apt-get", "indextargets", "--format", "$(REPO_URI)"), timeout_s=60))
+    urls = [line.strip().rstrip("/") for line in told.stdout.splitlines() if line.strip()]
+    return {url.rpartition("/")[2]: url for url in reversed(urls)}
+
+
+def _mmdebstrap_archives() -> dict[str, str]:
+    """Return the archives of the source list that mmdebstrap would write; its first hook ends it after that."""
+    if shutil.which("mmdebstrap") is None:
+        return {}
+    show = '--setup-hook=cat "$1/etc/apt/sources.list"; exit 1'
+    asked = Command(argv=("mmdebstrap", "--quiet", "--variant=custom", show, "bookworm", "/dev/null"), timeout_s=60)
+    told = run_command(asked)  # 1.3 lets a hook write to stdout, 0.8 (Ubuntu 22.04) to stderr
+    urls = re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", told.stdout + told.stderr, re.MULTILINE)
+    return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
+
+
 def default_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
-    from rlbox.machine.act.command import run_command
-    from rlbox.machine.act.uv import find_uv
-    from rlbox.values import Command
-
-    argv = (find_uv(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
+    argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
     return next((line.partition(" ")[2].strip() for line in told if line.startswith("--index-url ")), "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer, explain
@@ -44,8 +44,6 @@ def read_page(http: Http, url: str) -> tuple[Listed, ...]:
 
 def _read_folder(folder: Path) -> str:
     """Return the page of a folder: its `index.html`, or a page made of its files."""
-    from urllib.parse import quote
-
     try:
         index = folder / "index.html"
         if index.is_file():

@@ -10,22 +10,28 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from rlbox.app import App
+from rlbox.engine.reference import parse_reference
+from rlbox.errors import RlboxError, SpecError
+from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.rows import read_table
+from rlbox.machine.act.command import run_command
 from rlbox.machine.act.http import Http, site_http
+from rlbox.machine.act.site import probe_site
 from rlbox.machine.no_answer import NoAnswer, explain
-from rlbox.sources.act.mirrors import Locator
+from rlbox.registry.act.client import Registry
+from rlbox.sources.act.mirrors import Locator, probe_machine
 from rlbox.sources.act.pages import Unusable
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, oci_places, refusal
+from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.ranking import Probed, place_of, probe_object, rank, ranking_json, read_ranking
 from rlbox.sources.settings import Choice
-
-if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile, Rule
-    from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact, artifacts, base_artifact
+from rlbox.target.lock import load_lock
+from rlbox.values import Command
 
 _AT_ONCE = 8
 _SILENT_S = 10.0
@@ -82,8 +88,6 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http)
 
 
 def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
-    from rlbox.files.act.copies import sum_file
-
     path = Path(unquote(urlsplit(link.url).path))
     try:
         digest = sum_file(path)
@@ -131,10 +135,6 @@ def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool,
 
 def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice) -> Probed:
     """Fetch the locked commit without its files: git itself compares the commit's bytes with its id."""
-    from rlbox.errors import RlboxError
-    from rlbox.machine.act.command import run_command
-    from rlbox.values import Command
-
     url, _, commit = artifact.origin.partition(" ")
     address = git_places(url, profile, choice)[0].url
     with tempfile.TemporaryDirectory(prefix="rlbox-probe-") as folder:
@@ -154,10 +154,6 @@ def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
 
 def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice, machine: Machine) -> Probed:
     """Fetch the manifest of the locked image by its digest."""
-    from rlbox.engine.reference import parse_reference
-    from rlbox.errors import RlboxError
-    from rlbox.registry.act.client import Registry
-
     place = oci_places(artifact.origin, profile, choice)[0]
     if place.by != "profile" and blank.place != "direct":
         raise Unusable(f"has no {artifact.origin.partition('@')[0]} (allow-list)")
@@ -168,6 +164,22 @@ def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
     except RlboxError as error:
         raise Unusable(error.what) from error
     return replace(blank, verified="sha256 of the manifest")
+
+
+def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ...]:
+    """Return how every mirror did for a file of the target's lock, ranked; the order is remembered."""
+    files = locked_files(app, target)
+    found = probe_mirrors(profile, probe_machine(probe_site()), files)
+    remember_ranking(profile, found)
+    return found
+
+
+def locked_files(app: App, target: str) -> tuple[Artifact, ...]:
+    """Return the locked files of a target, its base image among them."""
+    lock = load_lock(app.project.lock_file(target))
+    if lock is None:
+        raise SpecError(f"target {target} has no lock, and so no known file", next_step=f"rlbox lock {target}")
+    return (*artifacts(lock), *base_artifact(lock.base))
 
 
 def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool = False) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from rlbox.engine.oci import INDEXES, Manifest, parse_manifest
+from rlbox.app import App
+from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
+from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, RegistryError, RlboxError
-from rlbox.sources.mirrors import FileAddress
+from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.machine.act.site import probe_site
+from rlbox.registry.act.client import Registry, wrong_digest
+from rlbox.sources.load import load_profile
+from rlbox.sources.mirrors import FileAddress, oci_places
 from rlbox.store.act.objects import Draft, Store
 from rlbox.target.artifact import Artifact
-
-if TYPE_CHECKING:
-    from rlbox.app import App
-    from rlbox.registry.act.client import Registry
-    from rlbox.target.lock import Lock
+from rlbox.target.lock import Lock
 
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -115,9 +117,6 @@ def _file(base: str, part: str, digest: str, size: int) -> Artifact:
 def _fetch_from(
     url: str, files: Iterable[Artifact], store: Store, ca_bundle: str, on_bytes: Callable[[Artifact, int], None]
 ) -> None:
-    from rlbox.engine.reference import parse_reference
-    from rlbox.registry.act.client import Registry
-
     reference = parse_reference(url)
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
@@ -140,7 +139,6 @@ def fill_from_registry(
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
 ) -> None:
     """Fill `draft` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
-    from rlbox.registry.act.client import wrong_digest
 
     def append() -> None:
         with registry.open_blob(repository, f"sha256:{file.sha256}", start=draft.size) as (start, blocks):
@@ -166,9 +164,25 @@ def fetch_base_image(app: App, lock: Lock, store: Store, sources: str) -> tuple[
     """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
     if "@" not in lock.base:
         return ()
-    from rlbox.machine.act.site import probe_site
-    from rlbox.sources.load import load_profile
-    from rlbox.sources.mirrors import oci_places
-
     places = oci_places(lock.base, load_profile(app.project, sources))
     return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)
+
+
+def write_base_layout(base: str, platform: str, store: Store) -> Path:
+    """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
+
+    The store must hold the image. A folder that is there already is used as it is.
+    """
+    digest = base.rpartition("@sha256:")[2]
+    folder = cache_folder("bases", f"{digest[:24]}-{platform.partition('-')[0]}")
+    index = folder / "index.json"
+    if index.is_file():
+        return folder
+    blobs = folder / "blobs/sha256"
+    for file in base_files(store, base, platform):
+        store.link(file.sha256, blobs / file.sha256)
+    write_atomic(folder / LAYOUT_FILE, LAYOUT)
+    manifest = parse_manifest(store.path(digest).read_bytes())
+    row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}
+    write_atomic(index, json.dumps({"schemaVersion": 2, "manifests": [row]}))
+    return folder

@@ -62,7 +62,7 @@ def prune(store: Store, wanted: set[str], *, dry_run: bool) -> Pruned:
         for digest in objects:
             store.remove(digest)
         for path in partials:
-            _remove_idle(path)
+            _is_idle(path, remove=True)
         for known in known_locks(store):
             if not known.lock.exists():
                 known.path.unlink(missing_ok=True)
@@ -75,18 +75,12 @@ def _bytes(path: Path) -> int:
     return facts.st_size if facts.st_nlink == 1 else 0
 
 
-def _is_idle(path: Path) -> bool:
+def _is_idle(path: Path, *, remove: bool = False) -> bool:
     with suppress(OSError):
         handle = lock_file(path, create=False)
         if handle is None:
             return False
+        if remove:
+            path.unlink()
         os.close(handle)
     return True
-
-
-def _remove_idle(path: Path) -> None:
-    with suppress(OSError):
-        handle = lock_file(path, create=False)
-        if handle is not None:
-            path.unlink()
-            os.close(handle)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rlbox.amounts import size_text
+from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.files.act.progress import Row, progress_view
 from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
+from rlbox.machine.site import SiteFacts
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
 from rlbox.store.act.objects import Draft, Store
 from rlbox.target.artifact import Artifact
 
-if TYPE_CHECKING:
-    from rlbox.machine.site import SiteFacts
-
 JOBS = 8
 State = Literal["running", "waiting", "done", "failed"]
+_MARKS = {"done": "✓", "failed": "✗"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,21 @@ class Progress:
     state: State
     done: int = 0
     mirror: str = ""
+
+
+@contextmanager
+def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function to be told of every progress; `total` is the bytes that are missing."""
+    with progress_view(app, whole=total) as show:
+
+        def on_progress(progress: Progress) -> None:
+            file, state = progress.artifact, progress.state
+            title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
+            done = file.size if state == "done" else progress.done
+            told = f"{size_text(file.size)}  {progress.mirror}"
+            show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
+
+        yield on_progress
 
 
 @dataclass(frozen=True, kw_only=True)

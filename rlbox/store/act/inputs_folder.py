@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.engine.oci import TITLE, Descriptor, Manifest, parse_manifest, sha256_of
+from rlbox.engine.oci import LAYOUT, LAYOUT_FILE, TITLE, Descriptor, Manifest, parse_manifest, sha256_of
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.room import disk_full
 from rlbox.store.act.objects import Store
-from rlbox.store.inputs import LAYOUT, InputsPlan, is_inputs
+from rlbox.store.inputs import InputsPlan, is_inputs
 from rlbox.target.artifact import Artifact
 
 
@@ -40,14 +40,14 @@ def export_folder(plan: InputsPlan, files: Sequence[Artifact], store: Store, fol
         The folder holds something else.
     """
     blobs = folder / "blobs/sha256"
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "oci-layout").exists():
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / LAYOUT_FILE).exists():
         raise WorkFailed(
             "the folder of the export holds other things", where=str(folder), next_step="name an empty one"
         )
     with _disk_errors(folder):
         blobs.mkdir(parents=True, exist_ok=True)
         (folder / "index.json").unlink(missing_ok=True)
-        write_atomic(folder / "oci-layout", LAYOUT)
+        write_atomic(folder / LAYOUT_FILE, LAYOUT)
         for left in blobs.glob(".*"):
             left.unlink()
         for file in files:

@@ -18,12 +18,21 @@ from rlbox.archive.act.load import docker_archive
 from rlbox.archive.act.write import ArchiveWriter
 from rlbox.archive.parts import (
     INDEX_FILE,
-    LAYOUT,
-    LAYOUT_TEXT,
     archive_index,
     blob_name,
 )
-from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, Descriptor, describe, image_manifest, index, sha256_of
+from rlbox.engine.oci import (
+    CONFIG,
+    LAYER,
+    LAYOUT,
+    LAYOUT_FILE,
+    MANIFEST,
+    Descriptor,
+    describe,
+    image_manifest,
+    index,
+    sha256_of,
+)
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.files.act.compression import Chunks, unpacked, zstd, zstd_packed
 from rlbox.files.act.copies import whole_file
@@ -46,7 +55,7 @@ def blobs_of(kind: str = "zstd", contents: tuple[bytes, ...] = CONTENTS) -> dict
     layers = [pack(data, kind) for data in contents]
     body = image_manifest(describe(config, CONFIG), [describe(layer, media) for layer in layers])
     stored = {blob_name(sha256_of(data)): data for data in (config, body, *layers)}
-    return {LAYOUT: LAYOUT_TEXT, INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **stored}
+    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **stored}
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:

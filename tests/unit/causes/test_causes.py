@@ -6,7 +6,8 @@ import pytest
 
 from rlbox.causes.cause import Cause, CauseKind, ended, exit_code, full_disk, taken_port
 from rlbox.gate.causes import missing_line
-from rlbox.job.plan import LinePlan, RayPlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.job.gate_plan import LinePlan, ReadyPlan
+from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
 from rlbox.supervise.causes import dead_service, failed_ray, never_ready, out_of_memory
 
 VLLM = ServicePlan(

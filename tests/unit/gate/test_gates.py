@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.gate.gate import GateJudge
-from rlbox.job.plan import FilePlan, LinePlan, ReadyPlan, ServicePlan, StagePlan
+from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
+from rlbox.job.plan import ServicePlan, StagePlan
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlbox.image.build import Step
-from rlbox.image.facts import LayerFacts
-from rlbox.image.layer_times import layer_times, layers_text
+from rlbox.image.facts import LayerFacts, layer_times, layers_text
 
 LAYERS = [
     LayerFacts(part="os", size=500_000_000, command="ADD rootfs.tar /"),

@@ -11,21 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.errors import SpecError
+from rlbox.job.filler import Paths
+from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import Values, plan_values
-from rlbox.job.plan import (
-    FilePlan,
-    LinePlan,
-    Paths,
-    RayPlan,
-    ReadyPlan,
-    RunPlan,
-    ServicePlan,
-    StagePlan,
-    load_run_plan,
-    plan_run,
-)
+from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan, load_run_plan, plan_run
 from rlbox.spec.project import Project
 
 JOB = """

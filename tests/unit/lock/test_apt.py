@@ -19,7 +19,7 @@ from rlbox.lock.apt import (
     plan_image_root,
     plan_image_settings,
 )
-from rlbox.sources.suites import suites_of
+from rlbox.sources.mirrors import suites_of
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity, sum_activity
+from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity
 from rlbox.record.resources import disk_full_in, make_sample, read_sample
 
 GPU = GpuFacts(
@@ -23,7 +23,7 @@ def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessActivity:
 
 
 def look(t_s: float, *processes: ProcessActivity, received: int = 0) -> Activity:
-    return sum_activity(processes, t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,))
+    return Activity(t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,), processes=processes)
 
 
 def test_a_sample_is_what_happened_between_two_looks() -> None:

@@ -8,8 +8,15 @@ import pytest
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.reference import Reference
-from rlbox.registry.push import PushCount, PushedLayer, count_push
-from rlbox.registry.push_log import PushLog, engine_takes_plain, may_pass, push_error
+from rlbox.registry.push_log import (
+    PushCount,
+    PushedLayer,
+    PushLog,
+    count_push,
+    engine_takes_plain,
+    may_pass,
+    push_error,
+)
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")
 CONTENT_A, CONTENT_B = ("sha256:" + sign * 64 for sign in "cd")

@@ -21,8 +21,7 @@ from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
 from rlbox.registry.act.attach import attach, find_attachments
 from rlbox.registry.act.auth import docker_login
-from rlbox.registry.act.client import Registry
-from rlbox.registry.act.destination import Destination
+from rlbox.registry.act.client import Destination, Registry
 from rlbox.store.act.base_image import fill_from_registry
 from rlbox.store.act.objects import Store
 

@@ -217,7 +217,8 @@ def test_a_broken_run_is_told_as_far_as_it_goes(tmp_path: Path, name: str, harm:
 
 
 def test_a_torn_state_is_made_from_the_events(tmp_path: Path) -> None:
-    from rlbox.job.plan import Paths, RunPlan
+    from rlbox.job.filler import Paths
+    from rlbox.job.plan import RunPlan
 
     folder = tmp_path / "run"
     write_run(folder, samples=2, steps=2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.sources.act.apt_archives import machine_archives
+from rlbox.sources.act.mirrors import machine_archives
 
 MMDEBSTRAP = """#!/bin/sh
 echo 'deb https://debian.example/debian bookworm main' >&{stream}

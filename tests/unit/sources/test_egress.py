@@ -11,10 +11,9 @@ from mirrorbox import Answer, artifact, mirrors
 from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.egress import probe_egress
 from rlbox.sources.egress import Contact, EgressFacts, contacted, holds, host_of, plan_addresses, plan_egress
-from rlbox.sources.hidden_hosts import HiddenHost
 from rlbox.sources.load import load_hidden_hosts
 from rlbox.sources.mirrors import Machine
-from rlbox.sources.profile import Declared, Profile, Rule
+from rlbox.sources.profile import Declared, HiddenHost, Profile, Rule
 from rlbox.target.artifact import Artifact
 from rlbox.target.load import load_target
 from rlbox.target.target import Target

@@ -52,7 +52,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
 @pytest.mark.allow("sockets")
 def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(archives={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"})
-    monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site, index: machine)
+    monkeypatch.setattr("rlbox.lock.act.places.probe_machine", lambda site, index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
     assert dict(lock_places(app, target).archives) == dict(machine.archives)

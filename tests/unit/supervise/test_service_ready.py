@@ -13,9 +13,11 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import SpecError
+from rlbox.job.filler import Paths
+from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.job import Job, Service
 from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, ReadyPlan, ServicePlan, plan_run
+from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineCutter
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import tomllib
