@@ -21,7 +21,7 @@ from benchmarks.pairs import NotHere, Unusable
 from benchmarks.place import run
 
 PROGRAMS = ("docker-registry", "registry")
-UNPACKED = "registry/usr/bin/docker-registry"
+UNPACKED = "tools/usr/bin/docker-registry"
 KINDS = "application/vnd.oci.image.manifest.v1+json,application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = """\
 version: 0.1
