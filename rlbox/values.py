@@ -73,4 +73,5 @@ class Mount:
 VENV, OWN = "/opt/venv", "/opt/rlbox"
 
 
+PATCHES_IN_CONTEXT = "patches/manifest.json"
 LOCK_IN_IMAGE, FIXES_IN_IMAGE = "/opt/rlbox/share/lock.json", "/opt/rlbox/share/fixes.json"

@@ -16,8 +16,6 @@ from rlbox.fixes.fix import Fix
 from rlbox.target.patch import FixPatch, added_lines
 from rlbox.target.target import GitSource, PatchFacts, Target
 
-MANIFEST = "patches/manifest.json"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PatchRow:

@@ -15,7 +15,7 @@ from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
 from rlbox.target.artifact import TorchGroup, torch_groups
-from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE
+from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.bake import Baked
@@ -169,12 +169,12 @@ def _forms(
 
 
 def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[PatchRow, ...]) -> dict[str, str]:
-    from rlbox.fixes.patches import MANIFEST, needs_patching, patch_manifest
+    from rlbox.fixes.patches import needs_patching, patch_manifest
     from rlbox.image.dockerfile import layer_paths
 
     if not needs_patching(patching):
         return {}
-    return {MANIFEST: patch_manifest(target.name, patching, layer_paths(target, stages))}
+    return {PATCHES_IN_CONTEXT: patch_manifest(target.name, patching, layer_paths(target, stages))}
 
 
 def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:

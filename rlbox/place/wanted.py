@@ -15,13 +15,12 @@ from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import HOOKS, Baked
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import fix_manifest
-from rlbox.fixes.patches import MANIFEST
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan
 from rlbox.place.layout import Layout
 from rlbox.target.lock import Lock, requirements
 from rlbox.target.target import Target
-from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, VENV
+from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT, VENV
 
 MERGED = ("/etc/environment",)
 """Files that a platform fills too: names of ours are put in, every other line stays."""
@@ -139,7 +138,7 @@ def plan_wanted(
         requirements="".join(package.requirement() for package in packages),
         build=requirements(lock.build.packages),
         debs=tuple(sorted(target.base.packages)),
-        patches=image.context.get(MANIFEST, ""),
+        patches=image.context.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
         left=tuple(placed.left()),
     )

@@ -19,11 +19,10 @@ from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.findings import Finding, load_finding
-from rlbox.fixes.patches import MANIFEST as PATCHES
 from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
 from rlbox.target.lock import parse_lock
-from rlbox.values import LOCK_IN_IMAGE
+from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 _LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
@@ -82,7 +81,7 @@ def _container(plan: ImagePlan) -> ContainerPlan:
 
 def checked_key(plan: ImagePlan) -> str:
     """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
-    patches = json.loads(plan.context.get(PATCHES, '{"patches": []}'))["patches"]
+    patches = json.loads(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
     seen = {
         "base": plan.rootfs or re.findall(r"^FROM .*$", plan.context["Dockerfile"], re.M)[0],
         "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context["Dockerfile"], re.M),
