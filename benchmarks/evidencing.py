@@ -15,7 +15,7 @@ from benchmarks.watching import bare_run, bare_stage
 from rlbox.causes.act.excerpt import scan_log
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.explain import explain_failure, write_evidence
-from rlbox.evidence.act.failure import StageFailure
+from rlbox.evidence.act.snapshot import StageFailure
 from rlbox.files.act.folders import write_atomic
 from rlbox.gate.causes import failed_exit
 from rlbox.machine.act.clock import utc_now

@@ -11,6 +11,7 @@ from benchmarks.place import Place
 
 FILES, BYTES = 4, 512 << 20
 _BLOCK = 16 << 20
+_TRIES = 3  # whoever else needs memory may take the pages between two looks
 READER = """
 import os, sys, threading
 PIECE = 4 << 20
@@ -52,10 +53,11 @@ def warm(place: Place) -> Sample:
     time_process(cat)
 
     def proof() -> float:
-        said = place.output("warm", *paths)
-        if said["read"] or not said["warm"]:
-            raise Unusable("the files did not stay in memory, so nothing was measured")
-        return float(said["seconds"])
+        for _ in range(_TRIES):
+            said = place.output("warm", *paths)
+            if said["warm"] and not said["read"]:
+                return float(said["seconds"])
+        raise Unusable("the files did not stay in memory, so nothing was measured")
 
     return place.compare(proof, cat)
 

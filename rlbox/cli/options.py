@@ -11,8 +11,7 @@ import click
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
 from rlbox.errors import SpecError
-from rlbox.run.places import DEFAULT, PLACES
-from rlbox.run.wish import DEFAULT_TARGET
+from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
 

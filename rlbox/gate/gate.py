@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from rlbox.gate.facts import fact_rules
 from rlbox.gate.lines import BenignRules, Board, LineRule
 from rlbox.gate.metric import MetricJudge
-from rlbox.gate.rules import AT_END, Breach, Broken, GateRule, RuleState, metric_text
+from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
 from rlbox.gate.search import LogSearch, Watcher
-from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan
+from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Line, LineCutter, block_of
 from rlbox.logs.patterns import compile_pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactRules:
+    """One rule for each fact that a stage is asked for; `needs`, `probes` and `files` in the order of its plan.
+
+    `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
+    """
+
+    needs: tuple[GateRule, ...]
+    ports: Mapping[tuple[str, str], GateRule]
+    services: Mapping[str, GateRule]
+    exit: GateRule
+    ray: GateRule | None
+    probes: tuple[GateRule, ...]
+    files: tuple[GateRule, ...]
+    silence: GateRule
+    total: GateRule
+
+    def before(self) -> list[GateRule]:
+        """Return those that are decided before the command of the stage is started, in that order."""
+        return [*self.needs, *self.ports.values(), *self.services.values()]
+
+    def after(self) -> list[GateRule]:
+        """Return those that are decided by the command and at its end."""
+        return [self.exit, *([self.ray] if self.ray else []), *self.probes, *self.files, self.silence, self.total]
+
+
+def fact_rules(stage: StagePlan) -> FactRules:
+    """Return the rules of a stage, all of them waiting."""
+    return FactRules(
+        needs=tuple(GateRule("need", need.path) for need in stage.needs),
+        ports={
+            (service.name, name): GateRule("port", f"{name} {number}")
+            for service in stage.services
+            for name, number in service.ports.items()
+        },
+        services={service.name: GateRule("service", service.name) for service in stage.services},
+        exit=GateRule("exit", exit_text(stage)),
+        ray=GateRule("ray", "job SUCCEEDED") if stage.ray else None,
+        probes=tuple(GateRule("probe", probe_text(probe)) for probe in stage.probes),
+        files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
+        silence=GateRule("silence", f"at most {stage.silence_s:g} s"),
+        total=GateRule("total", f"at most {stage.total_s:g} s"),
+    )
+
+
+def _file_text(file: FilePlan) -> str:
+    conditions = [f"at least {file.count}"] if file.count > 1 else []
+    conditions += [file.format] if file.format else []
+    conditions += ["written by the stage"] if file.newer else []
+    return f"{file.path} ({', '.join(conditions)})" if conditions else file.path
 
 
 class GateJudge:
@@ -28,8 +80,8 @@ class GateJudge:
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
         self._board = Board()
-        self._benign = BenignRules((*stage.benign, *known), self._board)
-        self.benign = self._benign.filter
+        self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
+        self.benign = BenignRules((*stage.benign, *known), self._board)
         self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
         self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
         self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
@@ -44,16 +96,6 @@ class GateJudge:
     def revision(self) -> int:
         """Grows with every change of a state."""
         return self._board.revision
-
-    @property
-    def forbidden(self) -> list[Broken]:
-        """Forbidden lines that came, the first of each rule."""
-        return self._board.forbidden
-
-    @property
-    def breaches(self) -> list[Breach]:
-        """Rules other than those on forbidden lines that can no longer hold."""
-        return self._board.breaches
 
     @property
     def metric_files(self) -> tuple[str, ...]:
@@ -130,7 +172,7 @@ class GateJudge:
         return tuple(rule.as_state() for rule in self._all())
 
     def _all(self) -> list[GateRule]:
-        return [*self.facts.before(), *self._lines, *self._benign.rules(), *self._metrics, *self.facts.after()]
+        return [*self.facts.before(), *self._lines, *self.benign.rules(), *self._metrics, *self.facts.after()]
 
     def _watchers(self, log: str) -> Iterator[Watcher]:
         for rule in self._lines:
@@ -139,7 +181,7 @@ class GateJudge:
         for metric in self._metrics:
             if metric.plan.pattern and metric.plan.log == log:
                 yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
-        yield from self._benign.watchers(log)
+        yield from self.benign.watchers(log)
 
 
 class _MetricRule(GateRule):

@@ -1,15 +1,18 @@
-"""The line rules of a gate: required, forbidden, benign, with their markers and their order."""
+"""The line rules of a gate: required, forbidden, benign, with their markers and their order.
+
+Benign lines look bad and are not: a job's own, and those that the fix catalogue knows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rlbox.gate.benign import BenignFilter
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.search import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
-from rlbox.logs.lines import Line, repeats
+from rlbox.logs.lines import Line, repeats, views
+from rlbox.logs.patterns import compile_pattern
 
 
 @dataclass
@@ -49,7 +52,7 @@ class _Marker:
 class LineRule(GateRule):
     """A required or forbidden line of one log."""
 
-    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignFilter) -> None:
+    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignRules) -> None:
         super().__init__(kind, rule_text(plan))
         self.plan = plan
         self.before: LineRule | None = None
@@ -110,10 +113,13 @@ class LineRule(GateRule):
 
 
 class BenignRules:
-    """The benign lines of a stage: what excuses forbidden lines, and notes of those that came."""
+    """The benign lines of a stage: what excuses forbidden lines, and notes of those that came.
+
+    A line with a marker is benign only behind the marker's first line.
+    """
 
     def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
-        self.filter = BenignFilter(plans)
+        self._marks: dict[tuple[str, str], int] = {}
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
         self._notes = {key: GateRule("benign", benign_text(rule)) for key, rule in self._plans.items()}
@@ -127,13 +133,22 @@ class BenignRules:
         for key, plan in self._plans.items():
             if plan.log in ("", log):
                 yield self._note(log, key)
-        for wanted, pattern in self.filter.markers:
-            if wanted in ("", log):
+        for pattern in dict.fromkeys(plan.after for plan in self._plans.values() if plan.log in ("", log)):
+            if pattern:
                 yield self._mark(log, pattern)
+
+    def excuses(self, log: str, number: int, text: str) -> bool:
+        """Return whether line `number` of `log` is benign."""
+        ways = views(text)
+        due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
+        return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
+
+    def _is_due(self, plan: BenignPlan, log: str, number: int) -> bool:
+        return not plan.after or 0 < self._marks.get((log, plan.after), 0) < number
 
     def _note(self, log: str, key: int) -> Watcher:
         def met(line: Line, way: str) -> None:
-            if self.filter.is_due(self._plans[key], log, line.number):
+            if self._is_due(self._plans[key], log, line.number):
                 self._notes[key].count += repeats(line.text)
                 self._board.revision += self._notes[key].decide("held", line.text)
                 watcher.done = True
@@ -143,7 +158,7 @@ class BenignRules:
 
     def _mark(self, log: str, pattern: str) -> Watcher:
         def met(line: Line, way: str) -> None:
-            self.filter.mark(log, pattern, line.number)
+            self._marks.setdefault((log, pattern), line.number)
             watcher.done = True
 
         watcher = Watcher(pattern, met)

@@ -7,14 +7,14 @@ step came for many times that interval, and the processes do nothing; lines that
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
 from rlbox.hang.steps import StepClock
-from rlbox.hang.talk import Talk
 from rlbox.job.phase import FLOORS, PhasePlan
 from rlbox.machine.counters import Rates
 
@@ -37,6 +37,13 @@ _MEMORY_BUSY = 10
 _NETWORK_CPU = 0.01
 _RECURS = 3
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_CLOCK = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?|pid=\d+|0x[0-9a-f]+")
+_BAR_END = re.compile(r"\[[^\]]*\]?\s*$")  # elapsed<left, rate: what changes while a bar stands still
+_SPINNER = re.compile(r"[^\x20-\x7e]+|^[|/\\-] ")
+_CHARS = 160
+_MOST = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
@@ -53,7 +60,10 @@ class Stall:
 
 
 class HangJudge:
-    """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on."""
+    """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
+
+    `moved_s` is when the stage last went on in a way that only its log shows: activities measured before say nothing.
+    """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
         self._finder = PhaseFinder(phases)
@@ -69,12 +79,7 @@ class HangJudge:
 
     def begin(self, now_s: float) -> None:
         """Count from now on."""
-        self._alive_s = self._moved_s = self._idle_s = now_s
-
-    @property
-    def moved_s(self) -> float:
-        """When the stage last went on in a way that only its log shows: activities measured before that say nothing."""
-        return self._moved_s
+        self._alive_s = self.moved_s = self._idle_s = now_s
 
     @property
     def step_s(self) -> float:
@@ -110,7 +115,7 @@ class HangJudge:
             self._enter(line)
         stepped = self._clock.take(unfinished.encode(), now_s)
         if self._talk.moved(unfinished) or begun or stepped:
-            self._alive_s = self._moved_s = now_s
+            self._alive_s = self.moved_s = now_s
         return line if begun else None
 
     def live(self, rates: Rates, now_s: float, *, working: bool) -> None:
@@ -134,11 +139,11 @@ class HangJudge:
         if self._idle(rates, now_s):
             self._idle_s = now_s
         else:
-            self._moved_s = now_s
+            self.moved_s = now_s
 
     def pause_s(self, now_s: float) -> float:
         """Return how long the processes need not be looked at: long while the log goes on, not when it is still."""
-        quiet_s, step_s, limit_s = now_s - self._moved_s, self.step_s, self.phase.silence_s
+        quiet_s, step_s, limit_s = now_s - self.moved_s, self.step_s, self.phase.silence_s
         if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
             return min(max(step_s, 1.0), 5.0)
         if quiet_s > min(2 * _QUIET_S, limit_s / 4):
@@ -160,8 +165,8 @@ class HangJudge:
         return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.step_s, longest_s))
 
     def _stall(self, now_s: float, limit_s: float) -> Stall | None:
-        silent_s = now_s - self._moved_s
-        seen_idle = self._idle_s > self._moved_s  # measured since, not only supposed
+        silent_s = now_s - self.moved_s
+        seen_idle = self._idle_s > self.moved_s  # measured since, not only supposed
         if not self._steps or not self._clock.known or not seen_idle or silent_s <= limit_s:
             return None
         return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s)
@@ -181,7 +186,7 @@ class HangJudge:
         many = len(text) > _MOST_LINES
         new, changed = self._talk.learn(text[-_MOST_LINES:])
         if moved or new or not known:
-            self._alive_s = self._moved_s = now_s
+            self._alive_s = self.moved_s = now_s
         elif changed or many:
             self._alive_s = now_s
 
@@ -215,3 +220,34 @@ def _sign(rates: Rates, sign: str, floor: float) -> bool:
     if sign == "network" and rates.cpu < _NETWORK_CPU:  # it is somebody else's
         return False
     return float(getattr(rates, sign)) >= floor
+
+
+class Talk:
+    """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[str, ...]] = {}
+        self._bar = ""
+
+    def learn(self, texts: Iterable[str]) -> tuple[bool, bool]:
+        """Take lines; return whether one is of a kind never seen, and whether one says something else than before.
+
+        Clocks, addresses and process numbers say nothing. A line with a number that changed says something else.
+        """
+        new = changed = False
+        for text in texts:
+            bare = _CLOCK.sub("", text[:_CHARS])
+            kind, numbers = _NUMBER.sub("#", bare), tuple(_NUMBER.findall(bare))
+            before = self._kinds.get(kind)
+            new |= before is None
+            changed |= before != numbers
+            if before is not None or len(self._kinds) < _MOST:
+                self._kinds[kind] = numbers
+        return new, changed
+
+    def moved(self, unfinished: str) -> bool:
+        """Whether a line that is being rewritten (a progress bar) went on: neither its clock nor a spinner counts."""
+        bar = _SPINNER.sub("", _BAR_END.sub("", unfinished[-_CHARS:]))
+        bar, before = _CLOCK.sub("", bar), self._bar
+        self._bar = bar
+        return bar != before

@@ -35,13 +35,14 @@ class StepClock:
 
     Counters of several ranks that are written alike are one: the foremost counts. One that falls back to where it
     began starts again (a new epoch); one that only comes again, or comes from a rank that is behind, is no step.
+    `longest_s` is the longest time between steps, of which less is remembered the more steps came since.
     """
 
     def __init__(self) -> None:
         self._pattern = re2.compile(_COUNTERS.encode(), re2_options())
         self._series: dict[str, tuple[int, int]] = {}
         self._intervals: deque[float] = deque(maxlen=_MOST_INTERVALS)
-        self._longest_s = 0.0
+        self.longest_s = 0.0
         self._last_s: float | None = None
         self._warm = False
 
@@ -70,11 +71,6 @@ class StepClock:
         """The usual time of a step."""
         return median(self._intervals) if self._intervals else 0.0
 
-    @property
-    def longest_s(self) -> float:
-        """The longest time between steps, of which less is remembered the more steps came since."""
-        return self._longest_s
-
     def _hits(self, block: bytes) -> Iterator[re2._Match[bytes]]:
         """Yield the first counters of a block, and those at its end: of a flood of steps the last one counts."""
         first = list(itertools.islice(self._pattern.finditer(block), _MOST_HITS))
@@ -96,6 +92,6 @@ class StepClock:
             if self._warm:  # the first interval holds the warm-up
                 interval_s = now_s - self._last_s
                 self._intervals.append(interval_s)
-                self._longest_s = max(interval_s, self._longest_s * _MEMORY)
+                self.longest_s = max(interval_s, self.longest_s * _MEMORY)
             self._warm = True
         self._last_s = now_s

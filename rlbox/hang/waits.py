@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -144,10 +145,9 @@ def order_waits(processes: Sequence[ProcessWait]) -> list[ProcessWait]:
     Fellows are processes of the same kind (ranks, or workers of one command). Among processes that wait for each other
     the one that somebody waits for and that waits for nobody itself comes before the others.
     """
-    awaited = {thread.holder for thread in map(_telling, processes) if thread and thread.kind != "child"}
-    alike: dict[tuple[bool, str, str], int] = {}
-    for process in processes:
-        alike[_likeness(process)] = alike.get(_likeness(process), 0) + 1
+    telling = [process.telling for process in processes]
+    awaited = {thread.holder for thread in telling if thread and thread.kind != "child"}
+    alike = Counter(map(_likeness, processes))
 
     def key(process: ProcessWait) -> tuple[int, int, int, int, int]:
         thread = process.telling
@@ -172,10 +172,6 @@ def first_waits(processes: Sequence[ProcessWait]) -> str:
         p for p in processes[1:] if (thread := p.telling) and thread.holder == first.pid and thread.kind != "child"
     ]
     return "; ".join(f"pid {p.pid} ({p.name}) {wait_sentence(p)}" for p in (first, *waiting[:1]))
-
-
-def _telling(process: ProcessWait) -> ThreadWait | None:
-    return process.telling
 
 
 def _likeness(process: ProcessWait) -> tuple[bool, str, str]:

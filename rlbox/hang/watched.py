@@ -1,13 +1,28 @@
-"""What the watch over hangs asks of the stage that it watches, and what it tells of it."""
+"""What the watch over hangs asks of the stage that it watches, hears in its log, and tells of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from rlbox.causes.cause import Cause, stage_log
+from rlbox.hang.judge import Stall, tail_of
+from rlbox.hang.phases import PhaseLine
+from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG
+from rlbox.job.phase import PhasePlan
 from rlbox.job.plan import StagePlan
+
+_RECORD_S = 1.0
+_QUOTED = 200
+
+_BAR_S = 0.2
+_BATCH_S = 0.4
+"""How long lines may wait when there were some a moment ago: a log that never rests is heard twice a second."""
+_MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
+"""When this much waits, only the end of each further block is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +41,121 @@ class Watched:
     enter: Callable[[str], None]
     hide: Callable[[Any], Any]
     going_on: Callable[[], bool]
+
+
+class Told:
+    """Records each thing once, and phases once a second at most: markers may come with every step."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._line: PhaseLine | None = None
+        self._phase = ""
+        self._at_s = -math.inf
+        self._noticed = False
+
+    def hear(self, lines: Sequence[PhaseLine]) -> None:
+        """Take the lines that began or ended a phase; the last one is quoted."""
+        if lines:
+            self._line = lines[-1]
+
+    def phase(self, phase: PhasePlan, now_s: float, *, at_once: bool = False) -> None:
+        """Record the phase that the stage is in when it changed; soon, or `at_once`."""
+        line = self._line
+        if line is None or (now_s - self._at_s < _RECORD_S and not at_once):
+            return
+        self._line = None
+        if phase.name == self._phase:
+            return
+        self._phase, self._at_s = phase.name, now_s
+        self._watched.enter(phase.name)
+        self._watched.event("phase", phase=phase.name, log=STAGE_LOG, line=line.text[:_QUOTED], limit_s=phase.silence_s)
+
+    def notice(self, stall: Stall | None) -> None:
+        """Record what may be a hang when it begins to be one; None: it is none."""
+        if stall and not self._noticed:
+            self.stall("stalled", stall)
+        self._noticed = stall is not None
+
+    def stall(self, event: str, stall: Stall) -> None:
+        """Record a hang as `event`."""
+        self._watched.event(
+            event,
+            phase=stall.phase.name,
+            rule=stall.rule,
+            silent_s=round(stall.silent_s, 1),
+            limit_s=round(stall.limit_s, 1),
+            step_s=round(stall.step_s, 3),
+        )
+
+
+class Logs(Protocol):
+    """What is asked of the logs of a stage."""
+
+    @property
+    def taken(self) -> Mapping[str, int]:
+        """How many bytes of each log were handed over."""
+
+    def unfinished(self, name: str) -> str:
+        """Return the line of a log that has not ended yet, as it is shown now."""
+
+
+class Heard:
+    """The lines that wait to be judged, and the line that has not ended yet (a progress bar)."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._bytes = 0
+        self._handed_s = self._looked_s = -math.inf
+        self._size = -1
+
+    def add(self, block: bytes) -> None:
+        """Take lines that ended."""
+        self._size = -1
+        self._blocks.append(tail_of(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
+        self._bytes += len(self._blocks[-1])
+
+    def lines(self, now_s: float, *, at_once: bool = False) -> bytes | None:
+        """Return the lines that wait, once; None without any, and unless `at_once` when some were returned just now."""
+        if not self._blocks or (now_s - self._handed_s < _BATCH_S and not at_once):
+            return None
+        block, self._blocks, self._bytes = b"\n".join(self._blocks), [], 0
+        self._handed_s = now_s
+        return block
+
+    def bar(self, logs: Logs, now_s: float) -> str | None:
+        """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
+        if now_s - self._looked_s < _BAR_S:
+            return None
+        self._looked_s, before, self._size = now_s, self._size, logs.taken.get(STAGE_LOG, 0)
+        return logs.unfinished(STAGE_LOG) if self._size != before >= 0 else None
+
+
+def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
+    """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
+    phase, name = stall.phase, stage.name
+    limit = f"limits.silence_s of stage {name}"
+    if stall.rule == "steps":
+        what = f"stage {name} made no step for {stall.silent_s:.0f} s, usually {stall.step_s:.3g} s apart,"
+        what += " its processes do nothing, and was stopped"
+        limit = f"limits.steps of stage {name}"
+    elif phase.name:
+        what = f"stage {name} hung in phase {phase.name}: no sign of life for {stall.limit_s:g} s, and was stopped"
+    else:
+        what = f"stage {name} wrote nothing for {stall.limit_s:g} s and was stopped"
+    own = next((own for own in stage.phases if own.name == phase.name), None)
+    if own and stall.rule == "silence":
+        limit = f"silence_s of phase {own.name}"
+    return Cause(
+        kind="silence",
+        what=what,
+        where=stage_log(stage),
+        next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
+        phase=phase.name,
+        waits=waits,
+        report=report_path(stage),
+    )
+
+
+def report_path(stage: StagePlan) -> str:
+    """Return where the report of a hang lies, below the run directory."""
+    return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity, rates_between
+from pydantic import TypeAdapter, ValidationError
+
+from rlbox.machine.counters import Activity, ProcessActivity, rates_between
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0
@@ -36,31 +39,25 @@ class Sample:
     """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before."""
 
     t: str
-    stage: str
-    phase: str
-    cpu_pct: float
-    resident_bytes: int
-    read_bps: float
-    write_bps: float
-    received_bps: float
-    sent_bps: float
-    disk_free_bytes: int
+    stage: str = ""
+    phase: str = ""
+    cpu_pct: float = 0.0
+    resident_bytes: int = 0
+    read_bps: float = 0.0
+    write_bps: float = 0.0
+    received_bps: float = 0.0
+    sent_bps: float = 0.0
+    disk_free_bytes: int = 0
     gpus: tuple[GpuSample, ...] = ()
-    parts: Mapping[str, PartSample]
+    parts: Mapping[str, PartSample] = field(default_factory=dict)
 
     def as_row(self) -> dict[str, Any]:
         """Return the row as JSON types, short: `read_sample` is the way back."""
-        row: dict[str, Any] = {name: getattr(self, name) for name in ("t", "stage", "phase")}
-        row |= {"cpu_pct": round(self.cpu_pct, 1), "resident_bytes": self.resident_bytes}
-        row |= {name: round(getattr(self, name)) for name in ("read_bps", "write_bps", "received_bps", "sent_bps")}
-        row["disk_free_bytes"] = self.disk_free_bytes
-        if self.gpus:
-            row["gpus"] = [vars(gpu) for gpu in self.gpus]
-        row["parts"] = {
-            name: {"cpu_pct": round(part.cpu_pct, 1), "resident_bytes": part.resident_bytes}
-            for name, part in sorted(self.parts.items())
-        }
-        return row
+        row = asdict(self)
+        return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
+
+
+_OF_GPU = [each.name for each in fields(GpuSample)]
 
 
 def make_sample(
@@ -85,39 +82,30 @@ def make_sample(
         t=t,
         stage=stage,
         phase=phase,
-        cpu_pct=100 * rates.cpu,
+        cpu_pct=round(100 * rates.cpu, 1),
         resident_bytes=sum(process.resident_bytes for process in after.processes),
-        read_bps=rates.read,
-        write_bps=rates.write,
-        received_bps=max(0, after.received_bytes - before.received_bytes) / seconds,
-        sent_bps=max(0, after.sent_bytes - before.sent_bytes) / seconds,
+        read_bps=round(rates.read),
+        write_bps=round(rates.write),
+        received_bps=round(max(0, after.received_bytes - before.received_bytes) / seconds),
+        sent_bps=round(max(0, after.sent_bytes - before.sent_bytes) / seconds),
         disk_free_bytes=disk_free_bytes,
-        gpus=tuple(_gpu_sample(gpu) for gpu in after.gpus),
-        parts={name: _part(pids, after.processes, earlier, seconds) for name, pids in parts.items()},
+        gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _OF_GPU}) for gpu in after.gpus),
+        parts={name: _part(pids, after.processes, earlier, seconds) for name, pids in sorted(parts.items())},
     )
 
 
 def read_sample(row: object) -> Sample | None:
     """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
-    if not isinstance(row, Mapping) or not isinstance(row.get("t"), str):
-        return None
     try:
-        return Sample(
-            t=row["t"],
-            stage=str(row.get("stage", "")),
-            phase=str(row.get("phase", "")),
-            cpu_pct=float(row.get("cpu_pct", 0)),
-            resident_bytes=int(row.get("resident_bytes", 0)),
-            read_bps=float(row.get("read_bps", 0)),
-            write_bps=float(row.get("write_bps", 0)),
-            received_bps=float(row.get("received_bps", 0)),
-            sent_bps=float(row.get("sent_bps", 0)),
-            disk_free_bytes=int(row.get("disk_free_bytes", 0)),
-            gpus=tuple(GpuSample(**gpu) for gpu in row.get("gpus", ())),
-            parts={name: PartSample(**part) for name, part in row.get("parts", {}).items()},
-        )
-    except (TypeError, ValueError, AttributeError):
+        return _adapter().validate_python(row)
+    except ValidationError:
         return None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Sample]:
+    """Return what reads rows; a supervisor, which writes them, needs none."""
+    return TypeAdapter(Sample)
 
 
 def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
@@ -142,14 +130,6 @@ def _part(
 ) -> PartSample:
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)
-    return PartSample(cpu_pct=100 * used / seconds, resident_bytes=sum(process.resident_bytes for process in own))
-
-
-def _gpu_sample(gpu: GpuFacts) -> GpuSample:
-    return GpuSample(
-        index=gpu.index,
-        utilization=gpu.utilization,
-        power_w=gpu.power_w,
-        memory_bytes=gpu.memory_bytes,
-        total_bytes=gpu.total_bytes,
+    return PartSample(
+        cpu_pct=round(100 * used / seconds, 1), resident_bytes=sum(process.resident_bytes for process in own)
     )

@@ -14,7 +14,7 @@ from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.run.places import place_named
 from rlbox.training.act.parts import probe_components
 from rlbox.training.parts import Part
-from rlbox.training.parts_view import part_text, parts_data, parts_summary
+from rlbox.training.view import part_text, parts_data, parts_summary
 
 
 def components_here(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,11 @@ from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import caller
 from rlbox.machine.act.site import site_ca
-from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.carrier import CarrierNote, CarrierStatus
+from rlbox.record.act.settle import CarrierNote, CarrierStatus
 from rlbox.run.data_disk import disk_of
-from rlbox.run.inputs import container_plan
-from rlbox.run.places import RunPlace
-from rlbox.run.ports import check_ports
+from rlbox.run.inputs import check_ports, container_plan
+from rlbox.run.places import RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
@@ -133,11 +131,10 @@ class ReadyDocker:
         env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> DockerStart:
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
         """Return the run, ready to start."""
-        for path in (self.ledger.folder / self.bytecode).parent.glob(
-            "*"
-        ):  # what was compiled for other images of the target
+        # what was compiled for other images of the target
+        for path in (self.ledger.folder / self.bytecode).parent.glob("*"):
             if path.name != self.bytecode.name:
                 shutil.rmtree(path, ignore_errors=True)
         container = plan_container(
@@ -154,31 +151,19 @@ class ReadyDocker:
         )
         if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
-        return DockerStart(plan=plan, run_dir=run_dir, place=self, container=container, secrets=secrets)
+        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, container, secrets))
 
+    def _begin(self, plan: RunPlan, container: ContainerPlan, secrets: Mapping[str, Secret]) -> Callable[[], bool]:
+        """Make and start the container; the supervisor in it takes the disk once it is let go of here.
 
-@dataclass(kw_only=True)
-class DockerStart:
-    """One run in a container of its own; it stays after its end until somebody has settled it."""
-
-    plan: RunPlan
-    run_dir: Path
-    place: ReadyDocker
-    container: ContainerPlan
-    secrets: Mapping[str, Secret]
-
-    def begin(self, hold: DiskHold) -> None:
-        """Make and start the container; the supervisor in it takes the disk once it is let go of here."""
-        ledger, name = self.place.ledger, self.plan.container
-        note = CarrierNote(run=self.plan.run_id, name=name, engine=engine_address(), place=_NAME)
-        ledger.write_note(note)
-        self.place.engine.start(self.container, self.secrets)
+        It stays after its end until somebody has settled it.
+        """
+        note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
+        self.ledger.write_note(note)
+        self.engine.start(container, secrets)
         with contextlib.suppress(OSError):  # it runs; a disk that is full now is for its supervisor to tell
-            ledger.write_note(dataclasses.replace(note, started=True))
-
-    def alive(self) -> bool:
-        """Whether the container still runs."""
-        return self.place.engine.running(self.plan.container)
+            self.ledger.write_note(dataclasses.replace(note, started=True))
+        return lambda: self.engine.running(plan.container)
 
 
 def _check_image(image: ImagePlan) -> Mapping[str, Any]:

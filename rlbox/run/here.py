@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.machine.act.command import NOTHING, PIPE, Started, run_in_foreground, start_command
+from rlbox.machine.act.command import NOTHING, PIPE, run_in_foreground, start_command
 from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.whereabouts import find_layout
 from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.carrier import Carrier, CarrierNote
+from rlbox.record.act.settle import Carrier, CarrierNote
 from rlbox.run.data_disk import disk_here, folder_of
-from rlbox.run.places import RunPlace
-from rlbox.run.ports import check_ports
+from rlbox.run.inputs import check_ports
+from rlbox.run.places import RunPlace, Start
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
@@ -78,44 +78,29 @@ class ReadyHere:
         paths = Paths(run=str(run), job=str(run / "job"), data=data, python=str(self.place.python))
         return plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> HereStart:
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
         """Return the run, ready to start."""
         check_ports(run_dir, plan)
-        return HereStart(plan=plan, run_dir=run_dir, place=self.place, secrets=secrets)
+        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(run_dir, secrets, hold))
 
+    def _begin(self, run_dir: Path, secrets: Mapping[str, Secret], hold: DiskHold) -> Callable[[], bool]:
+        """Start the warden, which inherits the hold of the data disk and starts the supervisor.
 
-class HereStart:
-    """One run in place: a session of its own that no terminal and no command line can take down."""
-
-    def __init__(self, *, plan: RunPlan, run_dir: Path, place: BroughtPlace, secrets: Mapping[str, Secret]) -> None:
-        self.plan = plan
-        self.run_dir = run_dir
-        self._place = place
-        self._secrets = secrets
-        self._warden: Started | None = None
-
-    def begin(self, hold: DiskHold) -> None:
-        """Start the warden, which inherits the hold of the data disk and starts the supervisor."""
-        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(self.run_dir), "--hold", str(hold.handle))
-        with open(self.run_dir / LOG_FILE, "ab") as log:
-            self._warden = start_command(
-                Command(argv=(*self._place.words, *argv)),
-                environ=self._env(),
-                stdin=PIPE if self._secrets else NOTHING,
+        It has a session of its own that no terminal and no command line can take down.
+        """
+        known = self.place.env.get(SECRETS_VARIABLE, "")
+        names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
+        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", str(hold.handle))
+        with open(run_dir / LOG_FILE, "ab") as log:
+            warden = start_command(
+                Command(argv=(*self.place.words, *argv)),
+                environ={**self.place.env, **({SECRETS_VARIABLE: names} if names else {})},
+                stdin=PIPE if secrets else NOTHING,
                 stdout=log,
                 stderr=log,
                 keep=(hold.handle,),
             )
-        if self._warden.stdin:
-            with contextlib.suppress(BrokenPipeError), self._warden.stdin as pipe:  # a warden that died tells why
-                send_secrets(pipe.write, self._secrets)
-
-    def _env(self) -> dict[str, str]:
-        """Return the place's environment, and the names of the secrets to come: no hook takes them for missing."""
-        known = self._place.env.get(SECRETS_VARIABLE, "")
-        names = ",".join([*([known] if known else []), *self._secrets])
-        return {**self._place.env, **({SECRETS_VARIABLE: names} if names else {})}
-
-    def alive(self) -> bool:
-        """Whether the warden is still there."""
-        return self._warden is not None and self._warden.poll() is None
+        if warden.stdin:
+            with contextlib.suppress(BrokenPipeError), warden.stdin as pipe:  # a warden that died tells why
+                send_secrets(pipe.write, secrets)
+        return lambda: warden.poll() is None

@@ -1,7 +1,11 @@
-"""What a run is made of: its specs and their digest, its job's own programs and secrets, its plan in a container."""
+"""What a run is made of: specs and their digest, the job's own programs and secrets, its plan in a container, ports.
+
+Ports are looked at before its first stage, so that nobody waits for two stages to learn that one is taken.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,13 +14,20 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.causes.act.fatals import SIGNATURES_FILE
+from rlbox.causes.cause import Cause, taken_port
+from rlbox.errors import NodeError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
+from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.ports import probe_port
+from rlbox.record.act.state import change_stage, load_run_state, new_run_state, write_run_state
+from rlbox.report.act.run_view import summary_text
 from rlbox.run.data_disk import folder_of
+from rlbox.secrets.masks import Masks
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
@@ -69,3 +80,38 @@ def container_plan(
     folder = f"{mount}/runs/{run_id}"
     paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python")
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)
+
+
+def check_ports(run_dir: Path, plan: RunPlan) -> None:
+    """Refuse the run when a port that one of its stages needs is taken; the run is recorded as failed there.
+
+    Raises
+    ------
+    NodeError
+        Names port and holder.
+    """
+    for stage in plan.stages:
+        for service in stage.services:
+            for name, number in service.ports.items():
+                holder = probe_port(number)
+                if not holder:
+                    continue
+                cause = taken_port(name, number, holder)
+                if plan.attempt > 1:  # the attempt before has the last word
+                    raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
+                _record_failure(run_dir, plan, stage.name, cause)
+                table = summary_text(load_run_state(run_dir))
+                raise NodeError(
+                    f"stage {stage.name} FAILED: {cause.what}\n{table}", where=str(run_dir), next_step=cause.next_step
+                )
+
+
+def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> None:
+    state = new_run_state(plan, supervisor_pid=0)
+    for stage in plan.stages:
+        if stage.name == failed:
+            state = change_stage(state, failed, state="failed", cause=cause)
+        else:
+            state = change_stage(state, stage.name, state="not started")
+    ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=NodeError.exit_code)
+    write_run_state(run_dir, ended, Masks({}))

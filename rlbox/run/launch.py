@@ -7,21 +7,28 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from rlbox.app import App
-from rlbox.errors import EngineError, Interrupted, NodeError, SpecError
+from rlbox.causes.cause import Cause
+from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFailed
+from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
+from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import load_run_state
-from rlbox.run.follow import finish, follow
+from rlbox.record.act.rebuild import last_state
+from rlbox.record.act.state import RunState, load_run_state, run_cause
+from rlbox.report.act.run_view import run_view, summary_text
 from rlbox.run.places import Start
 from rlbox.run.stop import stop_run
 
 _ENGINE_S = 60.0
 """How long an engine may be away, as when it is restarted, before nobody can tell how its container is."""
 _PAUSE_S = 0.05
+
+POLL_S = 0.2
 
 
 def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *, detach: bool) -> int:
@@ -42,8 +49,8 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
         Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
     with interruptible() as stopped:
-        start = _begin(app, ledger, me, prepare, stopped)
-        alive = _Alive(ledger, start)
+        start, there = _begin(app, ledger, me, prepare, stopped)
+        alive = _alive(ledger, start.plan.run_id, there)
         if detach and not stopped():
             return _leave_alone(app, ledger, start, alive)
         follow(app, start.run_dir, lambda: not stopped() and alive())
@@ -57,7 +64,9 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
     return code
 
 
-def _begin(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], stopped: Stopped) -> Start:
+def _begin(
+    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], stopped: Stopped
+) -> tuple[Start, Callable[[], bool]]:
     hold = ledger.take(me)
     try:
         found = ledger.settle_held()
@@ -71,7 +80,7 @@ def _begin(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], s
         if stopped():
             what = f"run {start.plan.run_id} was stopped before it started"
             raise Interrupted(what, where=str(start.run_dir), next_step=f"rlbox run --resume {start.plan.run_id}")
-        start.begin(hold)
+        there = start.begin(hold)
     except OSError as error:
         raise NodeError(
             f"the run cannot be written down: {error.strerror or error}",
@@ -80,7 +89,7 @@ def _begin(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], s
         ) from error
     finally:
         hold.leave()
-    return start
+    return start, there
 
 
 def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], bool]) -> int:
@@ -99,26 +108,22 @@ def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], boo
     return finish(app, ledger, start.run_dir, start.plan, Holder(what="the end of a run"))
 
 
-class _Alive:
-    """Whether a run goes on: its supervisor holds the disk, or its container or process is there."""
+def _alive(ledger: Ledger, run: str, there: Callable[[], bool]) -> Callable[[], bool]:
+    """Return what tells whether a run goes on: its supervisor holds the disk, or its container or process is there."""
+    heard_s = time.monotonic()
 
-    def __init__(self, ledger: Ledger, start: Start) -> None:
-        self._ledger = ledger
-        self._start = start
-        self._away_since = 0.0
-
-    def __call__(self) -> bool:
-        if self._ledger.held_by(self._start.plan.run_id):
-            return True
+    def alive() -> bool:
+        nonlocal heard_s
         try:
-            found = self._start.alive()
+            found = ledger.held_by(run) or there()
         except EngineError:
-            self._away_since = self._away_since or time.monotonic()
-            if time.monotonic() - self._away_since > _ENGINE_S:
+            if time.monotonic() - heard_s > _ENGINE_S:
                 raise
             return True
-        self._away_since = 0.0
+        heard_s = time.monotonic()
         return found
+
+    return alive
 
 
 class Stopped:
@@ -145,3 +150,88 @@ def interruptible() -> Iterator[Stopped]:
     finally:
         for number, action in before.items():
             signal.signal(number, action)
+
+
+def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
+    """Show the run until `alive` says that its supervisor ended.
+
+    A terminal that is gone ends the showing, not the run.
+    """
+    try:
+        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
+            _watch(run_dir, alive, show)
+    except OSError:
+        _watch(run_dir, alive, lambda state: None)
+
+
+def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
+    asked = 0.0
+    while True:
+        state = _state_now(run_dir)
+        if state:
+            show(state)
+        if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
+            asked = time.monotonic()
+            if not alive():
+                break
+        time.sleep(POLL_S)
+
+
+def _state_now(run_dir: Path) -> RunState | None:
+    try:
+        return load_run_state(run_dir)
+    except SpecError:
+        return None
+
+
+def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -> int:
+    """Settle a run that ended, print how, and return rlbox's exit code.
+
+    Raises
+    ------
+    WorkFailed
+        It left nothing that tells how it ended, or did not even begin.
+    """
+    found = ledger.settle(me)
+    state = last_state(run_dir, plan)
+    why = found.unsettled.get(plan.run_id, "")
+    if state is None or state.attempt < plan.attempt or state.state == "running":
+        what = f"run {plan.run_id} did not begin" if not why else f"run {plan.run_id} {why}"
+        raise WorkFailed(what, where=str(run_dir), next_step=f"rlbox run --resume {plan.run_id}")
+    app.result(
+        {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
+        summary_text(state),
+    )
+    cause = run_cause(state)
+    if cause:
+        app.say(cause_text(cause))
+    for page in _reports(run_dir, state):
+        app.say(f"  page:  {page}")
+    if state.plot.path:
+        app.say(f"curves: {run_dir / Path(state.plot.path).name}")
+    app.say(f"run {state.run_id} {state.state}: {run_dir}")
+    return state.exit_code if state.exit_code is not None else WorkFailed.exit_code
+
+
+def _reports(run_dir: Path, state: RunState) -> list[Path]:
+    """Return the pages that explain the stages that failed."""
+    pages = (run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE for stage in state.stages if stage.cause)
+    return [page for page in pages if page.is_file()]
+
+
+def _stages(state: RunState) -> list[dict[str, object]]:
+    return [dataclasses.asdict(stage) for stage in state.stages]
+
+
+def cause_text(cause: Cause) -> str:
+    """Return a cause as lines: what, the log line, where, the fix that knows it, what to do next."""
+    lines = [f"cause: {cause.what}"]
+    if cause.line:
+        lines.append(f"  line:  {cause.line}")
+    if cause.where:
+        lines.append(f"  where: {cause.where}")
+    if cause.known:
+        lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
+    if cause.next_step:
+        lines.append(f"  next:  {cause.next_step}")
+    return "\n".join(lines)

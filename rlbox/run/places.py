@@ -1,18 +1,19 @@
-"""The places where runs can take place, a line for each, and what the rest of rlbox asks of a place.
+"""The places where runs can take place, a line for each, what the rest of rlbox asks of them, and a user of a run.
 
 A place is the module of its name in `rlbox/run/`, which has the place itself as `PLACE`. It is imported when a run
-takes place there, or is looked at.
+takes place there, or is looked at; this module is read by every verb, so it imports next to nothing.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rlbox.app import App
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rlbox.job.plan import RunPlan
     from rlbox.record.act.disk_hold import DiskHold
     from rlbox.record.act.ledger import Ledger
-    from rlbox.record.carrier import Carrier, CarrierNote
+    from rlbox.record.act.settle import Carrier, CarrierNote
     from rlbox.values import Secret
 
 PLACES = {
@@ -29,6 +30,9 @@ PLACES = {
     "here": "on this machine, brought to the target's lock",
 }
 DEFAULT = next(iter(PLACES))
+
+DEFAULT_TARGET = "local"
+"""The target whose data disk a verb about runs looks at when none is named."""
 
 
 def place_named(name: str) -> RunPlace:
@@ -44,17 +48,16 @@ def reach(note: CarrierNote) -> Carrier:
     return place_named(note.place or DEFAULT).carrier(note)
 
 
-class Start(Protocol):
-    """A run that is ready to start at its place."""
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A run that is ready to start at its place: `begin` does, and from then on it depends on nobody.
+
+    What that returns tells whether its container, or the process that was started, is still there.
+    """
 
     plan: RunPlan
     run_dir: Path
-
-    def begin(self, hold: DiskHold) -> None:
-        """Start it; from then on it depends on nobody."""
-
-    def alive(self) -> bool:
-        """Whether its container, or the process that was started, is still there."""
+    begin: Callable[[DiskHold], Callable[[], bool]]
 
 
 class ReadyPlace(Protocol):
@@ -85,3 +88,23 @@ class RunPlace(Protocol):
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Return the carrier that a note of this place names; its runs have none if it writes no notes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWish:
+    """How a run is started: where, from which stage, left alone at once or followed, and with which values.
+
+    `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
+    is a name of `run/places.py`, and a resumed run has its own.
+    """
+
+    place: str
+    target: str | None = None
+    data: str | None = None
+    profiles: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    env_file: str | None = None
+    gpus: str = ""
+    detach: bool = False
+    first_stage: str = ""
+    force: bool = False

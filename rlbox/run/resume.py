@@ -17,19 +17,16 @@ from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.record.act.attempts import plan_attempts
-from rlbox.record.act.ends import ENDED
-from rlbox.record.act.folder import holder_of, load_plan, write_plan
-from rlbox.record.act.overrides import record_overrides
-from rlbox.record.act.rebuild import last_state
+from rlbox.record.act.folder import holder_of, load_plan, record_overrides, write_plan
+from rlbox.record.act.rebuild import last_state, plan_attempts
+from rlbox.record.act.settle import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.data_disk import disk_of
 from rlbox.run.inputs import SPEC, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import Start, place_named
+from rlbox.run.places import DEFAULT_TARGET, RunWish, Start, place_named
 from rlbox.run.start import DONE, check_stage, unpassed
-from rlbox.run.wish import DEFAULT_TARGET, RunWish
 
 
 def resume_run(app: App, name: str, wish: RunWish) -> int:

@@ -20,15 +20,13 @@ from rlbox.job.load import load_job
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
-from rlbox.record.act.folder import holder_of, load_plan, new_run_id
+from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.overrides import OVERRIDES_FILE, overrides_text
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RunState
 from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import Start, place_named
-from rlbox.run.wish import RunWish
+from rlbox.run.places import RunWish, Start, place_named
 
 DONE = ("passed", "skipped")
 

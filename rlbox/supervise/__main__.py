@@ -18,7 +18,7 @@ from rlbox.machine.act.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from rlbox.causes.cause import Cause
-    from rlbox.evidence.act.failure import StageFailure
+    from rlbox.evidence.act.snapshot import StageFailure
     from rlbox.job.plan import RunPlan
 
 _START_S = 30.0
@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def _supervise(argv: list[str], interrupt: Interrupt) -> int:
+    from rlbox.record.act.folder import load_plan
     from rlbox.secrets.act.hand_over import accept_secrets, receive_secrets
     from rlbox.secrets.masks import Masks
     from rlbox.supervise.supervisor import carry_out_run
@@ -51,7 +52,8 @@ def _supervise(argv: list[str], interrupt: Interrupt) -> int:
     if not argv or argv[1:2] not in ([], ["--hold"]):
         raise SpecError("supervise takes one run directory")
     run_dir = Path(argv[0]).resolve()
-    plan = _load_plan(run_dir)
+    plan = load_plan(run_dir)
+    _check_patterns(plan)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     accept_secrets(os.environ, receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name)))
     return carry_out_run(
@@ -97,14 +99,6 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: boo
         )
     if stop_asked(run_dir):
         interrupt.begin("SIGTERM")
-
-
-def _load_plan(run_dir: Path) -> RunPlan:
-    from rlbox.record.act.folder import load_plan
-
-    plan = load_plan(run_dir)
-    _check_patterns(plan)
-    return plan
 
 
 def _check_patterns(plan: RunPlan) -> None:

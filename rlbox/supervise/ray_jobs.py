@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlbox.doctor.act.ray_facts import ray_http
-from rlbox.job.plan import RayPlan
+from rlbox.job.plan import RayPlan, RunPlan
 from rlbox.machine.act.poller import Poller
 from rlbox.machine.no_answer import NoAnswer, explain
 
@@ -32,6 +34,8 @@ _TIMEOUT_S = 10.0
 _SUBMIT_S = 60.0
 _STOP_S = 3.0
 _LOST_S = 30.0
+
+_LATEST = "session_latest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +132,41 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
 
 def _jobs(plan: RayPlan) -> str:
     return f"{plan.dashboard.rstrip('/')}/api/jobs/"
+
+
+class RayFolders:
+    """The temporary folders of a run's heads, as they were before it: what is new goes after it, that of others stays.
+
+    A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        folders = {Path(stage.ray.temp_dir) for stage in plan.stages if stage.ray}
+        self._new = {folder for folder in folders if not os.path.lexists(folder)}
+        self._before = {folder: _sessions(folder) for folder in folders - self._new}
+
+    def clean(self) -> None:
+        """Remove the folders that are new, and the sessions that are new in those that were there."""
+        for folder in self._new:
+            if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        for folder, before in self._before.items():
+            new = _sessions(folder) - before
+            for name in new:
+                shutil.rmtree(folder / name, ignore_errors=True)
+            _drop(folder / _LATEST, new)
+
+
+def _sessions(folder: Path) -> set[str]:
+    """Return the names of a head's sessions that are folders of this user."""
+    with contextlib.suppress(OSError):
+        found = (path for path in folder.glob("session_*") if path.is_dir() and not path.is_symlink())
+        return {path.name for path in found if path.stat().st_uid == os.getuid()}
+    return set()
+
+
+def _drop(link: Path, names: Iterable[str]) -> None:
+    """Remove the link to the latest session when that is gone."""
+    with contextlib.suppress(OSError):
+        if Path(os.readlink(link)).name in set(names):
+            link.unlink()

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.causes.cause import Cause, ended, exit_code
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.errors import NodeError
-from rlbox.evidence.act.failure import StageFailure
+from rlbox.evidence.act.snapshot import StageFailure
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.act.pump import LogPump
@@ -20,15 +20,15 @@ from rlbox.machine.act.cgroup import OwnCgroup
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.processes import RunProcesses, become_subreaper
-from rlbox.record.act.attempts import begin_attempt
 from rlbox.record.act.folder import PLAN_FILE, write_plan
 from rlbox.record.act.journal import Event, Journal
-from rlbox.record.act.remains import ProcessRecord
+from rlbox.record.act.rebuild import begin_attempt
 from rlbox.record.act.state import PlotResult, RunStatus, StageStatus
+from rlbox.record.act.supervisor_file import ProcessRecord
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.causes import absent_fix, supervisor_bug
-from rlbox.supervise.ray_folders import RayFolders
+from rlbox.supervise.ray_jobs import RayFolders
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageEnd, carry_out_stage
 from rlbox.supervise.stage_services import end_kept

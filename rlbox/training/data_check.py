@@ -24,10 +24,6 @@ class DataReport:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
-        return {"facts": list(self.facts), "problems": list(self.problems), "notes": list(self.notes)}
-
 
 def judge_data(steps: Sequence[Mapping[str, Any]], wish: DataWish, split: str | None) -> DataReport:
     """Return the report.

@@ -4,18 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
 from rlbox.findings import Finding
-from rlbox.training.part import Component
+from rlbox.spec.check import check_spec
+from rlbox.spec.kinds import Frozen, Line
 
 State = Literal["ok", "failed", "late", "no-gpu", "absent"]
 NO_GPU = "no GPU here"
 ABSENT = "not in this stack"
 _DRIVER = "libcuda.so.1"
+
+TABLE = Path(__file__).with_name("components.toml")
+Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
+
+
+class Component(Frozen):
+    """A package, or git tree, of a stack."""
+
+    name: Line
+    package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
+    also: tuple[Line, ...] = Field((), description="packages that have the same modules")
+    imports: tuple[Import, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
+
+    @property
+    def module(self) -> str:
+        """The module by which it is found."""
+        return self.imports[0].partition(":")[0].partition(".")[0]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names that it can have in a lock."""
+        return (self.package, *self.also) if self.package else self.also
+
+
+class Components(Frozen):
+    """The table."""
+
+    part: tuple[Component, ...]
+
+
+@cache
+def load_components() -> tuple[Component, ...]:
+    """Return the shipped table."""
+    from rlbox.spec.load import load_toml
+
+    return check_spec(Components, load_toml(TABLE), str(TABLE)).part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +115,11 @@ def failed_part(name: str, findings: Iterable[Finding], seconds: float = 0.0) ->
     return Part(name=name, state="failed", detail=detail, next_step=error.remedy, seconds=seconds)
 
 
+def ok_part(name: str, detail: str, seconds: float = 0.0) -> Part:
+    """Return a part that works."""
+    return Part(name=name, state="ok", detail=detail, seconds=seconds)
+
+
 def late_part(name: str, facts: ProgramFacts) -> Part | None:
     """Return a part whose program did not end: failed where it only waited, late where the machine was busy."""
     if facts.exit_code is not None:
@@ -91,12 +137,8 @@ def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
     steps = {str(row["step"]): row for row in facts.steps}
     findings = list(judge_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
     late = None if "cpu" in steps else late_part("torch", facts)
-    version = f"{steps.get('import', {}).get('version', '')}"
-    yield (
-        late
-        or failed_part("torch", findings, facts.seconds)
-        or Part(name="torch", state="ok", detail=f"{version}, multiplies on the CPU", seconds=facts.seconds)
-    )
+    done = f"{steps.get('import', {}).get('version', '')}, multiplies on the CPU"
+    yield late or failed_part("torch", findings, facts.seconds) or ok_part("torch", done, facts.seconds)
     if not steps.get("import", {}).get("ok"):
         return
     yield _torch_on_gpus(facts, ground, str(steps["import"].get("cuda", "")))
@@ -118,7 +160,7 @@ def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
         kernels = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
     models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
     detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
-    return late_part(name, facts) or failed_part(name, kernels) or Part(name=name, state="ok", detail=detail)
+    return late_part(name, facts) or failed_part(name, kernels) or ok_part(name, detail)
 
 
 def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str, Any]]) -> Part:
@@ -131,7 +173,7 @@ def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str
     if "triton" not in steps and not broken:
         broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
-    return late_part(name, facts) or failed_part(name, broken) or Part(name=name, state="ok", detail=done)
+    return late_part(name, facts) or failed_part(name, broken) or ok_part(name, done)
 
 
 def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
@@ -139,7 +181,7 @@ def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
     if said is None:
         return Part(name=name, state="no-gpu", detail=NO_GPU)
     if said.get("ok"):
-        return Part(name=name, state="ok", detail=f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
+        return ok_part(name, f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
     remedy = "the error names what it misses; TRITON_CACHE_DIR must be writable"
     return Part(name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy)
 
@@ -153,16 +195,13 @@ def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
         return Part(name=name, state="no-gpu", detail=NO_GPU)
     number = int(said.get("cuda", 0))
     detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
-    return (
-        late_part(name, facts)
-        or failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
-        or Part(name=name, state="ok", detail=detail, seconds=facts.seconds)
-    )
+    broken = failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
+    return late_part(name, facts) or broken or ok_part(name, detail, facts.seconds)
 
 
 def nccl_part(facts: ProgramFacts, count: int) -> Part:
     """Return whether `count` GPUs add up a tensor."""
-    done = Part(name="NCCL", state="ok", detail=f"{count} processes added up a tensor", seconds=facts.seconds)
+    done = ok_part("NCCL", f"{count} processes added up a tensor", facts.seconds)
     broken = failed_part("NCCL", judge_all_reduce(facts, count), facts.seconds)
     if not broken and facts.exit_code not in (0, None):
         broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
@@ -173,11 +212,8 @@ def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
     """Return whether Ray does a task."""
     findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
-    return (
-        late_part("Ray", facts)
-        or failed_part("Ray", findings, facts.seconds)
-        or Part(name="Ray", state="ok", detail=done, seconds=facts.seconds)
-    )
+    broken = failed_part("Ray", findings, facts.seconds)
+    return late_part("Ray", facts) or broken or ok_part("Ray", done, facts.seconds)
 
 
 def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
@@ -187,7 +223,7 @@ def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
         yield broken or Part(name="C compiler", state="absent", detail=ABSENT)
         return
     broken = failed_part("C compiler", judge_link(LinkFacts(compiler=facts.compiler, error=facts.error)))
-    yield broken or Part(name="C compiler", state="ok", detail=facts.compiler)
+    yield broken or ok_part("C compiler", facts.compiler)
     for library in ("cudart", "cuda"):
         name = f"link -l{library}"
         if library not in facts.libraries:
@@ -197,7 +233,7 @@ def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
         wrong = failed_part(name, judge_link(one))
         if wrong and library == "cuda" and not ground.devices:
             wrong = Part(name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}")
-        yield wrong or Part(name=name, state="ok", detail="links")
+        yield wrong or ok_part(name, "links")
 
 
 def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Part:
@@ -207,7 +243,7 @@ def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Pa
     if last.get("ok") and last.get("last"):
         imports = ", ".join(component.imports).replace(":", ".")
         detail = f"{version}, imports {imports}" if version else f"imports {imports}"
-        return Part(name=component.name, state="ok", detail=detail, seconds=facts.seconds)
+        return ok_part(component.name, detail, facts.seconds)
     if late := late_part(component.name, facts):
         return late
     if not ground.devices and _DRIVER in str(last.get("all", "")):

@@ -11,7 +11,7 @@ from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.helper_container import Helper, archive_for
 from rlbox.engine.act.ssh_tunnel import Tunnel, open_tunnel
 from rlbox.errors import EngineError
-from rlbox.run.remote import without
+from rlbox.run.data_disk import without
 from rlbox.spec.project import Project
 
 pytestmark = pytest.mark.allow("processes", "sockets")

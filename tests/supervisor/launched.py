@@ -21,13 +21,12 @@ from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.process_table import carries, probe_process, probe_processes
 from rlbox.place.act.bring import BroughtPlace
-from rlbox.place.layout import Layout
 from rlbox.record.act.disk_hold import Holder, disk_holder, take_disk
 from rlbox.record.act.folder import holder_of, load_plan, write_plan
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
-from rlbox.run.here import HereStart
+from rlbox.run.here import ReadyHere
 from rlbox.run.places import reach
 
 # `rlbox`, with this interpreter as the place of all targets
@@ -36,9 +35,7 @@ import os, sys
 from pathlib import Path
 import rlbox.run.here as here
 from rlbox.cli import main
-from rlbox.place.layout import Layout
-layout = Layout(data="/data")
-place = here.BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ), layout=layout)
+place = here.BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ))
 here.prepare_place = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
@@ -106,16 +103,16 @@ class Disk:
         self.run_dirs.append(run_dir)
         return plan
 
-    def begin(self, plan: RunPlan) -> HereStart:
+    def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ), layout=Layout(data="/data"))
-        start = HereStart(plan=plan, run_dir=self.data / "runs" / plan.run_id, place=place, secrets={})
+        place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ))
+        ready = ReadyHere(target=plan.target, ledger=self.ledger, place=place)
+        start = ready.start(plan, self.data / "runs" / plan.run_id, {})
         hold = take_disk(self.data, holder_of(plan))
         try:
             start.begin(hold)
         finally:
             hold.leave()
-        return start
 
     def reconcile(self) -> Settled:
         return self.ledger.settle(Holder(what="test"))

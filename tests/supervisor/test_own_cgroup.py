@@ -18,7 +18,7 @@ from rlbox.machine.act.cgroup import OwnCgroup
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.process_table import carries
 from rlbox.machine.act.processes import RunProcesses
-from rlbox.supervise.ray_folders import RayFolders
+from rlbox.supervise.ray_jobs import RayFolders
 
 # A process that has left tree, session and environment behind: only the control group still knows it.
 HIDDEN = """

@@ -15,10 +15,11 @@ import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
 
 from rlbox.place.act.bring import BroughtPlace
-from rlbox.place.layout import Layout
 from rlbox.record.act.disk_hold import Holder, take_disk
 from rlbox.record.act.folder import load_plan
-from rlbox.run.here import HereStart
+from rlbox.record.act.ledger import Ledger
+from rlbox.run.here import ReadyHere
+from rlbox.run.places import reach
 from rlbox.secrets.act.hand_over import secrets_line
 from rlbox.values import Secret
 
@@ -183,15 +184,16 @@ def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: 
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.stage("asks", python("import os, time; print(len(os.environ['WANDB_KEY'])); time.sleep(0.5)"))
     planted.write_plan()
-    place = BroughtPlace(python=Path(sys.executable), env=dict(os.environ), words=(), layout=Layout(data="/data"))
-    start = HereStart(plan=load_plan(planted.run_dir), run_dir=planted.run_dir, place=place, secrets=secrets)
+    place = BroughtPlace(python=Path(sys.executable), env=dict(os.environ), words=())
+    ready = ReadyHere(target="local", ledger=Ledger(folder=tmp_path, reach=reach), place=place)
+    start = ready.start(load_plan(planted.run_dir), planted.run_dir, secrets)
     hold = take_disk(tmp_path, Holder(what="a test"))
     try:
-        start.begin(hold)
+        alive = start.begin(hold)
     finally:
         hold.leave()
     seen = b""
-    while start.alive():
+    while alive():
         seen += command_lines()
         time.sleep(0.02)
     assert b"rlbox.supervise" in seen

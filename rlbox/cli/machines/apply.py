@@ -12,7 +12,7 @@ from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
-    from rlbox.place.act.prepare import ApplyWish
+    from rlbox.place.act.bring import ApplyWish
     from rlbox.place.layout import Layout
 
 
@@ -45,7 +45,7 @@ def verb(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.place.act.prepare import ApplyWish
+    from rlbox.place.act.bring import ApplyWish
     from rlbox.place.act.whereabouts import chosen_layout
 
     if check and remove:

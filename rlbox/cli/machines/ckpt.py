@@ -30,7 +30,7 @@ def verb(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     from rlbox.errors import SpecError, WorkFailed
     from rlbox.training.act.ckpt_files import find_checkpoints, read_tracker
     from rlbox.training.ckpt import plan_series
-    from rlbox.training.ckpt_view import series_text
+    from rlbox.training.view import series_text
 
     roots = [path.absolute() for path in paths] or [disk_of(app, target, data).folder]
     if missing := [str(path) for path in paths if not path.is_dir()]:

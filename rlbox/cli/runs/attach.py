@@ -22,8 +22,7 @@ def verb(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach smoke-20260101
     """
     from rlbox.record.act.folder import load_plan
-    from rlbox.run.follow import finish, follow
-    from rlbox.run.launch import interruptible
+    from rlbox.run.launch import finish, follow, interruptible
 
     ledger = disk_of(app, target, data)
     bring_up_to_date(app, ledger)

@@ -11,8 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
-from rlbox.run.data_disk import bring_up_to_date, disk_of
-from rlbox.run.masks import run_masks
+from rlbox.run.data_disk import bring_up_to_date, disk_of, run_masks
 
 if TYPE_CHECKING:
     from rlbox.evidence.bundle import Selection

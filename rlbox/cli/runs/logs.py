@@ -74,7 +74,7 @@ def verb(
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     from rlbox.logs.act.follow import LogFollower
-    from rlbox.report.act.status_view import status_view
+    from rlbox.report.act.run_view import status_view
 
     bring_up_to_date(app, ledger)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False

@@ -54,7 +54,7 @@ def verb(
       rlbox run --resume smoke-20260101
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.wish import RunWish
+    from rlbox.run.places import RunWish
 
     wish = RunWish(
         place=place,

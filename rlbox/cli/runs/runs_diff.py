@@ -26,7 +26,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     """
     from rlbox.report.act.read import load_run_record
     from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
-    from rlbox.run.masks import run_masks
+    from rlbox.run.data_disk import run_masks
 
     ledger = disk_of(app, target, data)
     folders = ledger.find(before), ledger.find(after)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rlbox.causes.act.excerpt import read_fatal_line, read_last_lines, scan_log
 from rlbox.causes.act.fatals import LogFatal, excerpt_text
-from rlbox.evidence.act.gather import EvidencePart, gather
+from rlbox.evidence.act.gather import Collect, gather
 from rlbox.evidence.act.parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.evidence.bundle import Selection
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
+from rlbox.machine.act.process_table import read_text
 from rlbox.record.act.state import RunState, StageState, run_cause
 
 SUMMARY = "SUMMARY.md"
@@ -26,7 +27,9 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := _text(path))]
+    errors += [
+        text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := read_text(str(path)))
+    ]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = gather(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
@@ -39,13 +42,13 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     }
 
 
-def _parts(run_dir: Path) -> tuple[EvidencePart, ...]:
-    return (
-        EvidencePart(name="now/gpu.txt", collect=gpu_text),
-        EvidencePart(name="now/system.json", collect=system_text),
-        EvidencePart(name="now/disks.txt", collect=lambda: disk_text((run_dir, Path("/")))),
-        EvidencePart(name="now/limits.json", collect=limit_text),
-    )
+def _parts(run_dir: Path) -> dict[str, Collect]:
+    return {
+        "now/gpu.txt": gpu_text,
+        "now/system.json": system_text,
+        "now/disks.txt": lambda: disk_text((run_dir, Path("/"))),
+        "now/limits.json": limit_text,
+    }
 
 
 def _last_stage(state: RunState | None) -> str:
@@ -63,13 +66,6 @@ def _error(run_dir: Path, log: str, state: RunState | None) -> str:
         return ""
     spot = scan_log(run_dir / log)
     return excerpt_text(LogFatal(log=log, line=read_fatal_line(run_dir / log, spot))) if spot else ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _summary(run_id: str, state: RunState | None, selection: Selection) -> Iterator[str]:

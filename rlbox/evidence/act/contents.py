@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause
-from rlbox.evidence.act.failure import StageFailure
-from rlbox.evidence.act.gather import EvidencePart, Gathered, NotHere
+from rlbox.evidence.act.gather import Collect, Gathered, NotHere
 from rlbox.evidence.act.parts import (
     disk_text,
     gpu_text,
@@ -22,6 +21,7 @@ from rlbox.evidence.act.parts import (
     resource_text,
     system_text,
 )
+from rlbox.evidence.act.snapshot import StageFailure
 
 WHAT = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",
@@ -49,27 +49,27 @@ WHAT = {
 """File, or folder of files, to what it is."""
 
 
-def parts_of(failure: StageFailure) -> tuple[EvidencePart, ...]:
+def parts_of(failure: StageFailure) -> dict[str, Collect]:
     """Return the parts that are gathered once the stage is stopped, what matters most first."""
     plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
     folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
-    parts = [
-        EvidencePart(name="environment.txt", collect=lambda: _environment(failure)),
-        EvidencePart(name="plan.json", collect=lambda: _read(run_dir / "plan.json")),
-        EvidencePart(name="overrides.json", collect=lambda: _read(run_dir / "overrides.json")),
-        EvidencePart(name="packages.txt", collect=lambda: package_text(plan.paths.python)),
-        EvidencePart(name="resources.jsonl", collect=lambda: resource_text(run_dir, stage.name)),
-        EvidencePart(name="gpu.txt", collect=gpu_text),
-        EvidencePart(name="kernel.txt", collect=lambda: kernel_text(failure.started_at)),
-        EvidencePart(name="disks.txt", collect=lambda: disk_text(folders)),
-        EvidencePart(name="limits.json", collect=limit_text),
-        EvidencePart(name="system.json", collect=system_text),
-        EvidencePart(name="processes.txt", collect=process_text),
-    ]
+    parts: dict[str, Collect] = {
+        "environment.txt": lambda: _environment(failure),
+        "plan.json": lambda: _read(run_dir / "plan.json"),
+        "overrides.json": lambda: _read(run_dir / "overrides.json"),
+        "packages.txt": lambda: package_text(plan.paths.python),
+        "resources.jsonl": lambda: resource_text(run_dir, stage.name),
+        "gpu.txt": gpu_text,
+        "kernel.txt": lambda: kernel_text(failure.started_at),
+        "disks.txt": lambda: disk_text(folders),
+        "limits.json": limit_text,
+        "system.json": system_text,
+        "processes.txt": process_text,
+    }
     if ray := stage.ray:
-        parts.append(EvidencePart(name="ray/status.json", collect=lambda: _ray(failure)))
-        parts.append(EvidencePart(name="ray/logs.txt", collect=lambda: ray_log_text(ray.temp_dir)))
-    return tuple(parts)
+        parts["ray/status.json"] = lambda: _ray(failure)
+        parts["ray/logs.txt"] = lambda: ray_log_text(ray.temp_dir)
+    return parts
 
 
 def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[str, Any]:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 PART_BYTES = 1 << 20
 """The most that one part may hold; the rest of a longer one is cut, and the cut is said."""
 
 
+Collect = Callable[[], str]
+"""How the text of one file of the evidence is come by."""
+
+
 class NotHere(Exception):
     """What a part would hold is not on this machine, or may not be read; the message says which."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvidencePart:
-    """One file of the evidence: `name` below the folder, and how its text is come by."""
-
-    name: str
-    collect: Callable[[], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +27,20 @@ class Gathered:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather(parts: Iterable[EvidencePart], limit_s: float) -> Gathered:
-    """Return what all `parts` gave within `limit_s` seconds.
+def gather(parts: Mapping[str, Collect], limit_s: float) -> Gathered:
+    """Return what all `parts`, by name, gave within `limit_s` seconds.
 
     They run in daemon threads: one that hangs in the kernel is left behind and named.
     """
-    parts, found, why = tuple(parts), dict[str, str](), dict[str, str]()
+    found, why = dict[str, str](), dict[str, str]()
 
-    def run(part: EvidencePart) -> None:
+    def run(name: str, collect: Collect) -> None:
         try:
-            found[part.name] = _bounded(part.collect())
+            found[name] = _bounded(collect())
         except Exception as error:  # whatever a collector runs into, the others and the cause go on
-            why[part.name] = str(error) if isinstance(error, NotHere) else f"{type(error).__name__}: {error}"
+            why[name] = str(error) if isinstance(error, NotHere) else f"{type(error).__name__}: {error}"
 
-    threads = [threading.Thread(target=run, args=(part,), daemon=True) for part in parts]
+    threads = [threading.Thread(target=run, args=part, daemon=True) for part in parts.items()]
     until = time.monotonic() + limit_s
     for thread in threads:
         thread.start()
@@ -53,8 +49,8 @@ def gather(parts: Iterable[EvidencePart], limit_s: float) -> Gathered:
     late = f"not done after {limit_s:g} s"
     texts, missing = dict(found), dict(why)
     return Gathered(
-        texts={part.name: texts[part.name] for part in parts if part.name in texts},
-        missing={part.name: missing.get(part.name, late) for part in parts if part.name not in texts},
+        texts={name: texts[name] for name in parts if name in texts},
+        missing={name: missing.get(name, late) for name in parts if name not in texts},
     )
 
 

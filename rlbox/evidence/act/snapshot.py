@@ -1,4 +1,4 @@
-"""What the machine and the run's processes look like at the moment a stage fails."""
+"""A stage that failed, and what the machine and the run's processes look like at that moment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.causes.cause import Cause
+from rlbox.causes.first_fatal import FatalSpot
 from rlbox.doctor.act.ray_facts import probe_ray
 from rlbox.files.act.room import free_bytes
 from rlbox.job.plan import RunPlan, StagePlan
@@ -16,6 +18,8 @@ from rlbox.machine.act.memory import MemoryFacts, probe_memory
 from rlbox.machine.act.ports import probe_port
 from rlbox.machine.act.process_table import Process, probe_command_line, probe_resident_bytes
 from rlbox.machine.counters import GpuFacts
+from rlbox.record.act.state import StageState
+from rlbox.secrets.masks import Masks
 
 _SHARED_MEMORY = Path("/dev", "shm")
 
@@ -69,3 +73,23 @@ def _process_facts(process: Process) -> ProcessFacts:
         resident_bytes=probe_resident_bytes(process.pid),
         command=probe_command_line(process.pid) or process.name,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFailure:
+    """A stage that failed, nothing of it being left; `state` is what `run.json` says of it.
+
+    `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory. `snapshot`
+    is from the moment at which it failed.
+    """
+
+    run_dir: Path
+    plan: RunPlan
+    stage: StagePlan
+    state: StageState
+    cause: Cause
+    started_at: str
+    ended_at: str
+    fatals: Mapping[str, FatalSpot]
+    snapshot: Snapshot | None
+    masks: Masks

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
 import os
 import time
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from rlbox.gate.act.file_content import OnBlock, content_problem, manifest_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
@@ -15,6 +18,14 @@ from rlbox.job.names import FileFact
 _LOOK_S = 0.05
 _COARSE_NS = 50_000_000
 """Time stamps of files come from a clock that ticks some milliseconds behind the one that programs read."""
+
+MANIFEST_SCHEMA = 1
+_BLOCK = 1 << 20
+_JSON_LIMIT = 256 << 20
+_HEADER_LIMIT = 100_000_000
+"""Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
+
+OnBlock = Callable[[], None]
 
 
 def probe_file(rule: FilePlan, on_block: OnBlock, *, since_ns: int = 0) -> FileFact:
@@ -79,3 +90,115 @@ def _growth_problem(rule: FilePlan, path: Path, on_block: OnBlock) -> str:
         if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             return f"is still being written ({before.st_size} bytes, then {now.st_size})"
     return ""
+
+
+def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
+    """Return why a file is not whole as `form` (json, jsonl, safetensors), or an empty text."""
+    match form:
+        case "json":
+            return _json_problem(path)
+        case "jsonl":
+            return _rows_problem(path, on_block)
+        case "safetensors":
+            return _tensors_problem(path)
+        case _:
+            return ""
+
+
+def _json_problem(path: Path) -> str:
+    if path.stat().st_size > _JSON_LIMIT:
+        return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
+    try:
+        json.loads(path.read_bytes())
+    except ValueError as error:
+        return f"is not whole JSON: {error}"
+    return ""
+
+
+def _rows_problem(path: Path, on_block: OnBlock) -> str:
+    rows = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number % 1000 == 0:
+                on_block()
+            if not line.strip():
+                continue
+            try:
+                json.loads(line)
+            except ValueError:
+                torn = "" if line.endswith(b"\n") else ", it ends within it"
+                return f"line {number} is no JSON{torn}"
+            rows += 1
+    return "" if rows or not path.stat().st_size else "holds no row"
+
+
+def _tensors_problem(path: Path) -> str:
+    """Return what is missing of a safetensors file: its header says where the data of every tensor end."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+            return f"is no whole safetensors file: {size} bytes do not hold its header"
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            due = 8 + length + max(ends, default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return "is no safetensors file: its header cannot be read"
+    if not ends:
+        return "holds no tensor"
+    return "" if size == due else f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
+
+
+def manifest_problem(path: Path, on_block: OnBlock) -> str:
+    """Return the first thing that differs from a manifest, or an empty text.
+
+    The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to
+    the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError:
+        return "is not a manifest: it is not whole JSON"
+    files = data.get("files") if isinstance(data, dict) else None
+    if not isinstance(files, dict) or not files or data.get("schema") != MANIFEST_SCHEMA:
+        return f"is not a manifest of schema {MANIFEST_SCHEMA} with at least one file"
+    problems = (
+        f"{name} {problem}" for name, entry in files.items() if (problem := _size_problem(path.parent, name, entry))
+    )
+    return next(problems, "") or next(
+        (
+            f"{name} differs from its sha256 in the manifest"
+            for name, entry in files.items()
+            if _sum(path.parent / name, on_block) != entry["sha256"].lower()
+        ),
+        "",
+    )
+
+
+def _size_problem(folder: Path, name: str, entry: Any) -> str:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        return "lies outside the manifest's folder"
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("bytes"), int)
+        or not isinstance(entry.get("sha256"), str)
+    ):
+        return "has no bytes and sha256 in the manifest"
+    path = folder / parts
+    if not path.is_file():
+        return "is not there"
+    size = path.stat().st_size
+    if size < entry["bytes"]:
+        return f"is truncated: {size} of {entry['bytes']} bytes"
+    return "" if size == entry["bytes"] else f"has {size} bytes, the manifest says {entry['bytes']}"
+
+
+def _sum(path: Path, on_block: OnBlock) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            on_block()
+    return digest.hexdigest()

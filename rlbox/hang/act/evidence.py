@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rlbox.hang.act.nccl import NCCL_FOLDER, NcclFacts, collect_nccl
+from rlbox.files.act.folders import write_atomic
+from rlbox.hang.act.nccl import NCCL_FOLDER, collect_nccl
 from rlbox.hang.act.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.act.waits import probe_waits
 from rlbox.hang.judge import Stall
@@ -54,7 +53,7 @@ def collect_hang(
     waits = order_waits(probe_waits(pids))
     until_s = time.monotonic() + _STACKS_S
     waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going))
-    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else NcclFacts()
+    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
     facts = {
         "schema": 1,
         "stage": watched.stage.name,
@@ -68,9 +67,9 @@ def collect_hang(
         "processes": [_process(wait) for wait in waits],
         "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent],
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
-        "nccl": {"files": list(nccl.files), "trouble": nccl.trouble},
+        "nccl": nccl,
     }
-    _write(folder / HANG_FILE, watched.hide(facts))
+    write_atomic(folder / HANG_FILE, json.dumps(watched.hide(facts), indent=1, ensure_ascii=False) + "\n")
     return tuple(waits)
 
 
@@ -94,9 +93,3 @@ def _process(wait: ProcessWait) -> dict[str, Any]:
 
 def _rounded(rates: Rates) -> dict[str, float]:
     return {name: round(value, 2) for name, value in dataclasses.asdict(rates).items()}
-
-
-def _write(path: Path, facts: Any) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(path)

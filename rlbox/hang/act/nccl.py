@@ -8,8 +8,8 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlbox.hang.act.kernel_objects import KernelObjects
 from rlbox.machine.act.process_table import environment_of
@@ -28,19 +28,11 @@ _DUMP_S = 2.0
 _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclFacts:
-    """Files in the folder that was asked for, by name; `trouble` says why there are none of RAS."""
-
-    files: tuple[str, ...] = ()
-    ras: str = ""
-    trouble: str = ""
-
-
-def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> NcclFacts:
+def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
     """Ask the RAS service that a process of the run has, and copy the recorder's dumps newer than `since_unix`.
 
-    The dumps are pickles: they are copied, never opened.
+    Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they
+    are copied, never opened.
     """
     environments = [environment_of(pid) for pid in pids]
     ras, trouble = _ask_ras(pids, environments)
@@ -55,7 +47,7 @@ def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> NcclFa
         with contextlib.suppress(OSError):
             shutil.copyfile(dump, folder / dump.name)
             files.append(dump.name)
-    return NcclFacts(files=tuple(files), ras=ras, trouble=trouble)
+    return {"files": files, "trouble": trouble}
 
 
 def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:

@@ -29,10 +29,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/pyth
 NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS_PTRACE'] (run of the target)"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Dump:
-    threads: tuple[dict[str, Any], ...] = ()
-    trouble: str = ""
+_Threads = Sequence[dict[str, Any]]
 
 
 def add_stacks(
@@ -58,33 +55,35 @@ def add_stacks(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
     found = []
-    for wait, dump in zip(chosen, dumps, strict=True):
-        stack = _main_stack(wait.pid, dump.threads)
-        trouble = dump.trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
+    folder.mkdir(parents=True, exist_ok=True)
+    for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
+        stack = _main_stack(wait.pid, threads)
+        trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
         found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
-        _write(folder / f"{wait.pid}.txt", hide(_text(found[-1], dump)))
+        (folder / f"{wait.pid}.txt").write_text(hide(_text(found[-1], threads)), encoding="utf-8")
     return (*found, *waits[_MOST:])
 
 
-def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> _Dump:
+def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads, str]:
+    """Return the threads of a Python process, or why there are none."""
     if not _is_python(pid):
-        return _Dump(trouble="no Python process")
+        return (), "no Python process"
     program = _program()
     if not program:
-        return _Dump(trouble="py-spy is not installed beside rlbox")
+        return (), "py-spy is not installed beside rlbox"
     trouble = ""
     for words in (("--json",), ("--json", "--nonblocking")):
         left_s = min(_DUMP_S, until_s - time.monotonic())
         if left_s <= 0 or not going():
-            return _Dump(trouble=trouble or "left out: the time for looking was over")
+            return (), trouble or "left out: the time for looking was over"
         try:
             outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
             if outcome.ok:
-                return _Dump(threads=tuple(json.loads(outcome.stdout)))
+                return json.loads(outcome.stdout), ""
             trouble = _reason(outcome.stderr)
         except (RlboxError, OSError, ValueError) as error:
             trouble = f"py-spy: {error}"
-    return _Dump(trouble=trouble)
+    return (), trouble
 
 
 def _reason(text: str) -> str:
@@ -108,7 +107,7 @@ def _is_python(pid: int) -> bool:
     return "libpython" in read_text(f"/proc/{pid}/maps")
 
 
-def _main_stack(pid: int, threads: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
+def _main_stack(pid: int, threads: _Threads) -> tuple[Frame, ...]:
     main = next((t for t in threads if t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread"), None)
     return tuple(_frame(frame) for frame in main["frames"][:_MOST_FRAMES]) if main else ()
 
@@ -119,11 +118,11 @@ def _frame(frame: dict[str, Any]) -> Frame:
     return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), library=library)
 
 
-def _text(wait: ProcessWait, dump: _Dump) -> str:
+def _text(wait: ProcessWait, threads: _Threads) -> str:
     lines = [f"pid {wait.pid}: {wait.command}", f"cpu: {100 * wait.cpu:.0f} % of a core"]
     lines += [f"rank: {wait.rank}"] if wait.rank else []
     lines += [f"no Python stack: {wait.trouble}"] if wait.trouble else []
-    for thread in dump.threads:
+    for thread in threads:
         state = "active" if thread.get("active") else "idle"
         holds = ", holds the GIL" if thread.get("owns_gil") else ""
         lines += ["", f'thread {thread.get("os_thread_id")} "{thread.get("thread_name")}" ({state}{holds})']
@@ -135,8 +134,3 @@ def _text(wait: ProcessWait, dump: _Dump) -> str:
     if stack := read_text(f"/proc/{wait.pid}/stack"):
         lines += ["", "kernel stack of the main thread:", *(f"  {line}" for line in stack.splitlines())]
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")

@@ -1,9 +1,13 @@
-"""A place on this machine where a target's stages run without a container: found, planned, brought to the lock."""
+"""A place on this machine where a target's stages run without a container: found, planned, brought to the lock.
+
+What a target asks of the machine, what the machine lacks of it, and how that is brought.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +16,30 @@ from rlbox.app import App
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.doctor.fix_checks import checks_of
 from rlbox.engine.act.data_disk import check_disk
-from rlbox.errors import NodeError
+from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
+from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
-from rlbox.place.act.apply import NOTHING, Applied, lay_back
-from rlbox.place.act.facts import read_record
-from rlbox.place.act.prepare import ApplyWish, Prepared, carry_out, look, prepare, with_room
-from rlbox.place.act.whereabouts import busy, find_layout, forget_place
-from rlbox.place.changes import ApplyPlan
+from rlbox.job.load import load_ports
+from rlbox.machine.act.site import probe_site
+from rlbox.place.act.apply import NOTHING, Applied, Supplies, carry_out_apply, lay_back
+from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
+from rlbox.place.act.stack import Supply
+from rlbox.place.act.whereabouts import busy, find_layout, forget_place, remember_place
+from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.layout import Layout
-from rlbox.spec.project import PACKAGE
+from rlbox.place.wanted import Wanted, at_data, plan_wanted
+from rlbox.sources.act.live import live_sources, locator
+from rlbox.sources.settings import plan_sources
+from rlbox.spec.project import PACKAGE, Project
+from rlbox.store.act.fetch import ensure
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.lock import Lock, load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 _SHADOWING = ("PYTHONHOME", "PYTHONPATH", "PYTHONOPTIMIZE", "VIRTUAL_ENV", "UV_CONSTRAINT", "PIP_CONSTRAINT")
@@ -33,6 +50,116 @@ _CHECKS_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApplyWish:
+    """What the command line asked for."""
+
+    sources: str = ""
+    offline: bool = False
+    packages: bool = True
+
+    @property
+    def why_no_packages(self) -> str:
+        """Why apt is left alone; empty when it need not be."""
+        return "" if self.packages else "--no-packages was given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A target as this machine should have it, and what its lock says."""
+
+    wanted: Wanted
+    lock: Lock
+    image: ImagePlan
+
+
+def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
+    """Return what a target asks of this machine at `layout`."""
+    image.require_lock()
+    loaded = load_fixed_target(app.project, image.target)
+    lock = load_lock(app.project.lock_file(image.target))
+    if lock is None:
+        raise SpecError(f"the lock of target {image.target} is missing", next_step=f"rlbox lock {image.target}")
+    target = at_data(loaded.target, layout.data)
+    baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
+    ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
+    absent = frozenset(target.base.packages) - installed_debs(target.base.packages)
+    wanted = plan_wanted(target, lock, baked, image, layout, ports, sys.executable, absent)
+    return Prepared(wanted=wanted, lock=lock, image=image)
+
+
+def with_room(prepared: Prepared, layout: Layout) -> Layout:
+    """Return the layout with the environment on the data disk, where its own place is too small for it."""
+    own, data = there(Path(layout.at(VENV))), there(Path(layout.data))
+    if layout.prefix or read_record(layout) or Path(VENV).exists():
+        return layout
+    same_disk = own.stat().st_dev == data.stat().st_dev
+    return choose_venv(layout, prepared.wanted.bytes, free_bytes(own), free_bytes(data), same_disk)
+
+
+def look(prepared: Prepared, why_no_packages: str) -> ApplyPlan:
+    """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
+    check_layout(prepared.wanted.layout)
+    return plan_apply(prepared.wanted, probe_apply(prepared.wanted, why_no_packages))
+
+
+def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
+    """Carry out the plan, saying each step, and remember where the target is."""
+    store = Store(store_folder(None))
+    context = prepared.image.context
+    scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
+    supplies = Supplies(
+        python=lambda: _supply(app, prepared, store, wish),
+        store=store,
+        fetch=lambda: _fetch_parts(app, prepared, store, wish),
+        scripts=scripts,
+    )
+
+    def on_step(step: PathChange) -> None:
+        if step.kind not in ("file", "link") or app.verbosity > 0:
+            app.say(step.told())
+
+    done = carry_out_apply(plan, supplies, on_step)
+    remember_place(prepared.wanted.target, prepared.wanted.layout)
+    return done
+
+
+def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:
+    """Return where the packages come from: the store when it holds all, else the profile's index or mirror."""
+    lock = prepared.lock
+    files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, wish)
+    if not missing:
+        return Supply(files={file.file: store.path(file.sha256) for file in files})
+    site = probe_site()
+    _, choice = live_sources(app, wish.sources or prepared.image.sources, site, files)
+    sources = plan_sources(prepared.image.torch_groups, site, choice)
+    trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
+    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
+    return Supply(env={**sources.env, **trust}, wheels=folders)
+
+
+def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
+    """Bring the git trees and files of the target into the store."""
+    _, missing = _files(prepared.lock, {"git", "http"}, store, wish)
+    if missing:
+        sources = wish.sources or prepared.image.sources
+        ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
+
+
+def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple[list[Artifact], list[Artifact]]:
+    """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
+    files = [file for file in artifacts(lock) if file.group in groups]
+    missing = [file for file in files if not store.intact(file.sha256, file.size)]
+    if not (missing and wish.offline):
+        return files, missing
+    names = ", ".join(file.name for file in missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    raise WorkFailed(
+        f"the store lacks {len(missing)} files of the lock: {names}",
+        where=str(store.root),
+        next_step=f"rlbox fetch {lock.target}, or rlbox fetch {lock.target} --import DIR without a network",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class BroughtPlace:
     """Where stages run: their interpreter, the words in front of a program that is to have the target's environment
     (they end in an exec, so its process id is theirs), and the environment to start them in."""
@@ -40,7 +167,6 @@ class BroughtPlace:
     python: Path
     words: tuple[str, ...]
     env: Mapping[str, str]
-    layout: Layout
 
 
 def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
@@ -85,7 +211,7 @@ def place_at(layout: Layout) -> BroughtPlace:
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
-    return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own}, layout=layout)
+    return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own})
 
 
 def bring_target(

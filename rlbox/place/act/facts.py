@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.files.act.folders import write_atomic
 from rlbox.machine.act.command import run_command
+from rlbox.machine.act.process_table import read_text
 from rlbox.place.changes import ABSENT, ApplyFacts, PathFact, Record
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import Wanted
@@ -38,7 +39,7 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
     layout = wanted.layout
     record = read_record(layout)
     venv = Path(layout.at(VENV))
-    stamp = _text(venv / STAMP)
+    stamp = read_text(str(venv / STAMP))
     known = [*(record.laid if record else ()), *(part.path for part in wanted.parts)]
     texts = {row.path for row in wanted.laid if row.merged}
     paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])
@@ -166,13 +167,6 @@ def check_layout(layout: Layout) -> None:
 def _is_filled(folder: Path) -> bool:
     """Return whether something is there that is no empty folder."""
     return os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir()))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def installed_debs(names: Iterable[str] = ()) -> frozenset[str]:

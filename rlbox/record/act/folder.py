@@ -1,4 +1,4 @@
-"""The run directory on the data disk: made whole before anything starts."""
+"""The run directory on the data disk: made whole before anything starts, with its plan and what was asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_atomic
@@ -17,6 +18,8 @@ from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.journal import reserve_space
 
 PLAN_FILE = "plan.json"
+
+OVERRIDES_FILE = "overrides.json"
 
 
 def new_run_id(job: str) -> str:
@@ -78,3 +81,26 @@ def holder_of(plan: RunPlan) -> Holder:
         host=plan.host,
         since=utc_now(),
     )
+
+
+def overrides_text(entry: Mapping[str, Any], known: str = "") -> str:
+    """Return the text of `overrides.json` with `entry` behind the entries of the text `known`, a torn one left out."""
+    try:
+        data = json.loads(known)
+        entries = list(data["entries"])
+    except (ValueError, KeyError, TypeError):
+        entries = []
+    entries.append({"t": utc_now(), **entry})
+    return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
+
+
+def record_overrides(run_dir: Path, entry: Mapping[str, Any]) -> None:
+    """Add `entry` (from `plan.overrides.override_entry`) to the run's file, which is always whole.
+
+    Raises
+    ------
+    OSError
+        The disk is full or gone.
+    """
+    path = run_dir / OVERRIDES_FILE
+    write_atomic(path, overrides_text(entry, path.read_text("utf-8") if path.exists() else ""))

@@ -25,10 +25,9 @@ from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
-from rlbox.record.act.ends import carrier_word, has_ended, write_end
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
+from rlbox.record.act.settle import Carrier, CarrierNote, carrier_word, has_ended, write_end
 from rlbox.record.act.state import load_run_state
-from rlbox.record.carrier import Carrier, CarrierNote
 
 _RUNS = "runs"
 _OWN = ".rlbox"

@@ -1,4 +1,9 @@
-"""Give a run whose supervisor is gone the end that the facts tell, once."""
+"""Give a run whose supervisor is gone the end that the facts tell, once.
+
+A place whose runs are carried by something apart from the processes of this machine, as by a container, writes a note
+before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are settled
+without knowing any place.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,17 @@ import contextlib
 import dataclasses
 import json
 import os
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
-from rlbox.causes.cause import Cause, LastWord, exit_code, interrupted, lost_cause
-from rlbox.errors import LockHeld
+from rlbox.causes.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
+from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.identity import probe_machine_life
 from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import (
@@ -25,10 +33,47 @@ from rlbox.record.act.state import (
     run_cause,
     write_run_state,
 )
-from rlbox.record.act.supervisor_file import stop_asked
+from rlbox.record.act.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
 from rlbox.secrets.masks import Masks
 
 _GOING = ("starting", "running")
+
+ENDED = ("passed", "failed", "interrupted")
+_FRESH_S = 60.0
+"""The supervisor writes down every few seconds what its run uses."""
+
+CarrierStatus = Literal["made", "living", "ended", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarrierNote:
+    """The carrier `name` of the run `run`; `engine` is the address that what runs it had when it was made.
+
+    `started` says that it had been started: one that is missing then was removed by somebody else. `place` is where
+    the run takes place, empty in notes of before there was more than one with carriers.
+    """
+
+    run: str
+    name: str
+    engine: str
+    started: bool = False
+    place: str = ""
+
+
+class Carrier(Protocol):
+    """One carrier, as its place reaches it; each may raise `RlboxError` when whatever runs it does not answer."""
+
+    def status(self) -> CarrierStatus:
+        """Whether it was made and not started yet, lives, has ended, or is gone."""
+
+    def last_word(self) -> LastWord | None:
+        """What is known of its end; None when it is gone by now."""
+
+    def stop(self, grace_s: int) -> None:
+        """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
+
+    def remove(self) -> None:
+        """Clear it away."""
 
 
 def settle_run(run_dir: Path, plan: RunPlan, last: LastWord) -> RunState:
@@ -115,3 +160,54 @@ def forget_drafts(run_dir: Path) -> None:
         for path in run_dir.glob(pattern):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Whether the state of a run says that it ended."""
+    return read_table(run_dir / RUN_FILE).get("state") in ENDED
+
+
+def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run_dir: Path) -> LastWord | None:
+    """Return what is known of the end of a run's carrier; None when it had never started."""
+    if status == "made":
+        return None
+    last = carrier.last_word() if status == "ended" else None
+    if last is None and (status == "ended" or note.started or load_supervisor(run_dir) is not None):
+        return LastWord(end="removed", container=note.name)
+    return last
+
+
+def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None) -> None:
+    """End what is left of a run, and write its end down; one that never began stays as it is.
+
+    Raises
+    ------
+    NodeError
+        It seems to go on on another machine.
+    """
+    facts, life = load_supervisor(run_dir), probe_machine_life()
+    elsewhere = plan.host not in ("", life.host)
+    if elsewhere and _grows(run_dir):
+        raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
+    if plan.owns_processes:
+        end_remains(run_dir, plan.run_id)
+    wrote = any((run_dir / name).exists() for name in (RUN_FILE, EVENTS_FILE))
+    began = facts or wrote or last is not None
+    if not began:
+        return
+    seen = last is not None and last.end in ("memory", "ended")
+    if facts and not same_life(facts, life) and not seen:
+        ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
+        last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
+    settle_run(run_dir, plan, last or LastWord(end="gone"))
+
+
+def _grows(run_dir: Path) -> bool:
+    """Whether anything was written into a run directory of late, by the clock of its file system.
+
+    Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
+    """
+    with tempfile.TemporaryFile(dir=run_dir) as probe:
+        now = os.fstat(probe.fileno()).st_mtime
+    paths = [*run_dir.glob("*.json*"), *run_dir.glob("stages/*/*.log")]
+    return any(now - path.stat().st_mtime < _FRESH_S for path in paths)

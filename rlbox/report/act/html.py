@@ -1,20 +1,29 @@
-"""One HTML file that tells a whole run: it loads nothing, and opens from a disk years later."""
+"""One HTML file that tells a whole run: it loads nothing, and opens from a disk years later.
+
+Metrics come in the order in which people look at them, then what was used over time.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from rlbox.amounts import duration_text, moment
+from rlbox.logs.throughput import REST, metric_rank
 from rlbox.record.act.state import RunState, StageState, run_cause
-from rlbox.report.act.html_plots import metric_plots, resource_plots
-from rlbox.report.act.read import Evidence, RunRecord, listed, table, tables
+from rlbox.record.resources import Sample
+from rlbox.report.act.metric_series import Metric
+from rlbox.report.act.read import RunRecord, listed, table, tables
 from rlbox.report.act.timeline import Bar, TimelineRow, make_timeline, time_range
-from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot
+from rlbox.spec.load import load_toml
 
 LANGUAGES = ("en", "zh")
 MOST_BYTES = 2_000_000
@@ -24,6 +33,10 @@ _LABELLED = 0.06
 _DATA = Path(__file__).parents[1] / "page"
 _LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
 """Characters of what a rule saw, rules of a stage that held, and rows of the timeline, from all to little."""
+
+MOST_PLOTS = 60
+_FIRST_PLOTS = 12
+"""Plots that are shown at once; the others are folded away."""
 
 
 def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> str:
@@ -36,9 +49,9 @@ def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> s
     language
         One of `LANGUAGES`.
     """
-    text = ""
+    text, template, words = "", _template(), load_toml(_DATA / "words.toml")[language]
     for level in _LEVELS:
-        text = _template().render(_context(record, made_at, _words()[language], level))
+        text = template.render(_context(record, made_at, words, level))
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             break
     return text
@@ -69,9 +82,9 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
         "more_metrics": more,
         "not_drawn": not_drawn,
         "resources": resource_plots(record.samples, words),
-        "evidence": [_evidence(one) for one in record.evidence],
+        "evidence": record.evidence,
         "params": _params(plan),
-        "overrides": _json(record.overrides),
+        "overrides": json.dumps(record.overrides, indent=1, ensure_ascii=False) if record.overrides else "",
         "notes": [*state.notes, *(str(note) for note in listed(plan, "notes") if note not in state.notes)],
         "commands": list(_commands(plan)),
         "variables": _variables(record),
@@ -98,13 +111,9 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
     shown = [rule for rule in stage.gate if rule.state == "broken"]
     shown += [rule for rule in stage.gate if rule.state != "broken"][:rules]
     return {
-        "name": stage.name,
+        **vars(stage),
         "title": stage.title if stage.title != stage.name else "",
-        "state": stage.state,
-        "started_at": stage.started_at,
         "took": duration_text(stage.seconds or (ended or now) - began) if began is not None else "",
-        "attempt": stage.attempt,
-        "exit_code": stage.exit_code,
         "held": sum(rule.state == "held" for rule in stage.gate),
         "rules": len(stage.gate),
         "gate": [
@@ -134,9 +143,7 @@ def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
 
 def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
     return {
-        "name": row.name,
-        "service": row.service,
-        "state": row.state,
+        **vars(row),
         "took": duration_text(row.seconds) if row.bars else "",
         "bars": [_bar(bar, span, 0) for bar in row.bars],
         "phases": [_bar(bar, span, colours.get(bar.label, 0)) for bar in row.phases],
@@ -154,11 +161,6 @@ def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
         "width": f"{100 * (bar.end - bar.begin) / whole:.3f}",
         "tip": f"{bar.label}{number}: {duration_text(bar.end - bar.begin)}, {_utc(_iso(bar.begin))}",
     }
-
-
-def _evidence(one: Evidence) -> dict[str, Any]:
-    lines = [(line.startswith(">"), line) for line in one.excerpt.splitlines()]
-    return {"stage": one.stage, "folder": one.folder, "excerpt": lines, "hang": one.hang, "files": one.files}
 
 
 def _params(plan: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -187,12 +189,6 @@ def _variables(record: RunRecord) -> list[str]:
     return sorted(names)
 
 
-def _json(table: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(table, indent=1, ensure_ascii=False) if table else ""
-
-
 def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
 
@@ -202,18 +198,7 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-@cache
-def _words() -> dict[str, dict[str, Any]]:
-    from rlbox.spec.load import load_toml
-
-    return load_toml(_DATA / "words.toml")
-
-
-@cache
 def _template() -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    filters: dict[str, Callable[[str], object]] = {"utc": _utc, "seconds": moment}
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,
@@ -221,5 +206,74 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= filters
+    environment.filters |= {"utc": _utc, "seconds": moment}
     return environment.get_template("report.html.j2")
+
+
+def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:
+    """Return the plots to show first, those to fold away, and how many metrics are not drawn at all.
+
+    `trend` is what the trend of a metric is called.
+    """
+    wanted = [one for one in metrics if metric_rank(one.series.name) < REST or one.series.unit][:_FIRST_PLOTS]
+    others = [one for one in metrics if one not in wanted]
+    first = [plot for one in wanted if (plot := _metric_plot(one, trend))]
+    more = [plot for one in others[: MOST_PLOTS - len(first)] if (plot := _metric_plot(one, trend))]
+    return first, more, len(metrics) - len(first) - len(more)
+
+
+def _metric_plot(one: Metric, trend: str) -> Plot | None:
+    note = f"{one.stage}, {one.source}" if one.stage else one.source
+    series = [one.series, Series(name=trend, points=one.trend)] if one.trend else [one.series]
+    return draw_plot(one.series.name, series, note=note, x=one.x, trend=bool(one.trend))
+
+
+def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[Plot]:
+    """Return the plots of what was used, each over the time of the run; none without samples."""
+    timed = [(at, sample) for sample in samples if (at := moment(sample.t)) is not None]
+    if not timed:
+        return []
+    parts = _busiest(timed)
+    gpus = sorted({gpu.index for _, sample in timed for gpu in sample.gpus})
+
+    def over(name: str, value: Callable[[Sample], float | None]) -> Series:
+        return Series(name=name, points=tuple((at, y) for at, sample in timed if (y := value(sample)) is not None))
+
+    def of_part(part: str, field: str) -> Series:
+        return over(part, lambda s: getattr(s.parts[part], field) if part in s.parts else None)
+
+    def of_gpu(index: int, field: str) -> Series:
+        return over(f"GPU {index}", lambda s: next((getattr(g, field) for g in s.gpus if g.index == index), None))
+
+    def of_run(*named: tuple[str, str]) -> list[Series]:
+        return [over(words[word], attrgetter(field)) for word, field in named]
+
+    plots = [
+        ("cpu", "%", [*of_run(("all_parts", "cpu_pct")), *(of_part(part, "cpu_pct") for part in parts)]),
+        (
+            "memory",
+            "bytes",
+            [*of_run(("all_parts", "resident_bytes")), *(of_part(part, "resident_bytes") for part in parts)],
+        ),
+        ("disk_io", "bytes/s", of_run(("read", "read_bps"), ("written", "write_bps"))),
+        ("network", "bytes/s", of_run(("received", "received_bps"), ("sent", "sent_bps"))),
+        ("disk_free", "bytes", of_run(("disk_free", "disk_free_bytes"))),
+        ("gpu_load", "%", [of_gpu(index, "utilization") for index in gpus]),
+        ("gpu_power", "W", [of_gpu(index, "power_w") for index in gpus]),
+        ("gpu_memory", "bytes", [of_gpu(index, "memory_bytes") for index in gpus]),
+    ]
+    across = (timed[0][0], max(timed[-1][0], timed[0][0] + 1))
+    found = [
+        draw_plot(words[title], series, unit=unit, x="time", x_range=across, from_zero=True)
+        for title, unit, series in plots
+    ]
+    return [plot for plot in found if plot]
+
+
+def _busiest(timed: Sequence[tuple[float, Sample]]) -> list[str]:
+    """Return the parts that need most memory, as many as can be told apart."""
+    most: dict[str, int] = {}
+    for _, sample in timed:
+        for name, part in sample.parts.items():
+            most[name] = max(most.get(name, 0), part.resident_bytes)
+    return sorted(most, key=lambda name: (-most[name], name))[: COLOURS - 1]

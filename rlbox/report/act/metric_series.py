@@ -12,7 +12,7 @@ from rlbox.job.names import METRICS_FILE
 from rlbox.logs.act.metrics import read_log
 from rlbox.logs.throughput import Reading, metric_rank, read_record
 from rlbox.record.act.state import StageState
-from rlbox.report.series import Points, Series, thin_points, trend_points
+from rlbox.report.plots import Points, Series, thin_points, trend_points
 
 XKind = Literal["step", "time", "count"]
 _RATE = "rate"
@@ -20,6 +20,8 @@ _MOST_POINTS = 1 << 18
 """Points of all metrics that are held while reading."""
 
 _DEEPEST = 3
+_Raw = list[tuple[float | None, float | None, float]]
+"""Step, time and value of each reading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,6 @@ class Metric:
     trend: Points = ()
 
 
-@dataclass
-class _Raw:
-    points: list[tuple[float | None, float | None, float]]
-    """Step, time and value of each reading."""
-
-
 def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> list[Metric]:
     """Return the metrics of a run, losses and rewards first, each with `limit` points at most.
 
@@ -51,15 +47,13 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
     held = 0
     for stage, source, at, reading in _readings(run_dir, stages):
         for name, value in [*reading.metrics.items(), *((f"{_RATE} {unit}", v) for unit, v in reading.rates.items())]:
-            raw = found.setdefault((stage, source, name), _Raw([]))
-            raw.points.append((reading.step, at, value))
+            found.setdefault((stage, source, name), []).append((reading.step, at, value))
             held += 1
         if held > _MOST_POINTS:
-            for raw in found.values():
-                raw.points = raw.points[::2]
+            found = {key: raw[::2] for key, raw in found.items()}
             held //= 2
     best = _without_doubles(found)
-    metrics = [_metric(key, raw, limit) for key, raw in best.items() if len(raw.points) > 1]
+    metrics = [_metric(key, raw, limit) for key, raw in best.items() if len(raw) > 1]
     order = {stage.name: number for number, stage in enumerate(stages)}
     return sorted(metrics, key=lambda m: (metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name))
 
@@ -98,11 +92,11 @@ def _without_doubles(found: dict[tuple[str, str, str], _Raw]) -> dict[tuple[str,
 
 def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     stage, source, name = key
-    steps = [step for step, _, _ in raw.points if step is not None]
-    times = [at for _, at, _ in raw.points if at is not None]
-    x: XKind = "step" if len(steps) == len(raw.points) else "time" if len(times) == len(raw.points) else "count"
-    chosen = steps if x == "step" else times if x == "time" else range(len(raw.points))
-    points = sorted(zip(map(float, chosen), (value for _, _, value in raw.points), strict=True))
+    steps = [step for step, _, _ in raw if step is not None]
+    times = [at for _, at, _ in raw if at is not None]
+    x: XKind = "step" if len(steps) == len(raw) else "time" if len(times) == len(raw) else "count"
+    chosen = steps if x == "step" else times if x == "time" else range(len(raw))
+    points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
     series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
     return Metric(stage=stage, source=source, x=x, series=series, trend=trend_points(points))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from rlbox.errors import SpecError
 from rlbox.files.act.tail import read_end
@@ -19,7 +22,7 @@ from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state, new_run_state
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.report.act.metric_series import Metric, read_metrics
-from rlbox.report.series import merge_samples
+from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
 from rlbox.spec.load import load_toml
 from rlbox.target.lock import Lock, load_lock
@@ -188,10 +191,6 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
 
 
 def _masked(state: RunState, masks: Masks) -> RunState:
-    import dataclasses
-
-    from pydantic import TypeAdapter
-
     return TypeAdapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
 
 

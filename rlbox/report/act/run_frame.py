@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from rlbox.amounts import duration_text, moment, size_text
 from rlbox.gate.rules import AT_END
@@ -11,9 +12,6 @@ from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
 from rlbox.report.act.tails import RunFacts
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 STYLES = {
     "passed": "green",
@@ -52,8 +50,6 @@ def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list
 
 def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
     """Return where the stage that goes on is, and what it does and uses, in two lines of `width` cells at most."""
-    from rich.text import Text
-
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return []
@@ -73,8 +69,6 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
 
 
 def _head(facts: RunFacts, now_s: float) -> Text:
-    from rich.text import Text
-
     state = facts.state
     began = moment(state.started_at)
     parts = [f"run {state.run_id}", state.target, state.profile and f"profile {state.profile}"]
@@ -84,8 +78,6 @@ def _head(facts: RunFacts, now_s: float) -> Text:
 
 def _stages(facts: RunFacts, now_s: float, room: int) -> Iterable[Text]:
     """Return a line for each stage, or for those around the one that goes on when there is not enough room."""
-    from rich.text import Text
-
     stages = facts.state.stages
     at = next((i for i, stage in enumerate(stages) if stage is facts.stage), _last_begun(stages))
     if len(stages) <= room:
@@ -104,8 +96,6 @@ def _stages(facts: RunFacts, now_s: float, room: int) -> Iterable[Text]:
 
 
 def _stage(stage: StageState, width: int, now_s: float) -> Text:
-    from rich.text import Text
-
     name = stage.name if len(stage.name) <= width else stage.name[: width - 1] + "…"
     begun = stage.state not in ("waiting", "not started", "skipped")
     text = Text(f"  {name:<{width}}  ")
@@ -181,8 +171,6 @@ def _disk(facts: RunFacts, sample: Sample) -> str:
 
 
 def _detail(label: str, text: str) -> Text:
-    from rich.text import Text
-
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
     return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (text, style))
 

@@ -1,21 +1,30 @@
-"""A run as a person sees it: live on a terminal, a line for every change elsewhere, and the table at the end."""
+"""A run as a person sees it: live on a terminal, a line for every change elsewhere, and the table at the end.
+
+While its logs are followed it is a line or two below them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TextIO
 
-from rlbox.record.act.state import RunState
-from rlbox.report.act.painter import can_paint
-from rlbox.report.act.run_frame import gate_count, run_frame, stage_time
+from rich.console import Console, Group
+from rich.control import Control
+from rich.live import Live
+from rich.segment import ControlType
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rlbox.report.act.painter import Painter
+from rlbox.errors import SpecError
+from rlbox.record.act.state import RunState, load_run_state
+from rlbox.report.act.run_frame import gate_count, run_frame, stage_time, status_lines
+from rlbox.report.act.tails import RunFacts, RunWatch
 
 _LOOK_S = 1.0
 """Files beside the state are looked at this often at most."""
@@ -33,8 +42,11 @@ def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[Ru
     if quiet:
         yield lambda state: None
     elif live and can_paint():
-        with _live_view(run_dir) as show:
-            yield show
+        painter = Painter()
+        try:
+            yield _Live(run_dir, painter).show
+        finally:
+            painter.clear()
     else:
         yield _Lines().show
 
@@ -58,21 +70,8 @@ class _Lines:
         self._seen[key] = now
 
 
-@contextmanager
-def _live_view(run_dir: Path) -> Iterator[Callable[[RunState], None]]:
-    from rlbox.report.act.painter import Painter
-
-    painter = Painter()
-    try:
-        yield _Live(run_dir, painter).show
-    finally:
-        painter.clear()
-
-
 class _Live:
     def __init__(self, run_dir: Path, painter: Painter) -> None:
-        from rlbox.report.act.tails import RunWatch
-
         self._watch = RunWatch(run_dir)
         self._painter = painter
         self._state: RunState | None = None
@@ -95,3 +94,124 @@ def summary_text(state: RunState) -> str:
         for stage in state.stages
     ]
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
+
+
+@contextmanager
+def status_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[StatusView]:
+    """Yield the status of a run that is followed; on a terminal (`live`) nothing of it is left when the block ends.
+
+    Elsewhere it is a line on standard error for every change of stage, phase or gate.
+    """
+    view = StatusView(run_dir, Painter() if live and can_paint() else None, quiet=quiet)
+    try:
+        yield view
+    finally:
+        view.hide()
+
+
+class StatusView:
+    """`hide` before anything is printed, `show` after it."""
+
+    def __init__(self, run_dir: Path, painter: Painter | None, *, quiet: bool) -> None:
+        self._run_dir = run_dir
+        self._watch = RunWatch(run_dir)
+        self._painter = painter
+        self._quiet = quiet
+        self._told: object = None
+        self._lines: list[Text] = []
+        self._looked = -_LOOK_S
+
+    def hide(self) -> None:
+        """Take the status away from the terminal."""
+        if self._painter:
+            self._painter.clear()
+
+    def show(self, *, after_line: bool) -> None:
+        """Show the status; not `after_line`, when the cursor stands behind an unfinished line, nothing is shown."""
+        if self._quiet or (self._painter and not after_line):
+            return
+        if time.monotonic() - self._looked >= _LOOK_S:
+            self._looked = time.monotonic()
+            self._look()
+        if self._painter:
+            self._painter.paint(self._lines)
+
+    def _look(self) -> None:
+        try:
+            facts = self._watch.look(load_run_state(self._run_dir))
+        except SpecError:
+            return
+        if self._painter is None:
+            self._tell(facts)
+            return
+        width, height = self._painter.size
+        lines = status_lines(facts, time.time(), width)
+        self._lines = lines if len(lines) < height else []
+
+    def _tell(self, facts: RunFacts) -> None:
+        stage = facts.stage
+        now = (stage.name, stage.state, stage.phase, sum(r.state == "held" for r in stage.gate)) if stage else None
+        if now in (None, self._told):
+            return
+        self._told = now
+        for line in status_lines(facts, time.time(), 10_000):
+            sys.stderr.write(f"-- {line.plain.strip('─ ')}\n")
+        sys.stderr.flush()
+
+
+def can_paint() -> bool:
+    """Return whether the terminal that the environment names can move its cursor."""
+    return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+class Painter:
+    """A region of lines from the cursor on; what stood above stays, and `clear` leaves nothing of it.
+
+    A frame that is equal to the one before writes nothing. A terminal that is gone is no error: whoever follows the run
+    finds out.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
+        self._live: Live | None = None
+        self._lines: list[Text] = []
+        self._width = 0
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows that a frame may have: one row is left for the cursor."""
+        width, height = self._console.size
+        return max(1, width - 1), max(1, height - 1)
+
+    def paint(self, lines: Sequence[Text]) -> None:
+        """Show `lines`, of which none may be wider and which may not be more than `size` says."""
+        width = self.size[0]
+        if not lines:
+            self.clear()
+        elif [*lines] != self._lines or width != self._width:
+            with contextlib.suppress(OSError):
+                self._live = self._live or self._begin()
+                self._back(width)
+                self._lines, self._width = [*lines], width
+                self._live.update(Group(*lines), refresh=True)
+
+    def clear(self) -> None:
+        """Remove the region; the cursor is where it began."""
+        if self._live:
+            with contextlib.suppress(OSError):
+                self._back(self.size[0])
+                self._live.stop()
+        self._live, self._lines = None, []
+
+    def _begin(self) -> Live:
+        live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        live.start()
+        return live
+
+    def _back(self, width: int) -> None:
+        """Erase the rows that a terminal made more of when it became narrower: rich knows only the lines."""
+        if width < self._width:
+            more = sum(max(1, -(-line.cell_len // (width + 1))) - 1 for line in self._lines)
+            self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * more))

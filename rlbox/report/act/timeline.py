@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import moment
-from rlbox.record.act.state import RunState, StageState
+from rlbox.record.act.state import RunState, ServiceState, StageState
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
 _SERVICE_ENDS = ("ended", "stopped")
@@ -29,16 +29,10 @@ class TimelineRow:
     """One stage or one of its services; `phases` lie within the bars of a stage."""
 
     name: str
-    stage: str
     service: bool
     state: str
     bars: tuple[Bar, ...] = ()
     phases: tuple[Bar, ...] = ()
-
-    @property
-    def begin(self) -> float | None:
-        """When it first began; None when it never did."""
-        return self.bars[0].begin if self.bars else None
 
     @property
     def seconds(self) -> float:
@@ -55,7 +49,7 @@ def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now: flo
     for stage in state.stages:
         own = by_stage.get(stage.name, [])
         rows.append(_stage_row(stage, own, now))
-        rows += [_service_row(stage, service.name, service.state, own, now) for service in stage.services]
+        rows += [_service_row(stage, service, own, now) for service in stage.services]
     return rows
 
 
@@ -68,13 +62,12 @@ def time_range(rows: Sequence[TimelineRow], began: float | None, ended: float | 
 
 
 def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: float) -> TimelineRow:
-    spans = _spans([e for e in events if e.get("event") == "stage"], ("starting",), _ENDS, now)
+    spans = _spans([e for e in events if e.get("event") == "stage"], _ENDS, now)
     if not spans and (began := moment(stage.started_at)) is not None:
         spans = [(began, moment(stage.ended_at) or now, stage.state)]
     bars = _bars(spans, stage.name, stage.state)
     return TimelineRow(
         name=stage.name,
-        stage=stage.name,
         service=False,
         state=stage.state,
         bars=bars,
@@ -83,26 +76,27 @@ def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: floa
 
 
 def _service_row(
-    stage: StageState, name: str, state: str, events: Sequence[Mapping[str, Any]], now: float
+    stage: StageState, service: ServiceState, events: Sequence[Mapping[str, Any]], now: float
 ) -> TimelineRow:
-    own = [e for e in events if e.get("event") == "service" and e.get("service") == name]
+    own = [e for e in events if e.get("event") == "service" and e.get("service") == service.name]
     ends = [at for e in events if e.get("event") == "stage" and e.get("state") in _ENDS and (at := _at(e)) is not None]
     spans = [
         (begin, min([end, *(at for at in ends if at > begin)]), kind)
-        for begin, end, kind in _spans(own, ("starting",), _SERVICE_ENDS, now)
+        for begin, end, kind in _spans(own, _SERVICE_ENDS, now)
     ]
-    service = next((s for s in stage.services if s.name == name), None)
-    if not spans and service and (began := moment(service.started_at)) is not None:
-        spans = [(began, moment(stage.ended_at) or now, state)]
-    ready = [Bar(begin=at, end=at, kind="ready", label="ready") for e in own if (at := _ready(e)) is not None]
+    if not spans and (began := moment(service.started_at)) is not None:
+        spans = [(began, moment(stage.ended_at) or now, service.state)]
+    ready = [at for e in own if e.get("state") == "ready" and (at := _at(e)) is not None]
     return TimelineRow(
-        name=name, stage=stage.name, service=True, state=state, bars=_bars(spans, name, state), phases=tuple(ready)
+        name=service.name,
+        service=True,
+        state=service.state,
+        bars=_bars(spans, service.name, service.state),
+        phases=tuple(Bar(begin=at, end=at, kind="ready", label="ready") for at in ready),
     )
 
 
-def _spans(
-    events: Sequence[Mapping[str, Any]], begins: tuple[str, ...], ends: tuple[str, ...], now: float
-) -> list[tuple[float, float, str]]:
+def _spans(events: Sequence[Mapping[str, Any]], ends: tuple[str, ...], now: float) -> list[tuple[float, float, str]]:
     found: list[tuple[float, float, str]] = []
     began: float | None = None
     last = ""
@@ -110,7 +104,7 @@ def _spans(
         at, state = _at(event), str(event.get("state", ""))
         if at is None:
             continue
-        if state in begins:
+        if state == "starting":
             if began is not None:  # the attempt before was broken off without a word
                 found.append((began, at, "interrupted"))
             began = at
@@ -143,10 +137,6 @@ def _phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> tuple[B
             elif name:
                 found.append(Bar(begin=at, end=end, kind="phase", label=name, attempt=bar.attempt))
     return tuple(found)
-
-
-def _ready(event: Mapping[str, Any]) -> float | None:
-    return _at(event) if event.get("state") == "ready" else None
 
 
 def _at(event: Mapping[str, Any]) -> float | None:

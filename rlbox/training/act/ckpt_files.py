@@ -10,8 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlbox.training.ckpt import TRACKERS, Found
-from rlbox.training.ckpt_files import Entry, Kind, kind_of
+from rlbox.training.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 _HEADER_BYTES = 100 << 20  # safetensors' own limit

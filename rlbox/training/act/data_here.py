@@ -1,15 +1,18 @@
-"""What `rlbox data` does."""
+"""What `rlbox data` does: the stack's interpreter looks, for it has the readers and the tokenizer of the training."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.act.stack_place import find_stack
-from rlbox.errors import SpecError, WorkFailed
-from rlbox.training.act.stack_data import ask_of_data
+from rlbox.doctor.act.stack_place import Stack, find_stack
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.training.act.parts import stack_probe
 from rlbox.training.data_check import DataWish, judge_data
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
@@ -36,7 +39,7 @@ def check_data(
     report = judge_data(said, wish, split.read_text(encoding="utf-8", errors="replace") if split else None)
     lines = [*report.facts, *(f"note: {text}" for text in report.notes)]
     lines += [f"wrong: {text}" for text in report.problems]
-    app.result({"files": paths, **report.as_json()}, "\n".join(lines))
+    app.result({"files": paths, **asdict(report)}, "\n".join(lines))
     app.say(f"data: {len(report.problems) or 'nothing'} wrong")
     return WorkFailed.exit_code if report.problems else 0
 
@@ -72,3 +75,28 @@ def _there(*paths: Path) -> None:
     for path in paths:
         if not path.is_file():
             raise SpecError("there is no such file", where=str(path), next_step="give the file that the job reads")
+
+
+def ask_of_data(
+    stack: Stack, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
+) -> Sequence[Mapping[str, Any]]:
+    """Return the steps of `probe_data.py`.
+
+    Raises
+    ------
+    NodeError
+        The interpreter lacks what reads the file, or does not work.
+    TimedOut
+        It did not come to an end.
+    """
+    with stack_probe(stack, environ) as probe:
+        facts = probe.data(asked, time.monotonic() + timeout_s)
+    error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
+    if facts.exit_code is None:
+        raise TimedOut("the data were not read in time", where=stack.python, next_step="give more with --timeout")
+    if "ModuleNotFoundError" in error or not facts.steps:
+        raise NodeError(
+            f"the interpreter cannot read the data: {error or facts.last_error}", where=stack.python,
+            next_step="name one with pyarrow and transformers: --python FILE",
+        )  # fmt: skip
+    return [row for row in facts.steps if row["step"] != "end"]

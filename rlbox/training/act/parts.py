@@ -1,13 +1,17 @@
-"""Test the parts of a stack at once, each in a process of its own; yield each as it is known."""
+"""Test the parts of a stack at once, each in a process of its own; yield each as it is known.
+
+Data files are looked at without the stack: there, readable, whole as far as their format tells.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,16 +19,16 @@ from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
-from rlbox.training.act.data_file import probe_data_file
-from rlbox.training.part import Component, load_components
 from rlbox.training.parts import (
     ABSENT,
     NO_GPU,
+    Component,
     Ground,
     Part,
     driver_part,
     import_part,
     link_parts,
+    load_components,
     missing_part,
     nccl_part,
     ray_part,
@@ -35,6 +39,9 @@ Test = Callable[[], Iterable[Part]]
 _INSTALLED_S = 30.0
 _ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
 _AT_ONCE = 8  # an import of an inference engine takes more than a GiB
+
+_PARQUET = b"PAR1"
+_FIRST = 1 << 20
 
 
 def probe_components(
@@ -48,22 +55,29 @@ def probe_components(
         The interpreter does not say what packages it has.
     """
     end = time.monotonic() + timeout_s
-    folder = tempfile.mkdtemp(prefix="rlbox-parts-")
-    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
-    token = f"{os.getpid()}-{time.monotonic_ns()}"
-    probe = StackProbe(environ, stack.python, folder, token, bytecode)
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _AT_ONCE)))
-    try:
-        ground = _ground(probe, stack, time.monotonic() + _INSTALLED_S)
-        yield Part(name="Python", state="ok", detail=f"{ground.version}, {len(ground.packages)} packages")
-        yield from map(_file_part, files)
-        waiting = [workers.submit(_carry_out, test) for test in _tests(probe, ground, end)]
-        for done in as_completed(waiting):
-            yield from done.result()
-    finally:
-        probe.end()
-        workers.shutdown(wait=False, cancel_futures=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    with stack_probe(stack, environ) as probe:
+        try:
+            ground = _ground(probe, stack, time.monotonic() + _INSTALLED_S)
+            yield Part(name="Python", state="ok", detail=f"{ground.version}, {len(ground.packages)} packages")
+            yield from map(_file_part, files)
+            waiting = [workers.submit(lambda test: tuple(test()), test) for test in _tests(probe, ground, end)]
+            for done in as_completed(waiting):
+                yield from done.result()
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def stack_probe(stack: Stack, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+    """Yield what asks the stack's interpreter; nothing of it is left when the block ends."""
+    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
+    with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as folder:
+        probe = StackProbe(environ, stack.python, folder, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
+        try:
+            yield probe
+        finally:
+            probe.end()
 
 
 def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
@@ -87,20 +101,16 @@ def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
 
 def _tests(probe: StackProbe, ground: Ground, end: float) -> Iterator[Test]:
     """Yield the tests: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
-    yield partial(_torch, probe, ground, end)
-    yield partial(_ray, probe, ground, end)
+    yield lambda: _torch(probe, ground, end)
+    yield lambda: [_ray(probe, ground, end)]
     yield lambda: [driver_part(probe.gpu(end), ground)]
     yield lambda: link_parts(probe.link(ground.demands, cuda=ground.cuda), ground)
     table = load_components()
     for component in table:
         if component.module in ground.modules:
             yield partial(_import, probe, ground, end, component)
-    yield partial(_nccl, probe, ground, end)
+    yield lambda: [_nccl(probe, ground, end)]
     yield lambda: [missing_part(row, ground) for row in table if row.module not in ground.modules]
-
-
-def _carry_out(test: Test) -> tuple[Part, ...]:
-    return tuple(test())
 
 
 def _import(probe: StackProbe, ground: Ground, end: float, component: Component) -> Iterable[Part]:
@@ -113,19 +123,17 @@ def _torch(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
     return torch_parts(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
 
 
-def _ray(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
-    if "ray" not in ground.packages:
-        return [missing_part(_needed("Ray"), ground)]
-    return [ray_part(probe.ray(end), ground)]
+def _ray(probe: StackProbe, ground: Ground, end: float) -> Part:
+    return ray_part(probe.ray(end), ground) if "ray" in ground.packages else missing_part(_needed("Ray"), ground)
 
 
-def _nccl(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
+def _nccl(probe: StackProbe, ground: Ground, end: float) -> Part:
     if not ground.cuda or "torch" not in ground.packages:
-        return [Part(name="NCCL", state="absent", detail=ABSENT)]
+        return Part(name="NCCL", state="absent", detail=ABSENT)
     if not ground.devices:
-        return [Part(name="NCCL", state="no-gpu", detail=NO_GPU)]
+        return Part(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(ground.devices, ground.demands.gpus or ground.devices)
-    return [nccl_part(probe.all_reduce(count, end), count)]
+    return nccl_part(probe.all_reduce(count, end), count)
 
 
 def _needed(name: str) -> Component:
@@ -138,3 +146,42 @@ def _file_part(path: Path) -> Part:
         remedy = "bring the file to this path, or give the one that the job reads"
         return Part(name="data file", state="failed", detail=f"{path}: {wrong}", next_step=remedy)
     return Part(name="data file", state="ok", detail=f"{path}: {what}")
+
+
+def probe_data_file(path: Path) -> tuple[str, str]:
+    """Return what a file is, in words, and what is wrong with it (empty: nothing).
+
+    Of a Parquet file both ends are read, of JSON Lines the first line, of a folder its names, of others one byte.
+    """
+    try:
+        if path.is_dir():
+            names = os.listdir(path)
+            return f"a folder of {len(names)}", "" if names else "the folder is empty"
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            first = file.read(_FIRST)
+            if not first:
+                return "", "the file is empty"
+            match path.suffix:
+                case ".parquet":
+                    file.seek(-4, os.SEEK_END)
+                    whole = first.startswith(_PARQUET) and file.read(4) == _PARQUET
+                    return f"Parquet, {size} bytes", "" if whole else "no Parquet file, or one that is cut short"
+                case ".jsonl":
+                    return f"JSON Lines, {size} bytes", _json_error(first)
+    except FileNotFoundError:
+        return "", "it is not there"
+    except OSError as error:
+        return "", str(error.strerror)
+    return f"{size} bytes", ""
+
+
+def _json_error(first: bytes) -> str:
+    line, newline, _ = first.partition(b"\n")
+    if not newline and len(first) == _FIRST:
+        return ""  # a line of more than a MiB is not read whole
+    try:
+        json.loads(line)
+    except ValueError as error:
+        return f"its first line is no JSON: {error}"
+    return ""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evidence.act.folder import write_manifest, write_texts
-from rlbox.evidence.act.gather import PART_BYTES, EvidencePart, NotHere, gather
+from rlbox.evidence.act.explain import write_manifest, write_texts
+from rlbox.evidence.act.gather import PART_BYTES, NotHere, gather
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -19,12 +19,12 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
     def absent() -> str:
         raise NotHere("no nvidia-smi here")
 
-    parts = (
-        EvidencePart(name="hangs", collect=lambda: str(never.wait())),
-        EvidencePart(name="fails", collect=lambda: str(1 / 0)),
-        EvidencePart(name="absent", collect=absent),
-        EvidencePart(name="good", collect=lambda: "text"),
-    )
+    parts = {
+        "hangs": lambda: str(never.wait()),
+        "fails": lambda: str(1 / 0),
+        "absent": absent,
+        "good": lambda: "text",
+    }
     found = gather(parts, 0.2)
     never.set()
     assert found.texts == {"good": "text"}
@@ -36,7 +36,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
 
 
 def test_a_part_that_is_too_long_is_cut_and_says_so() -> None:
-    text = gather((EvidencePart(name="long", collect=lambda: "x" * 99 + "\n" + "y" * PART_BYTES),), 5.0).texts["long"]
+    text = gather({"long": lambda: "x" * 99 + "\n" + "y" * PART_BYTES}, 5.0).texts["long"]
     assert text == "x" * 99 + f"\n... cut here: {PART_BYTES} more characters\n"
 
 
@@ -61,7 +61,7 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path.name)
 
-    monkeypatch.setattr("rlbox.evidence.act.folder.write_atomic", write)
+    monkeypatch.setattr("rlbox.evidence.act.explain.write_atomic", write)
     assert write_texts(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )

@@ -14,8 +14,8 @@ from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.settle import CarrierNote, CarrierStatus
 from rlbox.record.act.state import load_run_state, new_run_state, run_cause, write_run_state
-from rlbox.record.carrier import CarrierNote, CarrierStatus
 from rlbox.run.places import PLACES, reach
 from rlbox.secrets.masks import Masks
 

@@ -10,7 +10,7 @@ import pytest
 from rlbox.logs.act import metrics as log_metrics
 from rlbox.logs.act.metrics import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.series import merge_samples, thin_points, ticks
+from rlbox.report.plots import merge_samples, thin_points, ticks
 
 
 def sample(number: int) -> Sample:

@@ -22,10 +22,8 @@ from rlbox.amounts import duration_text
 from rlbox.gate.rules import RuleState
 from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.record.resources import RESOURCES_FILE
-from rlbox.report.act.painter import Painter
 from rlbox.report.act.run_frame import run_frame
-from rlbox.report.act.run_view import run_view, summary_text
-from rlbox.report.act.status_view import StatusView, status_view
+from rlbox.report.act.run_view import Painter, StatusView, run_view, status_view, summary_text
 from rlbox.report.act.tails import RunWatch
 from rlbox.secrets.masks import Masks
 
@@ -359,7 +357,7 @@ def test_the_status_stands_below_the_logs_and_leaves_nothing(run_dir: Path, term
 def test_off_a_terminal_the_status_is_a_line_for_every_change(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.report.act.status_view._LOOK_S", 0.0)
+    monkeypatch.setattr("rlbox.report.act.run_view._LOOK_S", 0.0)
     write_run_state(run_dir, STATE, Masks({}))
     with status_view(run_dir, live=False, quiet=False) as view:
         for _ in range(3):

@@ -9,20 +9,21 @@ import pytest
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
-from rlbox.training.part import Component, load_components
 from rlbox.training.parts import (
     NO_GPU,
+    Component,
     Ground,
     Part,
     driver_part,
     import_part,
     link_parts,
+    load_components,
     missing_part,
     nccl_part,
     ray_part,
     torch_parts,
 )
-from rlbox.training.parts_view import part_text, parts_summary
+from rlbox.training.view import part_text, parts_summary
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = Ground(

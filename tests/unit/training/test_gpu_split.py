@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, plan_split
-from rlbox.training.gpus_view import gpus_text
+from rlbox.training.view import gpus_text
 
 GIB = 1 << 30
 FREE = tuple(GpuState(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))
