@@ -89,6 +89,7 @@ class Place:
         self.cache.mkdir()
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("RLBOX_")}
         self.env["XDG_CACHE_HOME"] = str(self.cache)
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles a module once
 
     def __enter__(self) -> Place:
         return self

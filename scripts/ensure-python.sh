@@ -115,7 +115,8 @@ if [ "uv==$("$uv" --version 2>/dev/null | cut -d' ' -f2)" != "${uv_lock%% *}" ];
   try "pip could not install ${uv_lock%% *}" "${pip[@]}" install -q --require-hashes -r "$venv/bootstrap/uv.txt"
 fi
 say "installing what requirements.lock names"
-try "uv could not fill $venv" "$uv" pip sync --require-hashes requirements.lock
+# compiled: where Python may write no bytecode, each command would compile the libraries that it imports anew
+try "uv could not fill $venv" "$uv" pip sync --require-hashes --compile-bytecode requirements.lock
 try "uv could not install rlbox into $venv" "$uv" pip install --no-deps --editable .
 try "requirements.lock does not fit pyproject.toml" "$uv" pip check
 echo "$now" >"$stamp"

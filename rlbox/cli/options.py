@@ -86,6 +86,16 @@ def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--gpus WHICH` to a verb that starts a container; empty when the target's own number is meant."""
+    return click.option(
+        "--gpus",
+        metavar="WHICH",
+        default="",
+        help="GPUs of the container: 2, 0,1, device=0, all, none [RLBOX_GPUS]; else the target's.",
+    )(function)
+
+
 def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--sources NAME` to a verb that gets files from outside; empty when the target's own profile is meant."""
     return click.option(

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
+from rlbox.doctor.act.probe.host import probe_cards, probe_driver
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.host import ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.engine.act.address import engine_is_here, engine_place
+from rlbox.engine.act.api import engine
+from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
     NO_GPUS,
@@ -17,22 +23,11 @@ from rlbox.engine.gpu_access import (
     parse_gpus,
 )
 from rlbox.errors import NodeError
+from rlbox.machine.act.identity import in_image
+from rlbox.target.lock import load_lock
 
 if TYPE_CHECKING:
-    from rlbox.doctor.judge.host import ImageNeeds
     from rlbox.image.plan import ImagePlan
-
-
-def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--gpus WHICH` to a verb that starts a container; empty when the target's own number is meant."""
-    import click
-
-    return click.option(
-        "--gpus",
-        metavar="WHICH",
-        default="",
-        help=f"GPUs of the container: 2, 0,1, device=0, all, none [{GPUS_VARIABLE}]; else the target's.",
-    )(function)
 
 
 def wished(text: str) -> str:
@@ -42,11 +37,6 @@ def wished(text: str) -> str:
 
 def offered() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    from rlbox.engine.act.address import engine_is_here, engine_place
-    from rlbox.engine.act.api import engine
-    from rlbox.engine.act.gpu_access import probe_offer
-    from rlbox.machine.act.identity import in_image
-
     return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not in_image())
 
 
@@ -88,12 +78,6 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    from rlbox.doctor.act.probe.host import probe_cards, probe_driver
-    from rlbox.doctor.facts import Demands
-    from rlbox.doctor.judge.host import judge_cards, judge_driver
-    from rlbox.engine.act.address import engine_is_here
-    from rlbox.machine.act.identity import in_image
-
     if access.way == "none" or in_image() or not engine_is_here():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
@@ -113,9 +97,6 @@ def image_env(found: Mapping[str, Any]) -> dict[str, str]:
 
 def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
-    from rlbox.doctor.judge.host import ImageNeeds, stack_cuda
-    from rlbox.target.lock import load_lock
-
     lock = load_lock(app.project.lock_file(image.target))
     packages = {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
     require = env.get("NVIDIA_REQUIRE_CUDA", "")

@@ -9,7 +9,6 @@ from rlbox.amounts import columns, duration_text, size_text
 from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 from rlbox.training.gpu_split import GpusHere, Split
 from rlbox.training.parts import Part
-from rlbox.training.warm import Warmed
 
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
 
@@ -86,16 +85,3 @@ def parts_data(parts: Sequence[Part], python: str, seconds: float) -> dict[str, 
     failed, late = ([part.name for part in parts if part.state == state] for state in ("failed", "late"))
     rows = [part.as_json() for part in parts]
     return {"python": python, "seconds": round(seconds, 2), "failed": failed, "late": late, "parts": rows}
-
-
-def warmed_text(warmed: Warmed) -> str:
-    """Return one line: how much is there, how fast it came."""
-    files = f"{len(warmed.files)} file{'' if len(warmed.files) == 1 else 's'}, {size_text(warmed.size)}"
-    if warmed.share is None:
-        there = "read, but the kernel does not tell how much of it is in memory"
-    else:
-        there = f"{int(warmed.share * 1000) / 10:g} % in memory"
-    if not warmed.read:
-        return f"{files}: {there}, nothing was read"
-    speed = size_text(warmed.read / max(warmed.seconds, 1e-6))
-    return f"{files}: {there}, {size_text(warmed.read)} read in {duration_text(warmed.seconds)} ({speed}/s)"

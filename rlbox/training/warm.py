@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import duration_text, size_text
 from rlbox.errors import NodeError
 
 PIECE = 64 << 20
@@ -127,3 +127,16 @@ def check_room(files: Sequence[WarmFile], room: int) -> None:
         where=files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path} on",
         next_step="warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)",
     )
+
+
+def warmed_text(warmed: Warmed) -> str:
+    """Return one line: how much is there, how fast it came."""
+    files = f"{len(warmed.files)} file{'' if len(warmed.files) == 1 else 's'}, {size_text(warmed.size)}"
+    if warmed.share is None:
+        there = "read, but the kernel does not tell how much of it is in memory"
+    else:
+        there = f"{int(warmed.share * 1000) / 10:g} % in memory"
+    if not warmed.read:
+        return f"{files}: {there}, nothing was read"
+    speed = size_text(warmed.read / max(warmed.seconds, 1e-6))
+    return f"{files}: {there}, {size_text(warmed.read)} read in {duration_text(warmed.seconds)} ({speed}/s)"

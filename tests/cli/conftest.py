@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +44,7 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
+    monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", None)  # whether or not an earlier test imported it
     monkeypatch.setattr("rlbox.run.shell._run", no_image)
     monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.host.gpu_choice import gpus_option
+from rlbox.cli.options import complete_target, dry_run, gpus_option, shared
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, place_option, shared
-from rlbox.host.gpu_choice import gpus_option
+from rlbox.cli.options import complete_target, gpus_option, place_option, shared
 
 
 @click.command()

@@ -29,8 +29,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.files.act.progress import bytes_view
     from rlbox.machine.act.page_cache import room_bytes
     from rlbox.training.act.warm import find_files, look_at, warm_files
-    from rlbox.training.view import warmed_text
-    from rlbox.training.warm import check_room
+    from rlbox.training.warm import check_room, warmed_text
 
     found = look_at(find_files(paths))
     if app.dry_run or found.resident == found.size:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_job, dry_run, place_option, shared
+from rlbox.cli.options import complete_job, dry_run, gpus_option, place_option, shared
 from rlbox.errors import SpecError
-from rlbox.host.gpu_choice import gpus_option
 
 
 @click.command()

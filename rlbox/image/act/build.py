@@ -79,7 +79,7 @@ class ImageBuild:
         with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
             with unreached_explained(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
-            check_image(plan, again=wish.no_cache or wish.rebuild or wish.verify)
+            check_image(plan, again=wish.no_cache or wish.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             describe_image(app, plan, hermetic=wish.hermetic)
             if wish.verify:

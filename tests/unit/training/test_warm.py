@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.training.view import warmed_text
-from rlbox.training.warm import PIECE, FileRange, Warmed, WarmFile, check_room, plan_pieces, with_residence
+from rlbox.training.warm import PIECE, FileRange, Warmed, WarmFile, check_room, plan_pieces, warmed_text, with_residence
 
 GIB = 1 << 30
 
