@@ -13,7 +13,6 @@ from typing import Any
 
 from rlbox.doctor.judge.host import Card, Container, DriverFacts, EngineFacts
 from rlbox.engine.act.address import engine_address, engine_is_here
-from rlbox.engine.act.api import engine
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.errors import EngineError
@@ -25,6 +24,8 @@ from rlbox.record.act.disk_hold import LOCK_FILE
 
 def probe_engine() -> EngineFacts:
     """Return the state of the engine and of rlbox's containers."""
+    from rlbox.engine.act.api import engine
+
     try:
         info, containers = engine().info(), engine().list_containers(TARGET_LABEL)
     except EngineError as error:
