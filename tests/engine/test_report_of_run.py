@@ -28,7 +28,7 @@ limits = { total_s = 60, silence_s = 30 }
 name = "second"
 title = "trains on"
 services = ["web"]
-command = ["sh", "-c", "echo step 4 loss 0.4"]
+command = ["sh", "-c", "echo step 4 loss 0.4; sleep 1"]
 limits = { total_s = 60, silence_s = 30 }
 """
 

@@ -52,7 +52,7 @@ def gone(pid: int) -> bool:
 
 def test_killed_supervisor_is_recorded_at_once_and_nothing_is_left(disk: Disk) -> None:
     run_dir = going(disk, HIDES)
-    wait_for(lambda: (run_dir / "hidden").exists())
+    wait_for(lambda: (run_dir / "hidden").exists() and (run_dir / "hidden").read_text().strip())
     hidden = int((run_dir / "hidden").read_text())
     os.kill(disk.supervisor().pid, signal.SIGKILL)
     disk.wait_until_free()
