@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.engine.act.api import engine_version
 from rlbox.errors import EngineError, SpecError
-from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.act.builder import BuildRun, find_builder
@@ -19,7 +19,6 @@ from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
-from rlbox.machine.site import SiteFacts
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
 from rlbox.store.act.base_image import fetch_base_image, write_base_layout
@@ -41,6 +40,7 @@ class BuildInputs:
         plan.require_lock()
         self._app, self._plan, self._wish = app, plan, wish
         self._site = probe_site()
+        self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
         self._store = Store(store_folder(None))
         self._sources = wish.sources or plan.sources
@@ -120,12 +120,19 @@ class BuildInputs:
         return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
-        """Bring into the store what the build carries: all, or uv and what no step of a Dockerfile verifies itself."""
+        """Bring into the store what the build carries.
+
+        All, or uv, what no step of a Dockerfile verifies itself, and what lies in pip's `find-links` folders.
+        """
         app, plan, store = self._app, self._plan, self._store
         wanted = artifacts(self._lock)
-        everything = self._wish.hermetic
+        everything, local = self._wish.hermetic, self._local
         kinds, uv = ("apt", "git", "http"), ("uv", "runtime")
-        carried = [file for file in wanted if everything or file.kind in kinds or (file.name, file.group) == uv]
+        carried = [
+            file
+            for file in wanted
+            if everything or file.kind in kinds or (file.name, file.group) == uv or file.file in local
+        ]
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
@@ -144,10 +151,8 @@ class BuildInputs:
         rows += [(layer_folder(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
         for folder, package in rows:
-            stored = everything or _carried(folder, package)
-            path = store.path(package.sha256) if stored else _local_wheel(package, self._site)
-            if path:
-                found[f"{folder}/{package.file}"] = path
+            if everything or _carried(folder, package) or package.file in self._local:
+                found[f"{folder}/{package.file}"] = store.path(package.sha256)
                 if everything and not package.is_wheel:
                     found |= {f"{folder}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
         return found
@@ -163,12 +168,3 @@ def _engine() -> tuple[int, ...]:
 def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
     return folder == "uv" or "://" in package.source
-
-
-def _local_wheel(package: Package, site: SiteFacts) -> Path | None:
-    """Return the package's file in one of pip's `find-links` folders, when it has the locked bytes."""
-    for folder, names in site.find_links.items():
-        for name in names:
-            if name.replace("%2B", "+") == package.file and sum_file(Path(folder, name)) == package.sha256:
-                return Path(folder, name)
-    return None
