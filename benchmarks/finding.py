@@ -84,7 +84,7 @@ def _verdict(goal: Goal, sample: Sample) -> str:
         word = "MISSED twice"
     else:
         word = "no gate" if goal.gate is None else "gate held"
-    return word if sample.of_limit is None else f"{word}, {sample.of_limit:.2f} of the machine's limit"
+    return word if sample.of_limit is None else f"{word}, {sample.of_limit:.2f} of the limit"
 
 
 def _measure(value: float, unit: str) -> str:

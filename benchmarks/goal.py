@@ -13,8 +13,8 @@ from benchmarks.place import Place
 class Goal:
     """One ratio. `key` is the goal's number, with a letter for a further case of it; no gate: reported only.
 
-    Where the machine's own limit is measured beside it, at most `of_limit` of that will do as well as the gate.
-    `quick_rounds` is for `--quick`.
+    Where the limit of the machine, or of the library that rlbox speaks through, is measured beside it, at most
+    `of_limit` of that will do as well as the gate. `quick_rounds` is for `--quick`.
     """
 
     key: str

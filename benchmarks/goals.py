@@ -107,6 +107,7 @@ GOALS = (
         gate=1.20,
         stretch=1.10,
         measure=building.through_buildkit,
+        of_limit=2.0,
         rounds=11,
     ),
     Goal(

@@ -44,7 +44,8 @@ class Case:
 class Sample:
     """Rounds of one comparison: what rlbox and the anchor took, in the order they were measured; `unit` is s or B.
 
-    `limit` is what the machine itself allows, measured beside them where a goal asks for that.
+    `limit` is what the machine, or the library that rlbox speaks through, allows by itself, measured beside them where
+    a goal asks for that.
     """
 
     ours: tuple[float, ...]

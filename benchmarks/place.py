@@ -118,10 +118,10 @@ class Place:
         """Return what fits the scale of this place."""
         return small if self.small else full
 
-    def compare(self, ours: Measure, anchor: Measure) -> Sample:
-        """Measure two things in turn."""
-        first, second = self.interleave(ours, anchor)
-        return Sample(ours=first, anchor=second)
+    def compare(self, ours: Measure, anchor: Measure, *limit: Measure) -> Sample:
+        """Measure two things in turn, and what limits the first where that is given."""
+        first, second, *third = self.interleave(ours, anchor, *limit)
+        return Sample(ours=first, anchor=second, limit=third[0] if third else ())
 
     def interleave(self, *measures: Measure, warm_up: int = WARM_UP) -> list[tuple[float, ...]]:
         """Measure things in turn, commands by their wall time; a first round does not count where all is full-sized."""

@@ -42,8 +42,7 @@ def cold(place: Place) -> Sample:
     ours = place.rlbox("warm", "--json", *paths, before=drive_out, says=_WARM)
     cat = place.case(_cat(paths), before=drive_out)
     bare = place.case((sys.executable, "-I", "-S", "-c", READER, *paths), name="bare reader", before=drive_out)
-    first, second, third = place.interleave(ours, cat, bare)
-    return Sample(ours=first, anchor=second, limit=third)
+    return place.compare(ours, cat, bare)
 
 
 def warm(place: Place) -> Sample:

@@ -69,7 +69,7 @@ def test_whatever_a_measurement_ends_with_is_a_row(error: Exception, verdict: st
 def test_what_the_machine_does_not_allow_is_not_asked() -> None:
     slow_disk = sample(0.8, limit=(0.75,))
     assert find(goal(lambda place: slow_disk, gate=0.45, stretch=0.2, of_limit=1.1), Kept(), 1).verdict == (
-        "gate held, 1.07 of the machine's limit"
+        "gate held, 1.07 of the limit"
     )
     assert not find(
         goal(lambda place: sample(0.9, limit=(0.75,)), gate=0.45, stretch=0.2, of_limit=1.1), Kept(), 1
