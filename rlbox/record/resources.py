@@ -76,7 +76,6 @@ def make_sample(
     """
     before = before or after
     rates = rates_between(before, after)
-    seconds = max(after.t_s - before.t_s, 1e-3)
     earlier = {process.key: process.cpu_s for process in before.processes}
     return Sample(
         t=t,
@@ -86,11 +85,11 @@ def make_sample(
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
-        received_bps=round(max(0, after.received_bytes - before.received_bytes) / seconds),
-        sent_bps=round(max(0, after.sent_bytes - before.sent_bytes) / seconds),
+        received_bps=round(max(0, after.received_bytes - before.received_bytes) / rates.seconds),
+        sent_bps=round(max(0, after.sent_bytes - before.sent_bytes) / rates.seconds),
         disk_free_bytes=disk_free_bytes,
         gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _OF_GPU}) for gpu in after.gpus),
-        parts={name: _part(pids, after.processes, earlier, seconds) for name, pids in sorted(parts.items())},
+        parts={name: _part(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())},
     )
 
 

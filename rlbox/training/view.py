@@ -1,4 +1,4 @@
-"""How what stands beside a training is shown: checkpoints, GPUs, parts of a stack, files on their way into memory."""
+"""How what stands beside a training is shown: checkpoints, GPUs, parts of a stack."""
 
 from __future__ import annotations
 

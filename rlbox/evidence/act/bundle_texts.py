@@ -27,9 +27,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [
-        text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := read_text(str(path)))
-    ]
+    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := read_text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = gather(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -42,16 +42,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilePart:
-    """A file to send, from byte `start` on; `on_sent` is told how many of the bytes are handed over by now."""
+class FileBody:
+    """A file to send."""
 
     path: Path
-    start: int = 0
-    on_sent: Callable[[int], None] = lambda sent: None
 
 
-Body = bytes | FilePart | Iterable[bytes]
-"""What is sent; pieces of an iterable need a `Content-Length` among the headers."""
+Body = bytes | FileBody
+"""What is sent."""
 
 
 class Answer:
@@ -204,7 +202,7 @@ class Http:
             parts = _parts(url)
             sent, size = _opened(body, stack)
             given = {**_login(parts, self._netrc), **headers}
-            if isinstance(body, FilePart):
+            if isinstance(body, FileBody):
                 given["Content-Length"] = str(size)
             # Until the answer is waited for, urllib3's limit to connect is that of each piece sent, too.
             connect_s = min(CONNECT_S, silent_s) if isinstance(body, bytes) else silent_s
@@ -273,12 +271,12 @@ def again(
     *,
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
-    on_retry: Callable[[Exception, float], None] = lambda error, wait_s: None,
+    on_retry: Callable[[str], None] = lambda told: None,
 ) -> T:
     """Return what `action` returns, repeating it with growing pauses while it raises one of `on`.
 
-    An error's `retry_after`, if it has one, is the `Retry-After` that a server sent with it. `on_retry` is told the
-    error and the seconds until the next attempt. What the last attempt raises is raised.
+    An error's `retry_after`, if it has one, is the `Retry-After` that a server sent with it. `on_retry` is told
+    which attempt failed, of what, and when the next one is. What the last attempt raises is raised.
     """
     for attempt in range(1, attempts):
         try:
@@ -287,7 +285,8 @@ def again(
             if isinstance(error, NoAnswer) and error.kind == "address":
                 raise
             wait_s = pause_s(attempt, getattr(error, "retry_after", ""))
-            on_retry(error, wait_s)
+            what = getattr(error, "what", error)
+            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {wait_s:g} s")
             pause(wait_s)
     return action()
 
@@ -330,12 +329,11 @@ def _login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
 
 
 def _opened(body: Body, stack: ExitStack) -> tuple[Any, int]:
-    """Return a body as urllib3 takes it, and the bytes of a file's part."""
-    if not isinstance(body, FilePart):
+    """Return a body as urllib3 takes it, and the bytes of a file."""
+    if not isinstance(body, FileBody):
         return body or None, 0
     file = stack.enter_context(body.path.open("rb"))
-    size = os.fstat(file.fileno()).st_size - body.start
-    file.seek(body.start)
+    size = os.fstat(file.fileno()).st_size
 
     def pieces() -> Iterator[bytes]:
         sent = 0
@@ -344,7 +342,6 @@ def _opened(body: Body, stack: ExitStack) -> tuple[Any, int]:
                 raise ValueError("the file became shorter while it was sent")
             yield piece
             sent += len(piece)
-            body.on_sent(sent)
 
     return pieces(), size
 

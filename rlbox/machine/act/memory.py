@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.machine.act.process_table import read_text
+
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _UNLIMITED = 1 << 60
 """The first version writes a number near 2**63 for no limit."""
@@ -54,7 +56,7 @@ def group_text(controller: str, second: str, first: str, root: Path = _ROOT, own
 
     `second` and `first` are what it is called in the two versions: `max` and `limit_in_bytes` of `memory`.
     """
-    for line in _text(own).splitlines():
+    for line in read_text(own).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
@@ -62,7 +64,7 @@ def group_text(controller: str, second: str, first: str, root: Path = _ROOT, own
         top, name = (root / controller, first) if controllers else (root, second)
         # inside a container the path is often that of the host, and the container's own files are at the top
         for folder in (top / path.lstrip("/"), top):
-            if text := _text(folder / f"{controller}.{name}"):
+            if text := read_text(folder / f"{controller}.{name}"):
                 return text
     return ""
 
@@ -77,10 +79,3 @@ def _cache(text: str) -> int:
     names = ("active_file", "inactive_file")
     # The first version counts what is below it apart.
     return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in names)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

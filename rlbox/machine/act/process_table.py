@@ -6,6 +6,7 @@ import os
 import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,8 @@ def stat_fields(pid: int) -> tuple[str, list[str]]:
     return head.partition("(")[2], tail.split()
 
 
-def read_text(path: str) -> str:
-    """Return a file of /proc as text; empty when it cannot be read."""
+def read_text(path: str | Path) -> str:
+    """Return a file of the kernel's, or a small one of a disk, as text; empty when it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode("utf-8", "replace")

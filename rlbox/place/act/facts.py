@@ -39,7 +39,7 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
     layout = wanted.layout
     record = read_record(layout)
     venv = Path(layout.at(VENV))
-    stamp = read_text(str(venv / STAMP))
+    stamp = read_text(venv / STAMP)
     known = [*(record.laid if record else ()), *(part.path for part in wanted.parts)]
     texts = {row.path for row in wanted.laid if row.merged}
     paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])

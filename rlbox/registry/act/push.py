@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,7 +126,7 @@ class _MayPass(Exception):
 
 def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retry: Callable[[str], None]) -> PushLog:
     login = find_login(reference.host)
-    log, attempts = PushLog(), itertools.count(1)
+    log = PushLog()
 
     def push() -> None:
         log.error = ""
@@ -135,13 +134,10 @@ def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retr
             if layer := log.feed(message):
                 on_layer(layer)
         if log.error:
-            raise _MayPass if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
-
-    def told(failure: Exception, wait_s: float) -> None:
-        on_retry(f"attempt {next(attempts)} of {ATTEMPTS} failed: {log.error[:200]}; again in {wait_s:g} s")
+            raise _MayPass(log.error[:200]) if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
 
     try:
-        again(push, _MayPass, on_retry=told)
+        again(push, _MayPass, on_retry=on_retry)
     except _MayPass as failure:
         raise push_error(log.error, reference, ATTEMPTS) from failure
     return log

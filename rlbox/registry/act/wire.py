@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import ssl
@@ -15,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
-from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FilePart, Http, again
+from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FileBody, Http, again
 from rlbox.machine.no_answer import NoAnswer
 from rlbox.registry.act.auth import Authorizer, MayPass, docker_login, refused_login
 
@@ -120,14 +119,8 @@ class Wire:
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
-        attempts = itertools.count(1)
-
-        def told(failure: Exception, wait_s: float) -> None:
-            what = failure.what if isinstance(failure, MayPass) else failure
-            self._on_retry(f"attempt {next(attempts)} of {ATTEMPTS} failed: {what}; again in {wait_s:g} s")
-
         try:
-            return again(action, MayPass, pause=self._pause, on_retry=told)
+            return again(action, MayPass, pause=self._pause, on_retry=self._on_retry)
         except MayPass as failure:
             failure.what += f" (tried {ATTEMPTS} times)"
             raise
@@ -158,7 +151,7 @@ class Wire:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
 
         def asked() -> AbstractContextManager[Answer]:
-            body = FilePart(path=content) if isinstance(content, Path) else content
+            body = FileBody(path=content) if isinstance(content, Path) else content
             silent_s = _SILENCE_S + size / _SETTLED_PER_S
             return self._http.ask(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
 
