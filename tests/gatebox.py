@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fakes import CHECKOUT
 
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
+from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
 from rlbox.gate.gate import GateJudge
@@ -87,7 +87,9 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     gate = GateJudge(stage, KNOWN)
     for rule in gate.facts.before():
         gate.hold(rule)
-    _write_files(case, run)
+    _write_files(case, run, old=True)
+    before = Before([file.path for file in stage.files if file.newer], lambda: None)
+    _write_files(case, run, old=False)
     _feed(case, run, gate, cut)
     if not (gate.forbidden or gate.breaches):
         _tell_facts(case, stage, gate)
@@ -96,7 +98,8 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
             gate.feed(log, text.encode())
         gate.close_logs()
         gate.end()
-        _look_at_files(case, run, stage, gate)
+        _look_at_files(case, run, stage, gate, before)
+    before.close()
     return _verdict(gate)
 
 
@@ -129,8 +132,11 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateJudge) -> None
         (gate.refuse if problem else gate.hold)(rule, problem)
 
 
-def _write_files(case: dict[str, Any], run: Path) -> None:
+def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
+    """Write the files that were there before the stage, or those that it writes."""
     for name, file in case.get("files", {}).items():
+        if file.get("old", False) != old:
+            continue
         path = run / name
         if file.get("folder"):
             path.mkdir(parents=True, exist_ok=True)
@@ -139,12 +145,11 @@ def _write_files(case: dict[str, Any], run: Path) -> None:
         path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
 
 
-def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateJudge) -> None:
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateJudge, before: Before) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
-    since_ns = time.time_ns() + 10**12 if any(f.get("old") for f in case.get("files", {}).values()) else 1
     for file, rule in zip(stage.files, gate.facts.files, strict=True):
         with _Writer([run / name for name in names]):
-            fact = probe_file(file, lambda: None, since_ns=since_ns if file.newer else 0)
+            fact = probe_file(file, lambda: None, before=before if file.newer else None)
         (gate.refuse if fact.problem else gate.hold)(rule, fact.problem or "complete")
 
 

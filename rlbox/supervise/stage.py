@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.causes.cause import Cause, ended, log_path
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
+from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.http_probe import await_answer
 from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
@@ -59,7 +59,8 @@ class _StageRun:
         self._watch = StageWatch(bench, stage)
         self._services = StageServices(bench, stage, self._watch)
         self._gate = self._watch.gate
-        self._begun_ns = time.time_ns()
+        self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
+        self._before: Before | None = None
 
     def carry_out(self) -> StageEnd:
         started_at, kills = utc_now(), probe_memory().kills
@@ -73,6 +74,8 @@ class _StageRun:
         cause = cause or stopped or self._attempt(self._judge)
         if cause:
             end_kept(self._bench)
+        if self._before:
+            self._before.close()
         self._watch.record()
         return StageEnd(
             stage=self._stage,
@@ -100,6 +103,8 @@ class _StageRun:
         self._bench.check_going()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_needs()
+        if self._due:
+            self._before = Before([file.path for file in self._due], self._bench.check_going)
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)
@@ -214,8 +219,8 @@ class _StageRun:
         self._watch.check_forbidden()
         problems = []
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
-            since_ns = self._begun_ns if file.newer or self._stage.attempt > 1 else 0
-            fact = probe_file(file, self._bench.check_going, since_ns=since_ns)
+            before = self._before if file in self._due else None
+            fact = probe_file(file, self._bench.check_going, before=before)
             (self._gate.refuse if fact.problem else self._gate.hold)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(missing_file(self._stage, file, fact))

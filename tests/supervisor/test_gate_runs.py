@@ -107,7 +107,7 @@ def test_a_file_that_an_earlier_attempt_left(bench: Bench, tmp_path: Path) -> No
     bench.stage("wait", python("import time; time.sleep(0.2)"))
     bench.stage("train", python("pass"), files=(rule,))
     assert bench.run() == 1
-    assert "is older than the stage" in bench.cause().what
+    assert "is as it was before the stage" in bench.cause().what
 
 
 def test_files_of_a_stage_that_is_attempted_again_must_be_new(bench: Bench, tmp_path: Path) -> None:
@@ -115,7 +115,16 @@ def test_files_of_a_stage_that_is_attempted_again_must_be_new(bench: Bench, tmp_
     bench.stage("wait", python("import time; time.sleep(0.2)"))
     bench.stage("train", python("pass"), files=(file_rule(tmp_path / "old"),), attempt=2)
     assert bench.run() == 1
-    assert "is older than the stage" in bench.cause().what
+    assert "is as it was before the stage" in bench.cause().what
+
+
+def test_so_must_be_a_file_of_its_folders(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/old").write_text("x")
+    touch = python(f"import os; os.utime({str(tmp_path / 'ckpt')!r}); os.chmod({str(tmp_path / 'ckpt/old')!r}, 0o600)")
+    bench.stage("train", touch, files=(file_rule(tmp_path / "ckpt"),), attempt=2)
+    assert bench.run() == 1
+    assert "holds no file that the stage has written" in bench.cause().what
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_files(tmp_path: Path) -> None:
     problems = [
         probe_file(file_rule(tmp_path / name, min_bytes=2), lambda: None).problem for name in ("empty", "small", "none")
     ]
-    assert problems == ["the folder is empty", "has 1 bytes, at least 2 are due", "is not there"]
+    assert problems == ["the folder holds no file", "has 1 bytes, at least 2 are due", "is not there"]
 
 
 def test_tail_reads_what_is_new_and_starts_again_when_the_file_shrank(tmp_path: Path) -> None:

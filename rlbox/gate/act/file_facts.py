@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import json
 import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.gate.act.before import Before, files_at
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
 
 _LOOK_S = 0.05
-_COARSE_NS = 50_000_000
-"""Time stamps of files come from a clock that ticks some milliseconds behind the one that programs read."""
 
 MANIFEST_SCHEMA = 1
 _BLOCK = 1 << 20
@@ -28,42 +29,42 @@ _HEADER_LIMIT = 100_000_000
 OnBlock = Callable[[], None]
 
 
-def probe_file(rule: FilePlan, on_block: OnBlock, *, since_ns: int = 0) -> FileFact:
+def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = None) -> FileFact:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
-    A directory counts as there when it holds something and nothing of its content is asked.
+    Of a folder every regular file in it counts; nothing of their content is asked.
 
     Parameters
     ----------
     on_block
         Called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
-    since_ns
-        Time (ns since 1970) since which a file must have been written; 0: any time.
+    before
+        What was there before it had to be written; None: any time will do.
     """
-    if not WILD.search(rule.path) or os.path.lexists(rule.path):
-        return _probe_one(rule, Path(rule.path), on_block, since_ns)
-    paths = sorted(glob.glob(rule.path, recursive=True))
-    if len(paths) < rule.count:
+    one = not WILD.search(rule.path) or os.path.lexists(rule.path)
+    paths = [Path(rule.path)] if one else [Path(path) for path in sorted(glob.glob(rule.path, recursive=True))]
+    if not one and len(paths) < rule.count:
         return FileFact(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
-    facts = {path: _probe_one(rule, Path(path), on_block, since_ns) for path in paths}
+    problems = _growth_problems(rule, paths, on_block)
+    facts = {path: _probe_one(rule, path, on_block, before, problems.get(path, "")) for path in paths}
     for path, fact in facts.items():
         if fact.problem:
-            return FileFact(bytes=fact.bytes, problem=f"{os.path.basename(path)} {fact.problem}")
+            return fact if one else FileFact(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")
     return FileFact(bytes=sum(fact.bytes or 0 for fact in facts.values()))
 
 
-def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, since_ns: int) -> FileFact:
+def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: Before | None, growth: str) -> FileFact:
     try:
-        if path.is_dir():
-            return FileFact(problem=_folder_problem(rule, path))
         facts = path.stat()
+        if stat.S_ISDIR(facts.st_mode):
+            return _probe_folder(rule, path, before)
+        if not stat.S_ISREG(facts.st_mode):
+            return FileFact(problem="is no regular file")
         if facts.st_size < rule.min_bytes:
             return FileFact(
                 bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
             )
-        if max(facts.st_mtime_ns, facts.st_ctime_ns) < since_ns - _COARSE_NS:
-            return FileFact(bytes=facts.st_size, problem="is older than the stage, which has not written it")
-        problem = _growth_problem(rule, path, on_block) or content_problem(path, rule.format, on_block)
+        problem = (before.problem(path) if before else "") or growth or content_problem(path, rule.format, on_block)
         if not problem and rule.manifest:
             problem = manifest_problem(path, on_block)
         return FileFact(bytes=facts.st_size, problem=problem)
@@ -73,23 +74,39 @@ def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, since_ns: int) -> 
         return FileFact(problem=f"cannot be read: {error.strerror}")
 
 
-def _folder_problem(rule: FilePlan, path: Path) -> str:
-    if not any(path.iterdir()):
-        return "the folder is empty"
-    return "is a folder, not a file" if rule.manifest or rule.format or rule.min_bytes > 1 else ""
+def _probe_folder(rule: FilePlan, path: Path, before: Before | None) -> FileFact:
+    """Return what is in a folder: with `before`, at least one file must have been written since."""
+    files = list(files_at(path))
+    if not files:
+        return FileFact(problem="the folder holds no file")
+    if rule.manifest or rule.format or rule.min_bytes > 1:
+        return FileFact(problem="is a folder, not a file")
+    if before and all(before.problem(file) for file in files):
+        return FileFact(problem="holds no file that the stage has written")
+    return FileFact()
 
 
-def _growth_problem(rule: FilePlan, path: Path, on_block: OnBlock) -> str:
-    """Return that a file still changes, looking at it for `settled_s` unless it has been still for that long."""
-    before = path.stat()
-    until = time.monotonic() + rule.settled_s - max(0.0, time.time() - before.st_mtime)
-    while time.monotonic() < until:
+def _growth_problems(rule: FilePlan, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
+    """Return those of the files that change within `settled_s`, each with how."""
+    until = time.monotonic() + rule.settled_s
+    first, problems = _looks(paths) if rule.settled_s else {}, dict[Path, str]()
+    while time.monotonic() < until and not problems:
         on_block()
         time.sleep(_LOOK_S)
-        now = path.stat()
-        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            return f"is still being written ({before.st_size} bytes, then {now.st_size})"
-    return ""
+        now = _looks(paths)
+        for path, before in first.items():
+            if path in now and now[path] != before:
+                problems[path] = f"is still being written ({before[0]} bytes, then {now[path][0]})"
+    return problems
+
+
+def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            found[path] = facts.st_size, facts.st_mtime_ns
+    return found
 
 
 def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
