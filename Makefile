@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs faults job-mutants bench render docs relock gpu-images gpu-check
+.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack faults job-mutants bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -15,7 +15,7 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,unit golden cli jobs supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
+	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,unit golden cli jobs supervisor engine bench attack chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
@@ -50,6 +50,10 @@ chaos-runs: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker \
 	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS)
+
+# Whatever a workload could write below a data disk, against every verb; RLBOX_ATTACK_SEED=N repeats a campaign.
+attack: .venv/rlbox.stamp
+	RLBOX_ATTACK_ALL=1 $(PY) -m pytest tests/attack -s $(ARGS)
 
 # Every fault test, and every single thing that a fix bakes deleted in turn, which its test must notice. What holds is kept:
 # a lane that was killed goes on, and an unchanged fix is not run again (ARGS=--again: all). Writes tests/faults/RESULTS.md.
