@@ -69,7 +69,7 @@ def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
 
 
 def _scene(environ: Mapping[str, str], end: float) -> Scene:
-    manifest, lock = read_table(MANIFEST), read_table(LOCK)
+    manifest, lock = read_table(MANIFEST, links=True), read_table(LOCK, links=True)
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))
     return Scene(

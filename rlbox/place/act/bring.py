@@ -272,13 +272,13 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
-    manifest = read_table(Path(layout.own, "share/fixes.json"))
+    manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
     return len(checks_of(manifest, "doctor")), probe_fixes("doctor", manifest, _CHECKS_S, layout.own)
 
 
 def _check_image(image: ImagePlan) -> None:
     """Refuse a container of an image that is of another target, or of another lock."""
-    found = read_table(Path(LOCK_IN_IMAGE))
+    found = read_table(Path(LOCK_IN_IMAGE), links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(

@@ -61,7 +61,7 @@ def remember_place(target: str, layout: Layout) -> None:
 
 def forget_place(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
-    if read_table(_pointer_file(target)).get("prefix") == layout.prefix:
+    if read_table(_pointer_file(target), links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
@@ -79,5 +79,5 @@ def _pointer_file(target: str) -> Path:
 
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
-    found = read_table(_pointer_file(target)).get("prefix")
+    found = read_table(_pointer_file(target), links=True).get("prefix")
     return str(found) if found else own_prefix(target)
