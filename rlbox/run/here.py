@@ -45,7 +45,7 @@ class Here:
         image = image_plan(app.project, target)
         image.require_lock()
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
-        app.say("no container: the stages run in place on this machine")
+        app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rlbox.app import App
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.lock import hold
@@ -66,10 +67,10 @@ def forget_place(target: str, layout: Layout) -> None:
 
 
 @contextmanager
-def busy(layout: Layout) -> Iterator[None]:
-    """Hold a place while the block runs; `LockHeld` when another rlbox changes it."""
+def busy(app: App, layout: Layout) -> Iterator[None]:
+    """Hold a place while the block runs, after another rlbox that changes it; `LockHeld` when that takes too long."""
     name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
-    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}"):
+    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
         yield
 
 
