@@ -97,6 +97,12 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setitem(sys.modules, "docker", None)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what tests start out of what this host knows of the user's runs."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """An empty project folder."""

@@ -15,10 +15,10 @@ from rlbox.job.plan import StagePlan
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
-    "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
+    "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "contradiction",
 ]  # fmt: skip
 
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
+End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"]
 _ENGINE_LOST = 255
 _KILLED = 137
 
@@ -134,7 +134,7 @@ def container_end(container: str, exit_code: int, *, out_of_memory: bool, note: 
     if out_of_memory:
         return LastWord(end="memory", exit_code=exit_code, container=container, note=note)
     if exit_code == _ENGINE_LOST:
-        return LastWord(end="engine", exit_code=exit_code, container=container)
+        return LastWord(end="engine", exit_code=exit_code, container=container, note=note)
     return process_end(exit_code, note, container)
 
 
@@ -152,6 +152,7 @@ _LOST: dict[End, str] = {
     "rebooted": "the machine was restarted {when}",
     "restarted": "the container that rlbox runs in was restarted {when}",
     "engine": "the engine lost container {container} (exit code 255: it was restarted or killed) {when}",
+    "again": "container {container} was started a second time, not by rlbox; its first start ended {when}",
     "elsewhere": "the supervisor at host {host} is gone {when}: nothing of the run has grown since",
     "gone": "the supervisor is gone without a word (killed, with all that watched over it) {when}",
 }
@@ -166,6 +167,16 @@ def lost_cause(last: LastWord, when: str, run_id: str) -> Cause:
     if last.end == "ended" and (note := last.note.strip()[-500:]):
         what += f": {note}"
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
+
+
+def contradiction(what: str, run_id: str) -> Cause:
+    """The record of a run says something that the supervisor, or the engine of its container, does not."""
+    return Cause(
+        kind="contradiction",
+        what=f"the record is not the supervisor's: {what}",
+        where="run.json",
+        next_step=f"see what its programs write into the run directory; rlbox run --resume {run_id} takes it up again",
+    )
 
 
 def removed_folder(path: str) -> Cause:

@@ -27,7 +27,7 @@ TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """One container; `user` is `uid:gid`, or empty for the image's own.
+    """One container; `user` is `uid:gid`, or empty for the image's own. Without `init`, `argv` is its process 1.
 
     Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
     """
@@ -47,6 +47,7 @@ class ContainerPlan:
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
     gpus: GpuAccess = NO_GPUS
+    init: bool = True
 
 
 def plan_container(
@@ -61,6 +62,7 @@ def plan_container(
     caller: str,
     ca_bundle: str = "",
     gpus: GpuAccess = NO_GPUS,
+    init: bool = True,
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
 
@@ -91,6 +93,7 @@ def plan_container(
         ulimits=limits.ulimits,
         cap_add=limits.cap_add,
         gpus=gpus,
+        init=init,
     )
 
 
@@ -141,7 +144,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "user": plan.user or None,
         "ulimits": [_ulimit(name, limit) for name, limit in sorted(plan.ulimits.items())],
         "cap_add": list(plan.cap_add),
-        "init": True,
+        "init": plan.init,
         "detach": True,
         **_gpu_options(plan.gpus),
     }

@@ -23,7 +23,7 @@ from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.folder import load_plan
 from rlbox.record.act.ledger import Ledger, Settled
-from rlbox.run.places import reach
+from rlbox.run.places import reach, seek
 from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
@@ -44,11 +44,11 @@ def disk_of(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 def disk_here(app: App, target: str, data: str | None) -> Ledger:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
-    return Ledger(folder=folder_of(app, target, data), reach=reach)
+    return Ledger(folder=folder_of(app, target, data), reach=reach, seek=seek)
 
 
 def folder_of(app: App, target: str, data: str | None) -> Path:
-    """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine; absolute."""
+    """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     return data_folder(image_plan(app.project, target).container, data)
 
 

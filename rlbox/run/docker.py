@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.errors import EngineError
+from rlbox.errors import EngineError, NodeError
+from rlbox.files.act.beneath import names_in, remove_tree
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
@@ -27,8 +27,9 @@ from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import caller
 from rlbox.machine.act.site import site_ca
+from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import CarrierNote, CarrierStatus
+from rlbox.record.act.settle import CarrierStatus
 from rlbox.run.data_disk import disk_of
 from rlbox.run.inputs import check_ports, container_plan
 from rlbox.run.places import RunPlace, Start
@@ -76,7 +77,17 @@ class Docker:
         """Return the container of a run, on the engine that it was made on."""
         from rlbox.engine.act.docker import DockerEngine
 
-        return RunContainer(engine=DockerEngine.connect(note.engine), name=note.name)
+        return RunContainer(engine=DockerEngine.connect(note.engine), note=note)
+
+    def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
+        """Return the note of the container whose labels and mounts say that it is that of the run."""
+        from rlbox.engine.act.docker import DockerEngine
+
+        for found in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
+            if any(mount.get("Source") == str(data) for mount in found.get("Mounts", ())):
+                name = found["Names"][0].removeprefix("/")
+                return CarrierNote(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
+        return None
 
 
 PLACE: RunPlace = Docker()
@@ -84,32 +95,48 @@ PLACE: RunPlace = Docker()
 
 @dataclass(frozen=True, kw_only=True)
 class RunContainer:
-    """The container that carries out a run, as its engine knows it."""
+    """The container that carries out a run, as its engine knows it; only one with the labels of that run is."""
 
     engine: DockerEngine
-    name: str
+    note: CarrierNote
 
     def status(self) -> CarrierStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
-        status = self.engine.status(self.name)
-        if status is None:
+        found = self.engine.container(self.note.name)
+        if found is None or found.labels.get(RUN_LABEL) != self.note.run:
             return "gone"
+        status = found.status
         return "made" if status == "created" else "living" if status in _LIVING else "ended"
 
     def last_word(self) -> LastWord | None:
         """What its exit code, its output and the engine's flags say."""
-        ended = self.engine.ended(self.name)
+        ended = self.engine.ended(self.note.name)
         if ended is None:
             return None
-        return container_end(self.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
+        word = container_end(self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
+        again = self.note.started and self.note.started != ended.started
+        return dataclasses.replace(word, end="again") if again else word
 
     def stop(self, grace_s: int) -> None:
         """Have the engine ask it to end, and end it after `grace_s` seconds."""
-        self.engine.stop(self.name, grace_s)
+        if self._ours():
+            self.engine.stop(self.note.name, grace_s)
 
     def remove(self) -> None:
         """Have the engine remove it."""
-        self.engine.remove(self.name)
+        if self._ours():
+            self.engine.remove(self.note.name)
+
+    def _ours(self) -> bool:
+        """Whether it is there and of the run; `NodeError` when it is another user's."""
+        found = self.engine.container(self.note.name)
+        if found is None or found.labels.get(RUN_LABEL) != self.note.run:
+            return False
+        owner, me = found.labels.get(OWNER_LABEL, "?"), caller().partition(":")[0]
+        if owner != me and me != "0":
+            what = f"container {self.note.name} of the run belongs to another user (uid {owner})"
+            raise NodeError(what, next_step="ask that user, or do it as root")
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +161,10 @@ class ReadyDocker:
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
         """Return the run, ready to start."""
         # what was compiled for other images of the target
-        for path in (self.ledger.folder / self.bytecode).parent.glob("*"):
-            if path.name != self.bytecode.name:
-                shutil.rmtree(path, ignore_errors=True)
+        compiled = (self.ledger.folder / self.bytecode).parent
+        for name in names_in(compiled):
+            if name != self.bytecode.name:
+                remove_tree(compiled / name)
         container = plan_container(
             self.image.tag,
             self.image.container,
@@ -148,6 +176,7 @@ class ReadyDocker:
             caller=caller(),
             ca_bundle=site_ca() if engine_is_here() else "",
             gpus=self.access,
+            init=False,  # the supervisor is process 1, which nothing in the container can kill
         )
         if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
@@ -159,10 +188,11 @@ class ReadyDocker:
         It stays after its end until somebody has settled it.
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
-        self.ledger.write_note(note)
+        self.ledger.write_note(note, plan)
         self.engine.start(container, secrets)
         with contextlib.suppress(OSError):  # it runs; a disk that is full now is for its supervisor to tell
-            self.ledger.write_note(dataclasses.replace(note, started=True))
+            found = self.engine.container(plan.container)
+            self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
         return lambda: self.engine.running(plan.container)
 
 

@@ -21,8 +21,9 @@ from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.whereabouts import find_layout
 from rlbox.record.act.disk_hold import DiskHold
+from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import Carrier, CarrierNote
+from rlbox.record.act.settle import Carrier
 from rlbox.run.data_disk import disk_here, folder_of
 from rlbox.run.inputs import check_ports
 from rlbox.run.places import RunPlace, Start
@@ -44,7 +45,7 @@ class Here:
         image = image_plan(app.project, target)
         image.require_lock()
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
-        app.say("no container: the stages run in place on this machine")
+        app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
@@ -59,6 +60,9 @@ class Here:
     def carrier(self, note: CarrierNote) -> Carrier:
         """Refuse: no run in place writes a note."""
         raise SpecError(f"run {note.run} takes place here, where nothing carries it but processes", where=note.name)
+
+    def seek(self, plan: RunPlan, data: Path) -> None:
+        """Return nothing: what a run leaves here carries its marks."""
 
 
 PLACE: RunPlace = Here()

@@ -18,7 +18,6 @@ from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.report.act.run_view import run_view, summary_text
 from rlbox.run.places import Start
@@ -193,7 +192,7 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
         It left nothing that tells how it ended, or did not even begin.
     """
     found = ledger.settle(me)
-    state = last_state(run_dir, plan)
+    state = ledger.state(run_dir, plan)
     why = found.unsettled.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = f"run {plan.run_id} did not begin" if not why else f"run {plan.run_id} {why}"

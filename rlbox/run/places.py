@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from rlbox.job.params import Values
     from rlbox.job.plan import RunPlan
     from rlbox.record.act.disk_hold import DiskHold
+    from rlbox.record.act.host_record import CarrierNote
     from rlbox.record.act.ledger import Ledger
-    from rlbox.record.act.settle import Carrier, CarrierNote
+    from rlbox.record.act.settle import Carrier
     from rlbox.values import Secret
 
 PLACES = {
@@ -46,6 +47,11 @@ def place_named(name: str) -> RunPlace:
 def reach(note: CarrierNote) -> Carrier:
     """Return the carrier that a note names, as the place of its run knows it."""
     return place_named(note.place or DEFAULT).carrier(note)
+
+
+def seek(plan: RunPlan, data: Path) -> CarrierNote | None:
+    """Return the note of what carries a run of the data disk `data` that this host has no record of; None: nothing."""
+    return place_named(plan.place).seek(plan, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +94,12 @@ class RunPlace(Protocol):
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Return the carrier that a note of this place names; its runs have none if it writes no notes."""
+
+    def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
+        """Return the note of a carrier that says itself that it is that of a run of a data disk; None: there is none.
+
+        What the plan says was written where programs of runs can write.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.errors import SpecError
-from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 from rlbox.fixes.load import load_fixes
 from rlbox.host.gpu_choice import wished
 from rlbox.job.job import Job
@@ -18,7 +18,8 @@ from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.record.act.folder import holder_of, load_plan, record_overrides, write_plan
-from rlbox.record.act.rebuild import last_state, plan_attempts
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.rebuild import first_open, plan_attempts
 from rlbox.record.act.settle import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
@@ -50,22 +51,22 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     plan = load_plan(run_dir)
     job = load_job(app.project, plan.job)
     if app.dry_run:
-        return _show(app, run_dir, plan, job, wish)
+        return _show(app, ledger, run_dir, plan, job, wish)
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file)
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
-        now = _take_up(app, run_dir, load_plan(run_dir), job, wish, tuple(secrets))
+        now = _take_up(app, ledger, run_dir, load_plan(run_dir), job, wish, tuple(secrets))
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
         return ready.start(now, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
 
 
-def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish) -> int:
+def _show(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish) -> int:
     """Say what would run, and touch nothing."""
-    now, _ = _next_plan(app, run_dir, plan, job, wish, ())
-    state = last_state(run_dir, plan)
+    now, _ = _next_plan(app, ledger, run_dir, plan, job, wish, ())
+    state = ledger.state(run_dir, plan)
     attempts = plan_attempts(state, wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
     lines = [f"# run {plan.run_id}, attempt {now.attempt}, on {plan.target}, place {plan.place}"]
     for stage in now.stages:
@@ -81,9 +82,11 @@ def _show(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish) -> in
     return 0
 
 
-def _take_up(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]) -> RunPlan:
+def _take_up(
+    app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
+) -> RunPlan:
     """Check that the run may go on, and write down the plan of its next attempt."""
-    now, forced = _next_plan(app, run_dir, plan, job, wish, secrets)
+    now, forced = _next_plan(app, ledger, run_dir, plan, job, wish, secrets)
     values = Values(profile=now.profile, params=now.params, origins=now.origins)
     entry = override_entry(
         values,
@@ -97,7 +100,7 @@ def _take_up(app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, se
     record_overrides(run_dir, {**entry, "attempt": now.attempt, **forced})
     _keep_specs(app, run_dir, plan, job, forced.get("changed_specs", []))
     for name in (SUPERVISOR_FILE, STOP_FILE):
-        (run_dir / name).unlink(missing_ok=True)
+        remove_file(run_dir / name)
     write_plan(run_dir, now)
     return now
 
@@ -107,19 +110,19 @@ def _keep_specs(app: App, run_dir: Path, plan: RunPlan, job: Job, changed: list[
     files = run_files(app, job, plan.target, load_fixes(app.project))
     for name in changed:
         path = run_dir / name
-        if path.is_file():
+        if is_file(path):
             old = path.parent / f"{ATTEMPT}{plan.attempt}"
-            old.mkdir(exist_ok=True)
-            path.replace(old / path.name)
+            make_folder_at(old)
+            move(path, old / path.name)
         if name in files:
-            write_atomic(path, files[name])
+            write_file(path, files[name].encode())
 
 
 def _next_plan(
-    app: App, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
+    app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
 ) -> tuple[RunPlan, dict[str, list[str]]]:
     """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-    state = last_state(run_dir, plan)
+    state = ledger.state(run_dir, plan)
     files = run_files(app, job, plan.target, load_fixes(app.project))
     changed = _changed(run_dir, files) if specs_digest(files) != plan.digest else ()
     before = check_stage(plan, wish.first_stage)
@@ -129,9 +132,9 @@ def _next_plan(
         attempts = plan_attempts(state, wish.first_stage)
         plan = plan_resume(job, plan, attempts, wish.settings)
         plan = dataclasses.replace(plan, attempt=state.attempt + 1)
-    plan = dataclasses.replace(
-        plan, digest=specs_digest(files), begin_at=wish.first_stage, skipped=skipped, secrets=secrets
-    )
+    # said outright: the run's own record may be changed before its supervisor reads it
+    begin_at = wish.first_stage or (first_open(state) if state else "")
+    plan = dataclasses.replace(plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets)
     return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
 
@@ -161,12 +164,12 @@ def _refuse(
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:
     """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
-    names |= {f"{SPEC}{path.name}" for path in (run_dir / "spec").glob("*.*")}
+    names |= {f"{SPEC}{name}" for name in names_in(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _text(run_dir / name) != files.get(name))
 
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except (OSError, UnicodeDecodeError):
         return None

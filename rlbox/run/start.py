@@ -22,7 +22,6 @@ from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RunState
 from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
 from rlbox.run.launch import launch
@@ -125,7 +124,7 @@ def _run_with(ledger: Ledger, plan: RunPlan, stages: tuple[str, ...]) -> str:
             continue
         if (other.job, other.target, other.digest) != (plan.job, plan.target, plan.digest):
             continue
-        state = last_state(run_dir, other)
+        state = ledger.state(run_dir, other)
         if state and set(stages) <= {stage.name for stage in state.stages if stage.state == "passed"}:
             return other.run_id
     return ""

@@ -47,10 +47,10 @@ def _stop_here(ledger: Ledger, run_dir: Path, plan: RunPlan, grace_s: float) -> 
     begun = time.monotonic()
     while ledger.held_by(plan.run_id):
         now, facts = time.monotonic(), load_supervisor(run_dir)
-        if facts and not asked and supervisor_lives(facts):
+        if facts and not asked and supervisor_lives(run_dir, facts):
             asked = now
             _signal(facts, signal.SIGTERM)
-        if facts and not killed and now > (asked or begun) + grace_s and supervisor_lives(facts):
+        if facts and not killed and now > (asked or begun) + grace_s and supervisor_lives(run_dir, facts):
             killed = now
             _signal(facts, signal.SIGKILL)  # its warden ends the rest
         if now > (asked or begun) + grace_s + _SETTLE_S:

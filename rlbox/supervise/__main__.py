@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
 from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.processes import FIRST, guard_memory
 
 if TYPE_CHECKING:
     from rlbox.causes.cause import Cause
@@ -36,6 +37,8 @@ def main(argv: list[str]) -> int:
         return watch_over(Path(argv[1]), int(argv[3]))
     interrupt = Interrupt()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
+    if os.getpid() == FIRST:  # of a container; programs of a run in place are the user's own in any case
+        guard_memory()
     try:
         return _supervise(argv, interrupt)
     except RlboxError as error:
@@ -80,7 +83,10 @@ def collect_evidence(failure: StageFailure) -> Cause:
 
 
 def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: bool) -> None:
-    """Take the data disk, unless it was inherited, and say who carries out the run, before anything starts."""
+    """Take the data disk, unless it was inherited, and say who carries out the run, before anything starts.
+
+    `NodeError` when another start of this attempt did so before.
+    """
     import contextlib
 
     from rlbox.record.act.disk_hold import take_disk
@@ -88,7 +94,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: boo
     from rlbox.record.act.supervisor_file import stop_asked, write_supervisor
 
     if not inherited:
-        take_disk(Path(plan.paths.data), holder_of(plan), _START_S)  # kept until this process ends
+        take_disk(Path(plan.paths.data).resolve(), holder_of(plan), _START_S)  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
         write_supervisor(
             run_dir,
@@ -116,7 +122,8 @@ def _tell_event(event: Mapping[str, Any]) -> None:
         case "run":
             _tell(f"run {event['state']}")
         case "stage":
-            _tell(f"{event['stage']}: {event['state']}" + (f": {event['cause']}" if event.get("cause") else ""))
+            text = f"{event['stage']}: {event['state']}"
+            _tell(f"{text}: {event['cause']}" if event.get("cause") else text)
         case "service":
             _tell(f"{event['stage']}: service {event['service']} {event['state']}")
         case "plot":
@@ -126,8 +133,10 @@ def _tell_event(event: Mapping[str, Any]) -> None:
 
 
 def _tell(text: str) -> None:
+    """Write one line, and what else a text has indented below it: each line at the margin is the supervisor's own."""
+    lines = "\n  ".join(text.splitlines())
     try:
-        sys.stderr.write(f"rlbox: {text}\n")
+        sys.stderr.write(f"rlbox: {lines}\n")
         sys.stderr.flush()
     except OSError:
         return  # the terminal is gone; the run goes on

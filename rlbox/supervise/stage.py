@@ -17,7 +17,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.act.watch import STAGE_LOG_FILE
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.memory import probe_memory
-from rlbox.machine.act.processes import RUN_MARK, STAGE_MARK, Child
+from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log
@@ -140,7 +140,7 @@ class _StageRun:
         stage = self._stage
         environment = {**self._bench.plan.env, **stage.env}
         if stage.ray:
-            marks = {"PYTHONUNBUFFERED": "1", RUN_MARK: self._bench.plan.run_id, STAGE_MARK: stage.name}
+            marks = {"PYTHONUNBUFFERED": "1", **self._bench.processes.marks(stage.name)}
             self._watch.pump.follow(STAGE_LOG, driver_log(stage.ray), self._folder / STAGE_LOG_FILE)
             return RunningRayJob(stage.ray, stage.argv, {**environment, **marks})
         command = Command(argv=stage.argv, env=environment, cwd=str(self._folder))

@@ -229,7 +229,7 @@ class MetricFiles:
 
     def __init__(self, gate: GateJudge) -> None:
         self._gate = gate
-        self._tails = {path: Tail(Path(path)) for path in gate.metric_files}
+        self._tails = {path: Tail(Path(path), links=True) for path in gate.metric_files}
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
                 tail.skip()

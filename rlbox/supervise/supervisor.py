@@ -58,12 +58,12 @@ def carry_out_run(
         Called with every event after it was written.
     """
     become_subreaper()
-    group = OwnCgroup(plan.run_id)
+    group = OwnCgroup(run_dir)
     heads = RayFolders(plan)
     if plan.owns_processes:  # in a container the container is one
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
-    processes = RunProcesses(plan.run_id, interrupt)
+    processes = RunProcesses(run_dir, interrupt)
     bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt)
     sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
     journal.listen(sampler.note)

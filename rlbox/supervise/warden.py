@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from rlbox.files.act.rows import read_table
 from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.processes import RunProcesses, become_subreaper
@@ -34,8 +33,7 @@ def watch_over(run_dir: Path, hold: int) -> int:
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
-    run_id = read_table(run_dir / "plan.json")["run_id"]
-    processes = RunProcesses(run_id, Interrupt())  # before there is a child: all that comes later is the run's
+    processes = RunProcesses(run_dir, Interrupt())  # before there is a child: all that comes later is the run's
     argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(hold))
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])

@@ -15,7 +15,9 @@ from rlbox.run.data_disk import without
 from rlbox.spec.project import Project
 
 pytestmark = pytest.mark.allow("processes", "sockets")
-TUNNEL = Tunnel(address="unix:///x", socket="/run/docker.sock", uid=7, gid=8, socket_gid=9, home="/srv/far")
+TUNNEL = Tunnel(
+    address="unix:///x", socket="/run/docker.sock", uid=7, gid=8, socket_gid=9, home="/srv/far", state="/srv/far/s"
+)
 
 
 @pytest.fixture
@@ -35,9 +37,15 @@ def write(program: Path, text: str) -> None:
 
 
 def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
-    write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n"; cat >/dev/null')
+    write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n/srv/me/s\\n"; cat >/dev/null')
     found = open_tunnel("ssh://me@far:2222")
-    assert (found.uid, found.gid, found.socket_gid, found.home) == (1000, 1001, 998, "/srv/me")
+    assert (found.uid, found.gid, found.socket_gid, found.home, found.state) == (
+        1000,
+        1001,
+        998,
+        "/srv/me",
+        "/srv/me/s",
+    )
     words = (ssh.parent / "words").read_text().split()
     assert {"BatchMode=yes", "ControlMaster=no", "me@far", "2222"} <= set(words)
     assert words[words.index("-L") + 1].endswith(":/var/run/docker.sock")

@@ -166,7 +166,7 @@ def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
     assert interrupt(first)[0] == 130
 
 
-def test_the_container_carries_labels_limits_and_an_init(tiny: Box) -> None:
+def test_the_container_carries_labels_and_limits_and_the_supervisor_is_its_process_1(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     process = tiny.start("run", "two")
     wait_until(lambda: containers(tiny.data), "the run's container")
@@ -174,7 +174,7 @@ def test_the_container_carries_labels_limits_and_an_init(tiny: Box) -> None:
     facts = json.loads(docker("inspect", name))[0]
     assert facts["Config"]["Labels"]["rlbox.run"] == tiny.runs()[-1].name
     host = facts["HostConfig"]
-    assert (host["Init"], host["ShmSize"], host["Memory"], host["PidsLimit"]) == (True, 1 << 28, 1 << 29, 200)
+    assert (host["Init"], host["ShmSize"], host["Memory"], host["PidsLimit"]) == (False, 1 << 28, 1 << 29, 200)
     assert interrupt(process)[0] == 130
 
 

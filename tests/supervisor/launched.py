@@ -151,7 +151,7 @@ class Disk:
         """End what a failed test leaves."""
         for run_dir in self.run_dirs:
             facts = load_supervisor(run_dir)
-            if facts and supervisor_lives(facts):
+            if facts and supervisor_lives(run_dir, facts):
                 os.kill(facts.pid, signal.SIGKILL)
         for pid in self.marked():
             os.kill(pid, signal.SIGKILL)

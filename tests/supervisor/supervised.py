@@ -227,7 +227,7 @@ class Bench:
 
     def marked(self) -> list[int]:
         """Return the processes that carry the mark of this run."""
-        marks = {"RLBOX_RUN": self.run_id}
+        marks = {"RLBOX_RUN_DIR": str(self.run_dir)}
         return [p.pid for p in probe_processes().values() if not p.gone and carries(p.pid, marks)]
 
 

@@ -34,16 +34,17 @@ time.sleep(600)
 """
 GROUP = """
 import os, subprocess, sys
+from pathlib import Path
 from rlbox.machine.act.cgroup import OwnCgroup
-group = OwnCgroup(sys.argv[1])
+group = OwnCgroup(Path("/d/runs", sys.argv[1]))
 print(group.enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
-again = OwnCgroup(sys.argv[1])
+again = OwnCgroup(Path("/d/runs", sys.argv[1]))
 print(group.members() == {child.pid}, again.members() == {child.pid}, flush=True)
 child.kill()
 child.wait()
 group.leave()
-print(sorted(group.members()), OwnCgroup(sys.argv[1]).members() == set())
+print(sorted(group.members()), OwnCgroup(Path("/d/runs", sys.argv[1])).members() == set())
 """
 
 
@@ -96,8 +97,8 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     supervisor.send_signal(signal.SIGKILL)
     wait_for(lambda: supervisor.poll() is not None)
     (hidden,) = processes_with(word)
-    assert not carries(hidden, {"RLBOX_RUN": bench.run_id})
-    processes = RunProcesses(bench.run_id, Interrupt())
+    assert not carries(hidden, {"RLBOX_RUN": bench.run_dir.name})
+    processes = RunProcesses(bench.run_dir, Interrupt())
     assert hidden in {process.pid for process in processes.members()}
     assert processes.stop_all() == ()
     assert processes_with(word) == []
@@ -106,7 +107,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
 def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for bases in ((), (tmp_path / "none",)):
         monkeypatch.setattr("rlbox.machine.act.cgroup._bases", lambda found=bases: found)
-        group = OwnCgroup("r")
+        group = OwnCgroup(Path("/d/runs/r"))
         assert group.enter() is False
         assert group.members() == set()
         group.leave()

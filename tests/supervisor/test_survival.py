@@ -20,6 +20,7 @@ from rlbox.errors import LockHeld, NodeError
 from rlbox.machine.act.process_table import probe_process
 from rlbox.record.act.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import load_plan, write_plan
+from rlbox.record.act.host_record import HostRecords
 from rlbox.record.act.rebuild import begin_attempt, last_state
 from rlbox.record.act.state import RUN_FILE
 from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
@@ -78,9 +79,10 @@ def test_killed_warden_changes_nothing(disk: Disk) -> None:
 def test_both_killed(disk: Disk) -> None:
     """The next verb ends what is left, also what hides its mark, and nothing else; then it says the truth."""
     run_dir = going(disk, HIDES)
-    wait_for(lambda: (run_dir / "processes.json").exists() and (run_dir / "hidden").exists())
+    known = HostRecords(disk.data).beside(run_dir.name, "processes")
+    wait_for(lambda: known.exists() and (run_dir / "hidden").exists())
     hidden = int((run_dir / "hidden").read_text())
-    wait_for(lambda: hidden in [pid for pid, _ in json.loads((run_dir / "processes.json").read_text())["processes"]])
+    wait_for(lambda: hidden in [pid for pid, _ in json.loads(known.read_text())["processes"]])
     facts = disk.supervisor()
     for pid in (facts.warden, facts.pid):
         os.kill(pid, signal.SIGKILL)
@@ -229,6 +231,7 @@ def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> 
     paths = dataclasses.replace(plan.paths, run=str(run_dir), data=str(disk.data))
     again = dataclasses.replace(plan, attempt=2, stages=(first, second), paths=paths)
     write_plan(run_dir, again)
+    (run_dir / SUPERVISOR_FILE).unlink()  # as resuming does
     os.mkdir(run_dir / "stages/2-second/attempt-1")  # a kill in the middle of moving
     disk.begin(again)
     wait_for(lambda: disk.state().attempt == 2)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from rlbox.causes.first_fatal import FatalSpot, FirstFatal
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
 from rlbox.logs.lines import LineCutter
 
@@ -33,7 +35,7 @@ class FatalLine:
 def read_fatal_line(log: Path, spot: FatalSpot) -> FatalLine:
     """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
     try:
-        with open(log, "rb") as file:
+        with open_file(log) as file:
             offset = line_offset(file, spot.block_offset, spot.number - spot.block_number)
             start, above = lines_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
@@ -82,14 +84,14 @@ def read_last_lines(log: Path, lines: int) -> str:
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
     """Return where the last lines of a log begin, and their texts; none when it cannot be read."""
     try:
-        with open(log, "rb") as file:
+        with open_file(log) as file:
             start, _ = lines_above(file, file.seek(0, os.SEEK_END), lines)
             return start, _texts(file, start, lines + 1)
     except OSError:
         return 0, []
 
 
-def _texts(file: BufferedReader, start: int, lines: int) -> list[str]:
+def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
     file.seek(start)
     cutter, read = LineCutter(), 0
     texts: list[str] = []
@@ -102,9 +104,8 @@ def _texts(file: BufferedReader, start: int, lines: int) -> list[str]:
 
 
 def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
-    """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it is missing."""
-    if path.is_file():
-        with open(path, "rb") as file:
-            while block := file.read(min(_BLOCK, end)):
-                end -= len(block)
-                yield block
+    """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it cannot be read."""
+    with contextlib.suppress(OSError), open_file(path) as file:
+        while block := file.read(min(_BLOCK, end)):
+            end -= len(block)
+            yield block

@@ -51,6 +51,7 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
+    from rlbox.files.act.beneath import open_file
     from rlbox.logs.act.follow import find_logs
 
     ledger = disk_of(app, target, data)
@@ -66,7 +67,7 @@ def verb(
         return
     for path in paths:
         app.say(f"==> {path.relative_to(folder)} <==")
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.flush()
 

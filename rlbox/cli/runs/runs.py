@@ -15,7 +15,7 @@ from rlbox.cli.runs.runs_diff import diff
 from rlbox.run.data_disk import bring_up_to_date, disk_of
 
 if TYPE_CHECKING:
-    from rlbox.record.act.ledger import Settled
+    from rlbox.record.act.ledger import Ledger, Settled
     from rlbox.record.act.state import RunState, StageState
 
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
@@ -38,24 +38,23 @@ def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
         return
     ledger = disk_of(app, target, data)
     found = bring_up_to_date(app, ledger)
-    rows = [run_row(run, found) for run in ledger.runs()]
+    rows = [run_row(ledger, run, found) for run in ledger.runs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 
 verb.add_command(diff)
 
 
-def run_row(run_dir: Path, found: Settled) -> dict[str, Any]:
+def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.rebuild import last_state
     from rlbox.record.act.state import run_cause
 
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
-        state = last_state(run_dir, load_plan(run_dir))
+        state = ledger.state(run_dir, load_plan(run_dir))
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
     alive = run_dir.name in found.alive or (found.holder is not None and found.holder.run == run_dir.name)

@@ -38,7 +38,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return 0
     run_dir = ledger.find(name or going[0])
     if run_dir.name not in going:
-        row = run_row(run_dir, found)
+        row = run_row(ledger, run_dir, found)
         app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")
         app.say(f"run {row['run']} does not go on; there is nothing to stop")
         return 0
@@ -48,6 +48,6 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return 0
     app.say(f"stopping run {run_dir.name}")
     stop_run(ledger, run_dir, load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
-    row = run_row(run_dir, bring_up_to_date(app, ledger))
+    row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

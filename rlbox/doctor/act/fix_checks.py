@@ -45,7 +45,7 @@ def probe_fixes(
     """
     end = time.monotonic() + timeout_s
     own = own or os.environ.get(PLACE, OWN)
-    checks = checks_of(read_table(Path(own, "share/fixes.json")) if manifest is None else manifest, phase)
+    checks = checks_of(read_table(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase)
     failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own))}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)

@@ -31,6 +31,7 @@ from rlbox.doctor.report import Report, settle
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
+from rlbox.record.act.disk_hold import disk_holder
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 LOCK = Path(LOCK_IN_IMAGE)
@@ -69,7 +70,7 @@ def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
 
 
 def _scene(environ: Mapping[str, str], end: float) -> Scene:
-    manifest, lock = read_table(MANIFEST), read_table(LOCK)
+    manifest, lock = read_table(MANIFEST, links=True), read_table(LOCK, links=True)
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))
     return Scene(
@@ -100,8 +101,8 @@ def _needs(environ: Mapping[str, str], demands: Demands) -> ImageNeeds:
 
 
 def _free_ports(demands: Demands) -> Mapping[str, int]:
-    """Return the ports of jobs and of Ray's head; none while a run goes on here."""
-    if any(process.busy_run for process in probe_running(VENV)):
+    """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
+    if any(process.busy_run for process in probe_running(VENV)) or disk_holder(Path(demands.mount).resolve()):
         return {}
     return {**(ray_ports() if demands.has("ray") else {}), **demands.ports}
 

@@ -33,7 +33,8 @@ def stack_here() -> Stack | None:
     if not lock.is_file():
         return None
     demands = with_gpus(
-        demands_of(read_table(Path(own, "share/fixes.json")), read_table(lock)), os.environ.get(GPUS_VARIABLE, "")
+        demands_of(read_table(Path(own, "share/fixes.json"), links=True), read_table(lock, links=True)),
+        os.environ.get(GPUS_VARIABLE, ""),
     )
     return Stack(python=f"{own.removesuffix(OWN)}{VENV}/bin/python", demands=demands, lock=lock)
 

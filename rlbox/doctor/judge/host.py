@@ -25,6 +25,11 @@ class Container:
     owner: str
     busy: bool = False
 
+    @property
+    def lives(self) -> bool:
+        """Whether a run goes on in it, or is being started: its process 1 is the supervisor."""
+        return self.busy or self.state in ("running", "restarting", "paused", "created")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
@@ -84,7 +89,14 @@ def _clock(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
 
 
 def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
-    stale = [row for row in facts.containers if row.run and not row.busy]
+    stale = [row for row in facts.containers if row.run and not row.lives]
+    alive = [row for row in facts.containers if row.run and row.lives]
+    if alive:
+        yield Finding(
+            id="live-runs", title="runs of rlbox go on on this engine", level="note",
+            seen=listed([f"{row.run} ({row.owner})" for row in alive]), where="engine",
+            remedy=f"leave it alone, or end it with: rlbox stop {alive[0].run} --data ITS-DATA-DISK",
+        )  # fmt: skip
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(

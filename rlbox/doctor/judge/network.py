@@ -127,7 +127,8 @@ def _ports(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
         yield Finding(
             id="port-taken", title="a port that is needed is taken",
             seen=f"{ports}: held by {holder}", where=f"port {rows[0].number}",
-            remedy="end what holds it, or give the job another port",
+            remedy="a run of rlbox (`rlbox runs`) is ended with `rlbox stop RUN`; else end what holds it, "
+            "or give the job another port",
             covers=("ray-port-conflict",),
         )  # fmt: skip
 

@@ -22,7 +22,10 @@ _MANY_ZOMBIES = 50  # an init that reaps has none for long
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A process. `orphan` says that its parent ended before it, `busy_run` that a living rlbox run owns it."""
+    """A process. `orphan` says that its parent ended before it, `busy_run` that a living rlbox run owns it.
+
+    `run` is the run that it is the supervisor of.
+    """
 
     pid: int
     name: str
@@ -31,6 +34,7 @@ class Running:
     age_s: float
     own: bool = False
     busy_run: bool = False
+    run: str = ""
     orphan: bool = False
     zombie: bool = False
     stack: bool = False
@@ -68,6 +72,19 @@ def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
         )
 
 
+def _live(processes: Sequence[Running]) -> Iterator[Finding]:
+    runs = list(dict.fromkeys(process.run for process in processes if process.run))
+    if runs:
+        yield Finding(
+            id="live-runs",
+            title="runs of rlbox go on here",
+            level="note",
+            seen=listed(runs),
+            where="processes",
+            remedy=f"leave it alone, or end it with: rlbox stop {runs[0]}",
+        )
+
+
 def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
     zombies = [process for process in processes if process.zombie]
     if len(zombies) >= _MANY_ZOMBIES:
@@ -81,5 +98,5 @@ def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
         )
 
 
-judge_processes = Judge(checks=(_stale, _zombies))
+judge_processes = Judge(checks=(_live, _stale, _zombies))
 """What earlier runs left behind, with owners; nothing is ended."""

@@ -13,13 +13,13 @@ from rlbox.files.act.room import free_bytes
 
 
 def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
-    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or the target's own; absolute."""
+    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or the target's own; without links."""
     text = chosen or os.environ.get("RLBOX_DATA") or limits.host
     if not text:
         raise NodeError(
             "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"
         )
-    return Path(text).expanduser().absolute()
+    return Path(text).expanduser().resolve()
 
 
 def check_disk(folder: Path, need_gib: float, *, create: bool) -> float:

@@ -26,17 +26,31 @@ from rlbox.values import Command, Outcome, Secret
 _ANSWER_S = 60
 _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanwhile
 _CONFLICT = 409
+_LAST_LINES = 2000  # a supervisor says a line for each change of a stage or service
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
 _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a container ended; `output` is the tail of what it wrote itself (not its processes' log files)."""
+    """How a container ended; `output` is the tail of what it wrote itself (not its processes' log files).
+
+    `started` is when it was last started, in the engine's words.
+    """
 
     exit_code: int
     out_of_memory: bool
     output: str
+    started: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFacts:
+    """A container: its state in the engine's word (`running`, `exited`, …), its labels, when it was last started."""
+
+    status: str
+    labels: Mapping[str, str]
+    started: str
 
 
 @cache
@@ -179,17 +193,20 @@ class DockerEngine:
         finally:
             connection.close()
 
-    def status(self, name: str) -> str | None:
-        """Return the state of a container in the engine's word (`running`, `exited`, …), None when there is none."""
+    def container(self, name: str) -> ContainerFacts | None:
+        """Return what the engine knows of a container, None when there is none."""
         with self._asked():
             try:
-                return str(self._client.containers.get(name).status)
+                container = self._client.containers.get(name)
             except NotFound:
                 return None
+            started = str(container.attrs["State"].get("StartedAt", ""))
+            return ContainerFacts(status=str(container.status), labels=dict(container.labels), started=started)
 
     def running(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
-        return self.status(name) in ("running", "created", "restarting", "paused")
+        found = self.container(name)
+        return found is not None and found.status in ("running", "created", "restarting", "paused")
 
     def ended(self, name: str) -> Ended | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
@@ -197,13 +214,14 @@ class DockerEngine:
             try:
                 container = self._client.containers.get(name)
                 state = container.attrs["State"]
-                output = container.logs(tail=20).decode("utf-8", "replace")
+                output = container.logs(tail=_LAST_LINES).decode("utf-8", "replace")
             except NotFound:
                 return None
             if state.get("Status") in ("removing", "dead"):
                 return None
             code = int(state["ExitCode"])
-            return Ended(exit_code=code, out_of_memory=bool(state["OOMKilled"]) and code != 0, output=output)
+            memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
+            return Ended(exit_code=code, out_of_memory=memory, output=output, started=started)
 
     def stop(self, name: str, grace_s: int) -> None:
         """Ask the container to end, and end it after `grace_s` seconds."""

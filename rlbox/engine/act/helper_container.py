@@ -1,6 +1,7 @@
 """A short-lived container beside a remote engine in which this rlbox goes on: there the data disk is a local one.
 
-It holds this rlbox and the project, the data disk under the path that it has on its host, and the engine's socket.
+It holds this rlbox and the project, the data disk under the path that it has on its host, the engine's socket, and what
+that host knows of its runs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rlbox.values import Command
 HELPER_LABEL = "rlbox.helper"
 _BASE = "rlbox-remote"
 _START = f"/{_BASE}/start.json"
+_STATE = f"/{_BASE}/state"
 _PARTS = ("images", "jobs", "sources", "templates", "Dockerfile.base")
 _PASSED = ("TERM", "COLORTERM", "LANG", "LC_ALL", "NO_COLOR")
 _BOOT = f"""
@@ -84,7 +86,11 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
             init=True,
             tty=helper.terminal,
             stdin_open=helper.terminal,
-            volumes=[f"{tunnel.socket}:{ENGINE_SOCKET}", *([f"{helper.data}:{helper.data}"] if helper.create else [])],
+            volumes=[
+                f"{tunnel.socket}:{ENGINE_SOCKET}",
+                f"{tunnel.state}:{_STATE}/rlbox",
+                *([f"{helper.data}:{helper.data}"] if helper.create else []),
+            ],
             mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
         )
         container.put_archive("/", archive_for(tunnel, project, helper))
@@ -180,6 +186,7 @@ def _environment(tunnel: Tunnel) -> dict[str, str]:
         **passed,
         "HOME": f"/{_BASE}",
         "XDG_CACHE_HOME": f"/{_BASE}/cache",
+        "XDG_STATE_HOME": _STATE,
         "PYTHONPATH": f"/{_BASE}/lib",
         "DOCKER_HOST": f"unix://{ENGINE_SOCKET}",
         "USER": os.environ.get("USER") or "rlbox",

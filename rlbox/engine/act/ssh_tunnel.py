@@ -27,12 +27,19 @@ _OPTIONS = (
     "ServerAliveCountMax=3",
 )
 # what it prints is read below; it ends when this process does, whose end of the pipe is its standard input
-_REMOTE = 'id -u; id -g; stat -Lc %g "{socket}" || exit 1; printf "%s\\n" "$HOME"; exec cat >/dev/null'
+_REMOTE = (
+    'id -u; id -g; stat -Lc %g "{socket}" || exit 1; printf "%s\\n" "$HOME"; '
+    's="${{XDG_STATE_HOME:-$HOME/.local/state}}/rlbox"; mkdir -p "$s" || exit 1; '
+    'printf "%s\\n" "$s"; exec cat >/dev/null'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tunnel:
-    """A forwarded engine: `address` is that of the socket here, all else is of the machine and the user there."""
+    """A forwarded engine: `address` is that of the socket here, all else is of the machine and the user there.
+
+    `state` is the folder of what that machine knows of its runs (`state_folder`).
+    """
 
     address: str
     socket: str
@@ -40,6 +47,7 @@ class Tunnel:
     gid: int
     socket_gid: int
     home: str
+    state: str
 
 
 @cache
@@ -61,8 +69,11 @@ def open_tunnel(address: str) -> Tunnel:
     options = [word for option in _OPTIONS for word in ("-o", option)]
     ssh = Command(argv=("ssh", "-T", *options, *port, "-L", f"{local}:{socket}", "--", login, remote))
     facts = _start(ssh, folder / "ssh.err", address, login).split("\n")
-    uid, gid, socket_gid, home = *map(int, facts[:3]), facts[3]
-    return Tunnel(address=f"unix://{local}", socket=socket, uid=uid, gid=gid, socket_gid=socket_gid, home=home)
+    uid, gid, socket_gid = map(int, facts[:3])
+    home, state = facts[3:5]
+    return Tunnel(
+        address=f"unix://{local}", socket=socket, uid=uid, gid=gid, socket_gid=socket_gid, home=home, state=state
+    )
 
 
 def _start(command: Command, errors: Path, address: str, login: str) -> str:
@@ -73,7 +84,7 @@ def _start(command: Command, errors: Path, address: str, login: str) -> str:
     except OSError as error:
         raise EngineError("there is no ssh on PATH", where=address, next_step="install the OpenSSH client") from error
     atexit.register(_end, ssh)
-    lines = [ssh.stdout.readline().decode() if ssh.stdout else "" for _ in range(4)]
+    lines = [ssh.stdout.readline().decode() if ssh.stdout else "" for _ in range(5)]
     if not all(lines):
         ssh.wait()
         said = errors.read_text("utf-8", "replace").strip().splitlines()

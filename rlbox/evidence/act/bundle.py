@@ -17,6 +17,7 @@ from typing import IO
 
 from rlbox.errors import SpecError
 from rlbox.evidence.bundle import Left, RunFile, Selection, Taken
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.copies import whole_file
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.mask_stream import MaskStream
@@ -134,7 +135,7 @@ class _Writer:
     def add_file(self, path: Path, taken: Taken, on_bytes: OnBytes) -> BundleRow | None:
         """Add the end of a file as long as it was when it was listed; None when it cannot be read."""
         try:
-            source = path.open("rb")
+            source = open_file(path)
         except OSError as error:
             self._miss(taken, error)
             return None

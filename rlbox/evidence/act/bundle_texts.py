@@ -10,8 +10,8 @@ from rlbox.causes.act.fatals import LogFatal, excerpt_text
 from rlbox.evidence.act.gather import Collect, gather
 from rlbox.evidence.act.parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.evidence.bundle import Selection
+from rlbox.files.act.beneath import read_bytes
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
-from rlbox.machine.act.process_table import read_text
 from rlbox.record.act.state import RunState, StageState, run_cause
 
 SUMMARY = "SUMMARY.md"
@@ -27,7 +27,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := read_text(path))]
+    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := _text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = gather(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
@@ -53,6 +53,13 @@ def _last_stage(state: RunState | None) -> str:
     """Return the directory of the stage that the run ended in, or is at."""
     begun = [stage.directory for stage in state.stages if stage.started_at] if state else []
     return begun[-1] if begun else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _error(run_dir: Path, log: str, state: RunState | None) -> str:

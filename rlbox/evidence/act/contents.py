@@ -22,6 +22,7 @@ from rlbox.evidence.act.parts import (
     system_text,
 )
 from rlbox.evidence.act.snapshot import StageFailure
+from rlbox.files.act.beneath import read_bytes
 
 WHAT = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",
@@ -110,7 +111,7 @@ def _environment(failure: StageFailure) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text("utf-8", "replace")
+        return read_bytes(path).decode("utf-8", "replace")
     except OSError as error:
         raise NotHere(f"{path.name}: {error.strerror}") from error
 

@@ -19,6 +19,7 @@ from rlbox.causes.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.tail import read_end
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.identity import user_name
@@ -182,8 +183,9 @@ def resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage": {json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        with open(run_dir / RESOURCES_FILE, encoding="utf-8", errors="replace") as file:
-            rows.extend(row for row in file if mark in row or mark.replace(": ", ":") in row)
+        with open_file(run_dir / RESOURCES_FILE) as file:
+            lines = (row.decode("utf-8", "replace") for row in file)
+            rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
     except OSError as error:
         raise NotHere(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
@@ -199,7 +201,7 @@ def ray_log_text(temp_dir: str) -> str:
     NotHere
         There is no session.
     """
-    folder = Path(temp_dir, "session_latest", "logs")
+    folder = Path(temp_dir, "session_latest", "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:

@@ -12,6 +12,12 @@ def cache_folder(*names: str) -> Path:
     return Path(base, "rlbox", *names)
 
 
+def state_folder(*names: str) -> Path:
+    """Return a folder below `$XDG_STATE_HOME/rlbox`: what this host knows, and no program of a run can write."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base, "rlbox", *names)
+
+
 def make_folder(path: Path) -> Path | None:
     """Return `path`, made when it was missing; None when it cannot be made or written."""
     try:

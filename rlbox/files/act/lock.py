@@ -7,13 +7,17 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.errors import LockHeld
 
+PATIENCE_S = 60.0
+"""How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
+
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_QUIET_S, _PAUSE_S = 1.0, 0.05
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
@@ -46,8 +50,15 @@ def lock_file(path: Path, *, create: bool) -> int | None:
 
 
 @contextmanager
-def hold(path: Path, what: str) -> Iterator[None]:
+def hold(
+    path: Path, what: str, *, patience_s: float = PATIENCE_S, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
     """Hold the lock file `path` while the block runs.
+
+    Parameters
+    ----------
+    patience_s
+        How long to wait for another process that holds it; what is waited for is told once, after a second.
 
     Raises
     ------
@@ -56,13 +67,17 @@ def hold(path: Path, what: str) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
-        if not try_lock(file.fileno()):
+        begun, told = time.monotonic(), False
+        while not try_lock(file.fileno()):
+            waited = time.monotonic() - begun
             file.seek(0)
-            raise LockHeld(
-                f"another rlbox is busy with the {what}: {_holder(file.read())}",
-                where=str(path),
-                next_step="wait for it to end",
-            )
+            busy = f"another rlbox is busy with the {what}: {_holder(file.read())}"
+            if waited >= patience_s:
+                raise LockHeld(busy, where=str(path), next_step="wait for it to end")
+            if waited > _QUIET_S and not told:
+                told = True
+                tell(f"waiting: {busy}")
+            time.sleep(_PAUSE_S)
         file.truncate(0)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         file.write(json.dumps({"pid": os.getpid(), "since": since, "what": what}))

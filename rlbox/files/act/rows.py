@@ -1,23 +1,26 @@
-"""Files of JSON: one object, or lines of them, which a file grows by."""
+"""Files of JSON: one object, or lines of them, which a file grows by; read within bounds, whoever wrote them."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlbox.files.rows import json_rows
+from rlbox.files.act.beneath import open_file, open_handle, read_bytes
+from rlbox.files.rows import json_rows, parse_json
 
 _LONGEST_LINE = 1 << 20
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; empty when it is missing, torn or holds anything else."""
+def read_table(path: Path, *, links: bool = False) -> dict[str, Any]:
+    """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
+
+    `links`: follow them, for a file of this machine rather than of a data disk.
+    """
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(read_bytes(path, links=links))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
@@ -26,7 +29,7 @@ def read_table(path: Path) -> dict[str, Any]:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file, torn lines passed over; none when it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             yield from json_rows(iter(lambda: file.readline(_LONGEST_LINE), b""))
     except OSError:
         return
@@ -43,7 +46,7 @@ class RowFile:
         """Append one line; `OSError` when not all of it could be written."""
         data = (b"\n" if self._torn else b"") + line + b"\n"
         self._torn = True
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        handle = open_handle(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             if os.write(handle, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.files.act.beneath import open_file, open_handle
+
 BLOCK = 1 << 20
 """Bytes of one read; large enough that a fast writer is caught up with, small enough to stay flat in memory."""
 
@@ -19,7 +21,7 @@ _BACK_LIMIT = 8 << 20
 def read_end(path: Path, limit: int) -> bytes:
     """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - limit))
             data = file.read(limit)
@@ -30,7 +32,7 @@ def read_end(path: Path, limit: int) -> bytes:
 
 def last_lines(path: Path, lines: int) -> int:
     """Return the offset at which the last `lines` lines of a file begin."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         end = file.seek(0, os.SEEK_END)
         return lines_above(file, end, lines)[0] if lines else end
 
@@ -77,11 +79,12 @@ class Tail:
     """Follows one file from its start, or from byte `start` on; the file need not exist yet.
 
     One that shrank is read again from its start; one that was renamed or removed is read to its end, then what has
-    its name now.
+    its name now. `links`: follow them, as on the way to a log of Ray's.
     """
 
-    def __init__(self, path: Path, start: int = 0) -> None:
+    def __init__(self, path: Path, start: int = 0, *, links: bool = False) -> None:
         self._path = path
+        self._links = links
         self._start = start
         self._handle = -1
         self._offset = 0
@@ -109,7 +112,7 @@ class Tail:
 
     def _open(self) -> bool:
         try:
-            self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = open_handle(self._path, links=self._links)
         except FileNotFoundError:
             return False
         self._offset, self._start = self._start, 0

@@ -31,6 +31,10 @@ def build_target(app: App, name: str, wish: BuildWish) -> None:
     ImageBuild(app, image_plan(app.project, name), wish).carry_out()
 
 
+_MOMENT_S = 5.0
+"""How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
+
+
 class ImageBuild:
     """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
@@ -76,7 +80,12 @@ class ImageBuild:
         if why:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
-        with hold(cache_folder("locks", f"build-{plan.target}.lock"), f"build of {plan.target}"):
+        with hold(
+            cache_folder("locks", f"build-{plan.target}.lock"),
+            f"build of {plan.target}",
+            patience_s=_MOMENT_S,
+            tell=app.say,
+        ):
             with unreached_explained(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_image(plan, again=wish.no_cache or wish.verify)

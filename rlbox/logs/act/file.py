@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.tail import BLOCK
 from rlbox.secrets.credentials import CredentialStream
 from rlbox.secrets.mask_stream import MaskStream
@@ -136,7 +137,7 @@ class Times:
     def __init__(self, log: Path) -> None:
         self._rows: list[tuple[int, float]] = []
         try:
-            with open(f"{log}{TIMES_SUFFIX}", "rb") as file:
+            with open_file(Path(f"{log}{TIMES_SUFFIX}")) as file:
                 data = file.read(_TIMES_BYTES)
         except OSError:
             return

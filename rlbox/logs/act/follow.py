@@ -47,8 +47,9 @@ class LogFollower:
         """Yield what is new, a block of each log at most, with the log's path."""
         for path in self._find():
             tail = self._tails.setdefault(path, Tail(path))
-            if data := tail.read():
-                yield path, data
+            with contextlib.suppress(OSError):  # no log, whatever has its name
+                if data := tail.read():
+                    yield path, data
 
     def close(self) -> None:
         """Let go of all files."""

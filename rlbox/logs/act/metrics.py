@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.files.act.beneath import open_file
 from rlbox.logs.act.file import Times
 from rlbox.logs.throughput import Reading, find_candidates, read_progress
 
@@ -25,7 +26,7 @@ def read_log(path: Path) -> Iterator[tuple[float | None, Reading]]:
     """
     times = Times(path)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             for start, block in _blocks(file):
                 for at, line in find_candidates(block):
                     for offset, text in _states(line):

@@ -94,7 +94,7 @@ class LogPump:
 
     def follow(self, name: str, source: Path, path: Path) -> None:
         """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
-        self._sources[name] = _Source(self._open(name, path), tail=Tail(source))
+        self._sources[name] = _Source(self._open(name, path), tail=Tail(source, links=True))
         self._rouse()
 
     def release(self, name: str) -> int:

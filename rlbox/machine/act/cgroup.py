@@ -9,6 +9,7 @@ Sources: Linux cgroups(7); Documentation/admin-guide/cgroup-v2.rst.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,14 @@ _V1 = ("freezer", "pids")
 
 
 class OwnCgroup:
-    """The group of one run; one that cannot be made has no members and changes nothing."""
+    """The group of one run, by the name and place of its directory: another disk may hold a run of the same name.
 
-    def __init__(self, run_id: str) -> None:
-        self._name = f"{_PREFIX}{run_id}"
+    One that cannot be made has no members and changes nothing.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        place = hashlib.sha256(str(run_dir.parent).encode("utf-8", "replace")).hexdigest()[:8]
+        self._name = f"{_PREFIX}{run_dir.name}-{place}"
         self._bases = tuple(_bases())
 
     def enter(self) -> bool:

@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rlbox.machine.act.cgroup import OwnCgroup
 from rlbox.machine.act.command import Started, start_command
@@ -23,6 +24,7 @@ from rlbox.machine.act.process_table import Process, ancestors, carries, descend
 from rlbox.values import Command
 
 RUN_MARK = "RLBOX_RUN"
+FOLDER_MARK = "RLBOX_RUN_DIR"
 STAGE_MARK = "RLBOX_STAGE"
 PART_MARK = "RLBOX_PART"
 
@@ -37,13 +39,27 @@ Measured with Ray 2.60: a head that gets SIGTERM together with its raylet drains
 
 _KILL_S = 5.0
 _LOOK_S = 0.05
-_SET_CHILD_SUBREAPER = 36
+_SET_CHILD_SUBREAPER, _SET_DUMPABLE = 36, 4
+
+FIRST = 1
+"""The id of a container's own process: the kernel lets no process of the container kill or stop it."""
 
 
 def become_subreaper() -> None:
     """Have orphans below this process handed to it instead of to process 1 (Linux; elsewhere nothing happens)."""
     try:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+def guard_memory() -> None:
+    """Keep other processes of this user out of this one: none can trace it, or open what it has open (Linux).
+
+    Those with CAP_SYS_PTRACE still can. Source: prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking.
+    """
+    try:
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     except (OSError, AttributeError):
         return
 
@@ -69,16 +85,25 @@ class Child:
 
 
 class RunProcesses:
-    """All processes of one run; `known` are those (id, start) that an earlier supervisor of it wrote down."""
+    """All processes of one run; `known` are those (id, start) that an earlier supervisor of it wrote down.
 
-    def __init__(self, run_id: str, interrupt: Interrupt, known: Iterable[tuple[int, int]] = ()) -> None:
-        self._run_id = run_id
+    They carry the name of the run and the place of its directory: a directory of the same name, which anybody can make
+    on another disk, has none of them.
+    """
+
+    def __init__(self, run_dir: Path, interrupt: Interrupt, known: Iterable[tuple[int, int]] = ()) -> None:
+        self._marks = {RUN_MARK: run_dir.name, FOLDER_MARK: str(run_dir)}
         self._interrupt = interrupt
         self._known = frozenset(known)
-        self._group = OwnCgroup(run_id)
+        self._group = OwnCgroup(run_dir)
         self._children: list[Child] = []
+        self._zombies: set[tuple[int, int]] = set()
         table = probe_processes()
         self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
+
+    def marks(self, stage: str) -> dict[str, str]:
+        """Return the variables that processes of a stage carry."""
+        return {**self._marks, STAGE_MARK: stage}
 
     def start(self, command: Command, output: int, *, stage: str, part: str) -> Child:
         """Start `command` in a session of its own, both kinds of output going to the handle `output`.
@@ -88,7 +113,7 @@ class RunProcesses:
         OSError
             The program is missing or not executable.
         """
-        marks = {RUN_MARK: self._run_id, STAGE_MARK: stage, PART_MARK: part}
+        marks = {**self.marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
         popen = start_command(command, stdout=output, stderr=output)
@@ -113,8 +138,12 @@ class RunProcesses:
         return self._alive(table, self._members(table))
 
     def parts(self) -> dict[str, set[int]]:
-        """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap."""
+        """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
+
+        Orphans that have ended since an earlier look are collected.
+        """
         table = probe_processes()
+        self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
         found = {child.part: self._below(table, child.roots(table)) & table.keys() for child in living}
         below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
@@ -135,14 +164,22 @@ class RunProcesses:
             ):
                 _reap(process.pid)
 
+    def _collect(self, table: dict[int, Process]) -> None:
+        """Reap the orphans that were zombies at the look before, too: no thread of ours waits that long for its own."""
+        own = {child.pid for child in self._children}
+        zombies = {p.key for p in table.values() if p.parent == os.getpid() and p.gone and p.pid not in own}
+        for pid, _ in (zombies & self._zombies) - self._strangers:
+            _reap(pid)
+        self._zombies = zombies
+
     def _members(self, table: dict[int, Process]) -> set[int]:
         below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
         known = {p.pid for p in table.values() if p.key in self._known}
         grouped = self._group.members() & table.keys()
-        return self._below(table, below_me | known | grouped | _marked(table, {RUN_MARK: self._run_id}))
+        return self._below(table, below_me | known | grouped | _marked(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: Child) -> set[int]:
-        marks = {RUN_MARK: self._run_id, STAGE_MARK: child.stage, PART_MARK: child.part}
+        marks = {**self.marks(child.stage), PART_MARK: child.part}
         return self._below(table, child.roots(table)) | _marked(table, marks)
 
     def _stranger(self, process: Process) -> bool:

@@ -192,7 +192,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
         _check_image(image)
         return place_at(layout)
     prepared = prepare(app, image, layout)
-    with busy(layout):
+    with busy(app, layout):
         plan = look(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
@@ -232,7 +232,7 @@ def bring_target(
     if only_look:
         return prepared, look(prepared, wish.why_no_packages), NOTHING
     check_disk(Path(layout.data), 0.0, create=image.container.create)
-    with busy(layout):
+    with busy(app, layout):
         plan, done = look(prepared, wish.why_no_packages), NOTHING
         if "packages" in plan.kinds:  # they decide which fixes are there whole
             only = tuple(step for step in plan.steps if step.kind == "packages")
@@ -264,7 +264,7 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
     paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
     if app.dry_run:
         return "laid", paths, ()
-    with busy(layout):
+    with busy(app, layout):
         notes = lay_back(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
     forget_place(target, layout)
     return "removed", paths, notes
@@ -272,13 +272,13 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
-    manifest = read_table(Path(layout.own, "share/fixes.json"))
+    manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
     return len(checks_of(manifest, "doctor")), probe_fixes("doctor", manifest, _CHECKS_S, layout.own)
 
 
 def _check_image(image: ImagePlan) -> None:
     """Refuse a container of an image that is of another target, or of another lock."""
-    found = read_table(Path(LOCK_IN_IMAGE))
+    found = read_table(Path(LOCK_IN_IMAGE), links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(

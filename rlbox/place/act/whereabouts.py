@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rlbox.app import App
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.lock import hold
@@ -61,15 +62,15 @@ def remember_place(target: str, layout: Layout) -> None:
 
 def forget_place(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
-    if read_table(_pointer_file(target)).get("prefix") == layout.prefix:
+    if read_table(_pointer_file(target), links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
 @contextmanager
-def busy(layout: Layout) -> Iterator[None]:
-    """Hold a place while the block runs; `LockHeld` when another rlbox changes it."""
+def busy(app: App, layout: Layout) -> Iterator[None]:
+    """Hold a place while the block runs, after another rlbox that changes it; `LockHeld` when that takes too long."""
     name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
-    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}"):
+    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
         yield
 
 
@@ -79,5 +80,5 @@ def _pointer_file(target: str) -> Path:
 
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
-    found = read_table(_pointer_file(target)).get("prefix")
+    found = read_table(_pointer_file(target), links=True).get("prefix")
     return str(found) if found else own_prefix(target)

@@ -15,10 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.lock import try_lock
+from rlbox.files.rows import parse_json
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
@@ -96,7 +99,7 @@ def disk_holder(data: Path) -> Holder | None:
     """Return who holds the data disk now, or None."""
     path = data / LOCK_FILE
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = open_handle(path)
     except OSError:
         return None
     try:
@@ -124,7 +127,7 @@ def _open(path: Path) -> int:
     # in a sticky folder a file of another user may be opened, but not with O_CREAT (fs.protected_regular)
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDWR, os.O_RDONLY):
         try:
-            handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+            handle = open_handle(path, flags, _MODE)
             break
         except OSError as error:
             problem = error
@@ -148,8 +151,6 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 def _read(handle: int) -> Holder:
     try:
-        data: dict[str, Any] = json.loads(os.pread(handle, 1 << 16, 0))
-        known = {field.name for field in dataclasses.fields(Holder)}
-        return Holder(**{key: value for key, value in data.items() if key in known})
-    except (OSError, ValueError, TypeError, AttributeError):
+        return TypeAdapter(Holder).validate_python(parse_json(os.pread(handle, 1 << 16, 0)))
+    except (OSError, ValueError):  # pydantic's errors are ValueErrors
         return Holder(what="no word about it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
-from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.beneath import make_folder_at, read_bytes, write_file
+from rlbox.files.rows import parse_json
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.disk_hold import Holder
@@ -28,7 +30,7 @@ def new_run_id(job: str) -> str:
 
 
 def fill_folder(folder: Path, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> None:
-    """Write a run directory.
+    """Write a run directory, in a folder that is there.
 
     It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and the `extra` files (name to text), so
     that what ran can be read later whatever has changed since.
@@ -38,18 +40,21 @@ def fill_folder(folder: Path, plan: RunPlan, programs: Path | None, extra: Mappi
     OSError
         The disk is full or gone.
     """
-    (folder / "stages").mkdir(parents=True)
+    for path in (folder, folder / "stages"):
+        make_folder_at(path)
     reserve_space(folder)
     if programs is not None:
+        make_folder_at(folder / "job")
         shutil.copytree(programs, folder / "job" / programs.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     for name, text in extra.items():
-        write_atomic(folder / name, text)
+        make_folder_at((folder / name).parent)
+        write_file(folder / name, text.encode())
     write_plan(folder, plan)
 
 
 def write_plan(folder: Path, plan: RunPlan) -> None:
     """Write `plan.json`, whole or not at all."""
-    write_atomic(folder / PLAN_FILE, json.dumps(plan.as_json(), indent=1))
+    write_file(folder / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
 
 
 def load_plan(folder: Path) -> RunPlan:
@@ -62,7 +67,7 @@ def load_plan(folder: Path) -> RunPlan:
     """
     path = folder / PLAN_FILE
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise SpecError(f"there is no {PLAN_FILE} to carry out", where=str(path)) from error
     except (OSError, ValueError) as error:
@@ -86,7 +91,7 @@ def holder_of(plan: RunPlan) -> Holder:
 def overrides_text(entry: Mapping[str, Any], known: str = "") -> str:
     """Return the text of `overrides.json` with `entry` behind the entries of the text `known`, a torn one left out."""
     try:
-        data = json.loads(known)
+        data = parse_json(known)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -103,4 +108,7 @@ def record_overrides(run_dir: Path, entry: Mapping[str, Any]) -> None:
         The disk is full or gone.
     """
     path = run_dir / OVERRIDES_FILE
-    write_atomic(path, overrides_text(entry, path.read_text("utf-8") if path.exists() else ""))
+    known = b""
+    with contextlib.suppress(FileNotFoundError):
+        known = read_bytes(path)
+    write_file(path, overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause, full_disk, unwritable
+from rlbox.files.act.beneath import facts_of, remove_file, write_file
 from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.files.act.rows import RowFile
 from rlbox.machine.act.clock import utc_now
@@ -113,7 +114,7 @@ class Journal:
 
     def _release(self) -> None:
         with contextlib.suppress(OSError):
-            (self.run_dir / _RESERVE_FILE).unlink(missing_ok=True)
+            remove_file(self.run_dir / _RESERVE_FILE)
 
 
 def _disk_cause(run_dir: Path, error: OSError) -> Cause:
@@ -138,5 +139,6 @@ def reserve_space(run_dir: Path) -> None:
         There is not even that much left.
     """
     path = run_dir / _RESERVE_FILE
-    if not path.exists() or path.stat().st_size < _RESERVE_BYTES:
-        path.write_bytes(b"\0" * _RESERVE_BYTES)
+    facts = facts_of(path)
+    if facts is None or facts.st_size < _RESERVE_BYTES:
+        write_file(path, b"\0" * _RESERVE_BYTES)

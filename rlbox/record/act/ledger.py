@@ -4,34 +4,36 @@ Every verb about runs settles them first. It holds the disk meanwhile, so that n
 settle; a disk that a run holds has nothing to settle but that run's predecessors, and those were settled before
 it started.
 
-The notes of carriers lie outside the run directories, so that a carrier is found again though its run directory was
-removed, from a shell that speaks to another engine, without asking any engine when there is nothing to find.
+What carries a run is known from this host's own records (`host_record.py`), so that a carrier is found again though
+its run directory was removed, from a shell that speaks to another engine, without asking any engine when there is
+nothing to find. A run without such a record was started by another user, on another machine or by an older rlbox: its
+place is asked for a carrier of ours, and its end is written down; nothing that its own files name is ended or removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlbox.errors import LockHeld, RlboxError, SpecError
-from rlbox.files.act.folders import write_atomic
-from rlbox.files.act.rows import read_table
+from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
+from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in, remove_tree
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
-from rlbox.record.act.settle import Carrier, CarrierNote, carrier_word, has_ended, write_end
-from rlbox.record.act.state import load_run_state
+from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords
+from rlbox.record.act.rebuild import last_state
+from rlbox.record.act.settle import Carrier, carrier_word, has_ended, write_end
+from rlbox.record.act.state import RUN_FILE, RunState, load_run_state
+from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.record.act.verdict import believed, verdict_of
 
 _RUNS = "runs"
 _OWN = ".rlbox"
-"""Folder of a data disk with what rlbox keeps there for itself: run directories that are being made, and notes."""
+"""Folder of a data disk with what rlbox keeps there for itself: run directories that are being made."""
 _OTHERS_S = 30.0
 """How long to wait for another command line that is settling runs."""
 
@@ -48,20 +50,31 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The runs of the data disk `folder`; `reach` returns the carrier that a note names, as its place knows it."""
+    """The runs of the data disk `folder`, a path without links.
+
+    `reach` returns the carrier that a note names, as its place knows it; `seek` the note of the carrier that a place
+    has for a run which this host has no record of, None when it has none.
+    """
 
     folder: Path
     reach: Callable[[CarrierNote], Carrier]
+    seek: Callable[[RunPlan, Path], CarrierNote | None] = lambda plan, folder: None
 
     def run_dir(self, run: str) -> Path:
         """Return where the directory of a run is, or would be."""
         return self.folder / _RUNS / run
 
     def runs(self) -> list[Path]:
-        """Return the run directories, the latest first."""
-        folder = self.folder / _RUNS
-        found = [entry for entry in folder.iterdir() if (entry / PLAN_FILE).is_file()] if folder.is_dir() else []
-        return sorted(found, key=lambda entry: os.stat(entry / PLAN_FILE).st_mtime, reverse=True)
+        """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
+        folder, ages = self.folder / _RUNS, {}
+        try:
+            names = names_in(folder)
+        except OSError as error:
+            raise _unreadable("the runs of the data disk", error) from error
+        for entry in (folder / name for name in names):
+            if is_file(entry / PLAN_FILE) and (facts := facts_of(entry / PLAN_FILE)):
+                ages[entry] = facts.st_mtime
+        return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
     def find(self, name: str | None) -> Path:
         """Return the run directory named `name` (a unique beginning will do), or the latest.
@@ -90,11 +103,13 @@ class Ledger:
         """
         whole, draft = self.run_dir(plan.run_id), self._drafts / plan.run_id
         try:
+            for folder in (draft.parent.parent, draft.parent, whole.parent):
+                make_folder_at(folder)
             fill_folder(draft, plan, programs, extra)
-            whole.parent.mkdir(exist_ok=True)
-            draft.rename(whole)
+            move(draft, whole)
         except OSError:
-            shutil.rmtree(draft, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(draft)
             raise
         return whole
 
@@ -128,23 +143,25 @@ class Ledger:
 
     def carrier(self, run: str) -> Carrier | None:
         """Return what carries a run out; None when that is but processes of this machine."""
-        note = self.notes().get(run)
+        note = self._records.read(run).note
+        if note is None:
+            with contextlib.suppress(SpecError):
+                note = self._sought(load_plan(self.run_dir(run)))
         return self.reach(note) if note else None
 
     def notes(self) -> dict[str, CarrierNote]:
         """Return the notes of carriers by run id."""
-        found = {}
-        for path in sorted(self._notes.glob("*.json")):
-            try:
-                note = CarrierNote(**read_table(path))
-            except TypeError:
-                continue
-            found[note.run] = note
-        return found
+        return {run: note for run in self._records.runs() if (note := self._records.read(run).note)}
 
-    def write_note(self, note: CarrierNote) -> None:
-        """Write down a carrier that is about to be made, or that has started."""
-        write_atomic(self._notes / f"{note.run}.json", json.dumps(dataclasses.asdict(note)))
+    def write_note(self, note: CarrierNote, plan: RunPlan | None = None) -> None:
+        """Write down a carrier that is about to be made for `plan`, or that has started."""
+        known = self._records.read(note.run)
+        self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
+
+    def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
+        """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
+        state = last_state(run_dir, plan)
+        return believed(state, self._records.read(run_dir.name).verdict) if state else None
 
     def settle(self, me: Holder) -> Settled:
         """Settle the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
@@ -179,40 +196,79 @@ class Ledger:
         """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
-        shutil.rmtree(self._drafts, ignore_errors=True)  # whoever made them is gone
+        try:
+            remove_tree(self._drafts)  # whoever made them is gone
+        except OSError as error:
+            raise _unreadable("what was left of runs that were being made", error) from error
         notes, folders = self.notes(), {run.name: run for run in self.runs()}
         due = [run for run in folders if run in notes or not has_ended(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
-                if not self._settle_one(run, notes.get(run)):
+                if not self._settle_one(run, self._records.read(run)):
                     alive.append(run)
             except (RlboxError, OSError) as error:
-                what = error.what if isinstance(error, RlboxError) else error.strerror
+                what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
                 unsettled[run] = f"cannot be settled now: {what}"
         return Settled(alive=tuple(alive), unsettled=unsettled)
 
-    def _settle_one(self, run: str, note: CarrierNote | None) -> bool:
+    def _settle_one(self, run: str, known: HostRecord) -> bool:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
+        plan = known.plan or (load_plan(run_dir) if is_file(run_dir / PLAN_FILE) else None)
+        if plan and plan.run_id != run:
+            raise SpecError(f"its plan is that of {plan.run_id}")
+        if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
+            return True  # it has ended, and its record was changed since
+        note = known.note or self._sought(plan)
         carrier = self.reach(note) if note else None
         if carrier and note:
             status = carrier.status()
             if status == "living":
                 return False
             last = carrier_word(carrier, status, note, run_dir)
-        if (run_dir / PLAN_FILE).is_file():
+        state = None
+        if plan and facts_of(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
-                write_end(run_dir, load_plan(run_dir), last)
+                state = write_end(run_dir, plan, last, _passed_before(plan, known))
         if carrier:
             carrier.remove()
-            (self._notes / f"{run}.json").unlink(missing_ok=True)
+        self._keep(run, known, state)
         return True
+
+    def _sought(self, plan: RunPlan | None) -> CarrierNote | None:
+        """Return the note of the carrier of a run that this host has no record of, but which began."""
+        began = plan and any(is_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
+        return self.seek(plan, self.folder) if plan and plan.container and began else None
+
+    def _keep(self, run: str, known: HostRecord, state: RunState | None) -> None:
+        """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
+        if not known.plan:
+            return
+        if facts_of(self.run_dir(run)) is None:
+            self._records.forget(run)
+            return
+        verdict = verdict_of(state) if state else known.verdict
+        self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
+
+    @property
+    def _records(self) -> HostRecords:
+        return HostRecords(self.folder)
 
     @property
     def _drafts(self) -> Path:
         """Where run directories are made, and renamed when they are whole."""
         return self.folder / _OWN / "new"
 
-    @property
-    def _notes(self) -> Path:
-        return self.folder / _OWN / "containers"
+
+def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...] | None:
+    """Return the stages that had passed before this attempt, and do not run in it; None when this host knows no more
+    of the run than its own files say."""
+    if not known.plan:
+        return None
+    names = [stage.name for stage in plan.stages]
+    kept = names[: names.index(plan.begin_at)] if plan.begin_at in names else []
+    return tuple(name for name in kept if known.verdict and name in known.verdict.passed)
+
+
+def _unreadable(what: str, error: OSError) -> NodeError:
+    return NodeError(f"{what} cannot be looked at: {error.strerror}", where=str(error.filename or ""))

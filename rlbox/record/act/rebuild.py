@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.beneath import facts_of, make_folder_at, move, names_in, read_bytes, write_file
 from rlbox.files.act.rows import read_rows
 from rlbox.job.names import ATTEMPT
 from rlbox.job.plan import RunPlan
@@ -37,8 +36,9 @@ def last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
     try:
         return load_run_state(run_dir)
     except SpecError:
-        if not path.exists() and not (run_dir / EVENTS_FILE).exists():
-            return None
+        with contextlib.suppress(OSError):
+            if facts_of(path) is None and facts_of(run_dir / EVENTS_FILE) is None:
+                return None
     return rebuild_state(run_dir, plan)
 
 
@@ -101,7 +101,7 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
     if before is None:
         return _skip(state, plan)
     with contextlib.suppress(FileNotFoundError):
-        write_atomic(run_dir / f"run.{ATTEMPT}{before.attempt}.json", (run_dir / RUN_FILE).read_bytes())
+        write_file(run_dir / f"run.{ATTEMPT}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
     runs, known = plan_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
     stages = tuple(_begin(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _skip(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
@@ -113,9 +113,14 @@ def plan_attempts(before: RunState, begin_at: str) -> dict[str, int]:
     They are all from `begin_at` on; when that is empty, from the first that has not passed.
     """
     names = [stage.name for stage in before.stages]
-    open_ends = [stage.name for stage in before.stages if stage.state not in ("passed", "skipped")]
-    first = names.index(begin_at or open_ends[0]) if begin_at or open_ends else len(names)
+    begin_at = begin_at or first_open(before)
+    first = names.index(begin_at) if begin_at in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in before.stages[first:]}
+
+
+def first_open(before: RunState) -> str:
+    """Return the first stage that has not passed; empty when all have."""
+    return next((stage.name for stage in before.stages if stage.state not in ("passed", "skipped")), "")
 
 
 def _begin(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:
@@ -136,7 +141,7 @@ def _skip(state: RunState, plan: RunPlan) -> RunState:
 
 
 def _move_away(folder: Path, name: str) -> None:
-    for path in list(folder.iterdir()) if folder.is_dir() else []:
-        if not path.name.startswith(ATTEMPT):
-            (folder / name).mkdir(exist_ok=True)
-            os.replace(path, folder / name / path.name)
+    for own in names_in(folder):
+        if not own.startswith(ATTEMPT):
+            make_folder_at(folder / name)
+            move(folder / own, folder / name / own)

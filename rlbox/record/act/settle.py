@@ -1,27 +1,29 @@
 """Give a run whose supervisor is gone the end that the facts tell, once.
 
 A place whose runs are carried by something apart from the processes of this machine, as by a container, writes a note
-before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are settled
-without knowing any place.
+on this host before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are
+settled without knowing any place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import json
 import os
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
 from rlbox.causes.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.beneath import facts_of, names_in, open_handle, remove_file, write_file
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.identity import probe_machine_life
+from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import (
@@ -34,8 +36,10 @@ from rlbox.record.act.state import (
     write_run_state,
 )
 from rlbox.record.act.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
+from rlbox.record.act.verdict import checked
 from rlbox.secrets.masks import Masks
 
+_DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _GOING = ("starting", "running")
 
 ENDED = ("passed", "failed", "interrupted")
@@ -43,21 +47,6 @@ _FRESH_S = 60.0
 """The supervisor writes down every few seconds what its run uses."""
 
 CarrierStatus = Literal["made", "living", "ended", "gone"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CarrierNote:
-    """The carrier `name` of the run `run`; `engine` is the address that what runs it had when it was made.
-
-    `started` says that it had been started: one that is missing then was removed by somebody else. `place` is where
-    the run takes place, empty in notes of before there was more than one with carriers.
-    """
-
-    run: str
-    name: str
-    engine: str
-    started: bool = False
-    place: str = ""
 
 
 class Carrier(Protocol):
@@ -76,11 +65,12 @@ class Carrier(Protocol):
         """Clear it away."""
 
 
-def settle_run(run_dir: Path, plan: RunPlan, last: LastWord) -> RunState:
+def settle_run(run_dir: Path, plan: RunPlan, last: LastWord, before: Iterable[str] | None = ()) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
     All stages passed: the run passed, whatever became of its curves. Somebody had asked it to stop: interrupted. Else
-    it failed, in the stage that was going on or between two.
+    it failed, in the stage that was going on or between two; so it does where its record says more than its
+    supervisor did (`checked`, which knows `before`).
 
     Raises
     ------
@@ -89,11 +79,12 @@ def settle_run(run_dir: Path, plan: RunPlan, last: LastWord) -> RunState:
     """
     state = last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
     forget_drafts(run_dir)
-    if state.state != "running":
-        if not read_table(run_dir / RUN_FILE):
-            write_run_state(run_dir, state, Masks({}))
-        return state
-    ended = _ended(state, last, stop_asked(run_dir))
+    true = checked(state, last, before)
+    if true.state != "running":
+        if true != state or not read_table(run_dir / RUN_FILE):
+            write_run_state(run_dir, true, Masks({}))
+        return true
+    ended = _ended(true, last, stop_asked(run_dir))
     write_run_state(run_dir, ended, Masks({}))
     _record(run_dir, ended)
     return ended
@@ -147,19 +138,20 @@ def _record(run_dir: Path, state: RunState) -> None:
     cause = run_cause(state)
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
     line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
-    with contextlib.suppress(OSError), open(run_dir / EVENTS_FILE, "ab+") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - 1))
-        torn = file.read(1) not in (b"", b"\n")
-        file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
+    with contextlib.suppress(OSError):
+        handle = open_handle(run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(handle, "ab+") as file:
+            file.seek(max(0, os.fstat(handle).st_size - 1))
+            torn = file.read(1) not in (b"", b"\n")
+            file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
 
 
 def forget_drafts(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
-    for pattern in (f".{RUN_FILE}.*", ".reserve", ".processes.json.*", ".supervisor.json.*"):
-        for path in run_dir.glob(pattern):
-            with contextlib.suppress(OSError):
-                path.unlink()
+    with contextlib.suppress(OSError):
+        for name in names_in(run_dir):
+            if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
+                remove_file(run_dir / name)
 
 
 def has_ended(run_dir: Path) -> bool:
@@ -177,8 +169,8 @@ def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run
     return last
 
 
-def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None) -> None:
-    """End what is left of a run, and write its end down; one that never began stays as it is.
+def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Iterable[str] | None) -> RunState | None:
+    """End what is left of a run, write its end down and return it; one that never began stays as it is.
 
     Raises
     ------
@@ -190,16 +182,16 @@ def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None) -> None:
     if elsewhere and _grows(run_dir):
         raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
     if plan.owns_processes:
-        end_remains(run_dir, plan.run_id)
-    wrote = any((run_dir / name).exists() for name in (RUN_FILE, EVENTS_FILE))
+        end_remains(run_dir)
+    wrote = any(facts_of(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or last is not None
     if not began:
-        return
-    seen = last is not None and last.end in ("memory", "ended")
+        return None
+    seen = last is not None and last.end in ("memory", "ended", "again")
     if facts and not same_life(facts, life) and not seen:
         ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
-    settle_run(run_dir, plan, last or LastWord(end="gone"))
+    return settle_run(run_dir, plan, last or LastWord(end="gone"), before)
 
 
 def _grows(run_dir: Path) -> bool:
@@ -207,7 +199,19 @@ def _grows(run_dir: Path) -> bool:
 
     Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
     """
-    with tempfile.TemporaryFile(dir=run_dir) as probe:
-        now = os.fstat(probe.fileno()).st_mtime
-    paths = [*run_dir.glob("*.json*"), *run_dir.glob("stages/*/*.log")]
-    return any(now - path.stat().st_mtime < _FRESH_S for path in paths)
+    probe = run_dir / f".{RUN_FILE}.now"
+    write_file(probe, b"")
+    now = facts_of(probe)
+    remove_file(probe)
+    stages = [run_dir / "stages" / name for name in names_in(run_dir / "stages")]
+    paths = [*_named(run_dir, ".json"), *(path for stage in stages for path in _named(stage, ".log"))]
+    grown = [facts.st_mtime for path in paths if (facts := facts_of(path))]
+    return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
+
+
+def _named(folder: Path, part: str) -> list[Path]:
+    """Return the files of a folder that have `part` in their names; none of what is no folder."""
+    try:
+        return [folder / name for name in names_in(folder) if part in name]
+    except OSError:
+        return []

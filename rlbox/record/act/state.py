@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
+from rlbox.files.act.beneath import read_bytes, write_file
+from rlbox.files.rows import parse_json
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan
@@ -151,20 +151,7 @@ def write_run_state(run_dir: Path, run: RunState, masks: Masks, *, durable: bool
         The disk is full or gone; the old file is untouched and no draft is left.
     """
     text = json.dumps({"schema": SCHEMA, **masks.tree(dataclasses.asdict(run))}, indent=1, ensure_ascii=False) + "\n"
-    draft = run_dir / f".{RUN_FILE}.{os.getpid()}"
-    try:
-        with open(draft, "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        draft.replace(run_dir / RUN_FILE)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-    if durable:
-        _sync_folder(run_dir)
+    write_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
 
 
 def load_run_state(run_dir: Path) -> RunState:
@@ -177,7 +164,7 @@ def load_run_state(run_dir: Path) -> RunState:
     """
     path = run_dir / RUN_FILE
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise SpecError(
             "this folder holds no run", where=str(path), next_step="list the runs with: rlbox runs"
@@ -187,23 +174,24 @@ def load_run_state(run_dir: Path) -> RunState:
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise SpecError(f"run.json was not written by this rlbox (it reads schema {SCHEMA})", where=str(path))
     try:
-        return _adapter().validate_python(data)
+        state = _adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise SpecError(f"run.json is not the state of a run: {key}: {first['msg']}", where=str(path)) from error
+    if strange := _strange_path(state):
+        raise SpecError(f"run.json names a path outside its run: {strange!r}", where=str(path))
+    return state
+
+
+def _strange_path(state: RunState) -> str:
+    """Return what a state calls a stage's folder or a service, though it is no path within the run; empty for none."""
+    folders = [PurePath(stage.directory) for stage in state.stages]
+    names = [PurePath(service.name) for stage in state.stages for service in stage.services]
+    strange = [path for path in folders if path.is_absolute() or ".." in path.parts]
+    return str(next(iter(strange + [path for path in names if len(path.parts) != 1 or path.is_absolute()]), ""))
 
 
 @functools.lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[RunState]:
     return TypeAdapter(RunState)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        return  # some network file systems refuse to sync a folder; the rename itself is done
-    finally:
-        os.close(handle)

@@ -1,8 +1,11 @@
 """`supervisor.json`: which process carries out a run, so that any later one can tell whether it still lives.
 
-`processes.json` beside it is for what a run in place leaves when all that watched over it was killed. A process is the
-run's when it carries its mark, when the supervisor had written it down (id and start), or when it is below such a one
-or in its session. Nothing is found by name.
+It is written once an attempt, before anything of it starts: a second supervisor of the same attempt is refused.
+
+What a run in place leaves when all that watched over it was killed is ended by the next verb. A process is the run's
+when it carries its marks or is in its control group, when its supervisor had written it down (id and start) among what
+this host knows, or when it is below such a one or in its session. Nothing is found by name, and nothing that lies on
+the data disk names a process.
 """
 
 from __future__ import annotations
@@ -16,17 +19,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
+from rlbox.errors import NodeError
+from rlbox.files.act.beneath import create_file
 from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.rows import read_table
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.identity import MachineLife, probe_machine_life
 from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.process_table import Process, probe_process
+from rlbox.machine.act.process_table import Process, probe_command_line, probe_process
 from rlbox.machine.act.processes import RunProcesses
+from rlbox.record.act.host_record import HostRecords
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
-PROCESSES_FILE = "processes.json"
+MODULE = "rlbox.supervise"
+"""What a supervisor is started as, with its run directory as the next word."""
+
+_PROCESSES = "processes"
 
 _PAUSE_S = 5.0
 _FIRST_S = 0.5
@@ -57,6 +68,8 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
 
     Raises
     ------
+    NodeError
+        The attempt has begun before: its container was started again, or another supervisor was.
     OSError
         The disk is full or gone.
     """
@@ -74,17 +87,22 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
         attempt=attempt,
         begun_at=utc_now(),
     )
-    write_atomic(run_dir / SUPERVISOR_FILE, json.dumps(dataclasses.asdict(facts)))
+    try:
+        create_file(run_dir / SUPERVISOR_FILE, json.dumps(dataclasses.asdict(facts)).encode())
+    except FileExistsError as error:
+        raise NodeError(
+            f"attempt {attempt} of run {run_dir.name} has begun before, and what it left would count for this start",
+            where=str(run_dir / SUPERVISOR_FILE),
+            next_step=f"take it up as a new attempt: rlbox run --resume {run_dir.name}",
+        ) from error
     return facts
 
 
 def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    known = {field.name for field in dataclasses.fields(SupervisorFacts)}
-    data = {key: value for key, value in read_table(run_dir / SUPERVISOR_FILE).items() if key in known}
     try:
-        return SupervisorFacts(**data)
-    except TypeError:
+        return TypeAdapter(SupervisorFacts).validate_python(read_table(run_dir / SUPERVISOR_FILE))
+    except ValidationError:
         return None
 
 
@@ -93,12 +111,17 @@ def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:
     return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
 
 
-def supervisor_lives(facts: SupervisorFacts) -> bool:
-    """Whether a supervisor that runs in place is still there as the same process."""
+def supervisor_lives(run_dir: Path, facts: SupervisorFacts) -> bool:
+    """Whether a supervisor that runs in place is still there as the same process.
+
+    The file alone is not believed: the process must say itself that it carries out the run of this directory.
+    """
     if facts.container or not same_life(facts, probe_machine_life()):
         return False
     process = probe_process(facts.pid)
-    return process is not None and process.started == facts.started and not process.gone
+    if process is None or process.started != facts.started or process.gone:
+        return False
+    return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
 
 
 def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
@@ -110,14 +133,8 @@ def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
         The run directory cannot be written.
     """
     text = json.dumps({"user": user, "by": by, "at": utc_now()})
-    try:
-        handle = os.open(run_dir / STOP_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
-        return
-    try:
-        os.write(handle, text.encode("utf-8", "replace"))
-    finally:
-        os.close(handle)
+    with contextlib.suppress(FileExistsError):
+        create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
 
 def stop_asked(run_dir: Path) -> str:
@@ -127,10 +144,13 @@ def stop_asked(run_dir: Path) -> str:
 
 
 class ProcessRecord:
-    """Writes down the processes of a run while it goes on, every few seconds: some hide the mark they were given."""
+    """Writes down the processes of a run in place while it goes on, every few seconds: some hide their marks.
+
+    They are kept among what this host knows, not on the data disk.
+    """
 
     def __init__(self, run_dir: Path, parts: Callable[[], dict[str, set[int]]]) -> None:
-        self._path = run_dir / PROCESSES_FILE
+        self._path = _processes_file(run_dir)
         self._parts = parts
         self._written: list[tuple[int, int]] = []
         self._over = threading.Event()
@@ -161,18 +181,25 @@ class ProcessRecord:
         if keys == self._written:
             return
         life = probe_machine_life()
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self._path, json.dumps({"boot_id": life.boot_id, "init": life.init, "processes": keys}))
         self._written = keys
 
 
-def end_remains(run_dir: Path, run_id: str) -> tuple[Process, ...]:
-    """End every process that the run `run_id` left on this machine; return those that even SIGKILL did not end."""
-    return RunProcesses(run_id, Interrupt(), _recorded(run_dir)).stop_all()
+def end_remains(run_dir: Path) -> tuple[Process, ...]:
+    """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
+    left = RunProcesses(run_dir, Interrupt(), _recorded(run_dir)).stop_all()
+    _processes_file(run_dir).unlink(missing_ok=True)
+    return left
+
+
+def _processes_file(run_dir: Path) -> Path:
+    return HostRecords(run_dir.parents[1]).beside(run_dir.name, _PROCESSES)
 
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
     """Return what was written down in this life of the machine; ids of another one mean other processes."""
-    data, life = read_table(run_dir / PROCESSES_FILE), probe_machine_life()
+    data, life = read_table(_processes_file(run_dir), links=True), probe_machine_life()
     if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init):
         return ()
     return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rlbox.errors import SpecError
+from rlbox.files.act.beneath import open_file, read_bytes
 from rlbox.files.act.tail import read_end
-from rlbox.files.rows import json_rows
+from rlbox.files.rows import json_rows, parse_json
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE
@@ -31,6 +31,7 @@ _SAMPLES = 600
 _TEXT_BYTES = 256 * 1024
 _METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
+_LONGEST_LINE = 1 << 20
 _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 """Keys of a row of metrics that say where and when, not how well."""
 
@@ -137,7 +138,7 @@ class _Files:
         """Return the JSON object in a file; empty, and a gap when it is `wanted`, where there is none."""
         path = self.run_dir / name
         try:
-            found = json.loads(path.read_bytes())
+            found = parse_json(read_bytes(path))
         except FileNotFoundError:
             if wanted:
                 self.gaps.append(f"{name}: missing")
@@ -159,8 +160,8 @@ class _Files:
     def lines(self, name: str) -> Iterator[bytes]:
         """Return the lines of a file; none when it cannot be read."""
         try:
-            with open(self.run_dir / name, "rb") as file:
-                yield from file
+            with open_file(self.run_dir / name) as file:
+                yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
@@ -169,7 +170,7 @@ class _Files:
     def text(self, path: Path) -> str:
         """Return the beginning of a text file; empty when it cannot be read."""
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 return self.masks.text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
         except OSError:
             return ""

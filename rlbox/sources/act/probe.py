@@ -192,7 +192,7 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
 
 def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
     """Return the last ranking of a profile, None when there is no fresh one."""
-    data = read_table(_memory(profile))
+    data = read_table(_memory(profile), links=True)
     return read_ranking(data, profile, time.time()) if data else None
 
 

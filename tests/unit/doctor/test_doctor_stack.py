@@ -163,12 +163,14 @@ def test_engine() -> None:
     assert ids(judge_engine(replace(ENGINE, gpu_ways=()), TARGET)) == ["gpu-runtime-missing"]
     assert ids(judge_engine(replace(ENGINE, gpu_ways=()), Demands())) == []
     assert ids(judge_engine(replace(ENGINE, room=1 << 30), TARGET)) == ["engine-disk-full"]
-    left = Container(name="rlbox-a", run="a", state="running", owner="uid 7")
+    left = Container(name="rlbox-a", run="a", state="exited", owner="uid 7")
     (finding,) = judge_engine(replace(ENGINE, containers=(left,)), TARGET)
-    assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (running, uid 7)")
-    assert (
-        ids(judge_engine(replace(ENGINE, containers=(replace(left, busy=True), replace(left, run=""))), TARGET)) == []
-    )
+    assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
+    assert ids(judge_engine(replace(ENGINE, containers=(replace(left, run=""),)), TARGET)) == []
+    for alive in (replace(left, busy=True), replace(left, state="running"), replace(left, state="created")):
+        (finding,) = judge_engine(replace(ENGINE, containers=(alive,)), TARGET)
+        assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
+        assert "rlbox stop a " in finding.remedy
 
 
 def test_image() -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
     with hold(path, "build of mine"):
         facts = json.loads(path.read_text())
         assert (facts["pid"], facts["what"]) == (os.getpid(), "build of mine")
-        with pytest.raises(LockHeld) as caught, hold(path, "build of mine"):
+        with pytest.raises(LockHeld) as caught, hold(path, "build of mine", patience_s=0):
             pass
         assert str(caught.value) == (
             f"another rlbox is busy with the build of mine: pid {os.getpid()} since {facts['since']}\n"
@@ -88,8 +90,23 @@ def test_a_holder_that_says_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lock"
     with hold(path, "x"):
         path.write_text(text)
-        with pytest.raises(LockHeld, match="another rlbox is busy with the x: holder unknown"), hold(path, "x"):
+        with (
+            pytest.raises(LockHeld, match="another rlbox is busy with the x: holder unknown"),
+            hold(path, "x", patience_s=0),
+        ):
             pass
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    path, said, began = tmp_path / "lock", [], time.monotonic()
+    first = hold(path, "place x")
+    first.__enter__()
+    leave = threading.Timer(1.3, lambda: first.__exit__(None, None, None))
+    leave.start()
+    with hold(path, "place x", tell=said.append):
+        assert 1.2 < time.monotonic() - began < 10
+    leave.join()
+    assert [text.partition(" pid ")[0] for text in said] == ["waiting: another rlbox is busy with the place x:"]
 
 
 def test_a_lock_is_dropped_with_an_error(tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import Holder
+from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import CarrierNote, CarrierStatus
+from rlbox.record.act.settle import CarrierStatus
 from rlbox.record.act.state import load_run_state, new_run_state, run_cause, write_run_state
 from rlbox.run.places import PLACES, reach
 from rlbox.secrets.masks import Masks
 
 ME = Holder(what="a test")
-NOTE = CarrierNote(run="r-1", name="job-7", engine="there", started=True, place="there")
+NOTE = CarrierNote(run="r-1", name="job-7", engine="there", started="t0", place="there")
 PLAN = RunPlan(
     run_id="r-1",
     job="r",
@@ -63,7 +64,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> Ledger:
     run_dir = ledger.make(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), Masks({}))
-    ledger.write_note(NOTE)
+    ledger.write_note(NOTE, PLAN)
     return ledger
 
 
@@ -88,7 +89,7 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", LastWord(end="ended", container="job-7"))
     ledger = Ledger(folder=tmp_path, reach=lambda note: fake)
-    ledger.write_note(NOTE)
+    ledger.write_note(NOTE, PLAN)
     assert ledger.settle(ME).unsettled == {}
     assert (fake.asked, ledger.notes(), ledger.runs()) == (["remove"], {}, [])
 

@@ -16,6 +16,7 @@ from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.errors import EngineError
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.lock import try_lock
 from rlbox.files.act.room import free_bytes
 from rlbox.machine.act.identity import in_image
@@ -61,7 +62,7 @@ def _container(row: Mapping[str, Any]) -> Container:
 def _may_be_held(path: Path) -> bool:
     """Return whether a living rlbox holds the lock of a data disk; a lock that cannot be asked may be held."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path.parent.resolve() / path.name) as file:
             return not try_lock(file.fileno())
     except FileNotFoundError:
         return False

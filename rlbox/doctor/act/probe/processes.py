@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 
 from rlbox.doctor.judge.processes import Running
 from rlbox.machine.act.process_table import (
@@ -17,7 +18,7 @@ from rlbox.machine.act.process_table import (
 )
 from rlbox.values import VENV
 
-_SUPERVISOR = "rlbox.supervise"
+_SUPERVISOR = re.compile(r"-m rlbox\.supervise (?:--warden )?(\S+)")
 # The id that container engines name their control groups after.
 _CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,8 +36,8 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     me = os.getpid()
     mine = ancestors(table, me) | descendants(table, {me})
     words = {pid: probe_command_line(pid) for pid in table}
-    supervisors = {pid for pid in table if _SUPERVISOR in words[pid]}
-    owned = supervisors | descendants(table, supervisors)
+    supervisors = {pid: Path(found.group(1)).name for pid in table if (found := _SUPERVISOR.search(words[pid]))}
+    owned = supervisors.keys() | descendants(table, set(supervisors))
     group, up_s = _group(me), time.clock_gettime(time.CLOCK_BOOTTIME)
     main = min((p.pid for p in table.values() if p.parent == 1), default=0)
     return tuple(
@@ -48,12 +49,13 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
             age_s=max(up_s - process.started / _TICKS, 0.0),
             own=process.pid in mine,
             busy_run=process.pid in owned,
+            run=supervisors.get(process.pid, ""),
             orphan=process.parent == 1 and process.pid != main,
             zombie=process.gone,
             stack=words[process.pid].startswith(f"{stack}/"),
         )
         for process in table.values()
-        if process.pid != 1 and _group(process.pid) in ("", group)
+        if (process.pid != 1 or process.pid in supervisors) and _group(process.pid) in ("", group)
     )
 
 

@@ -1,0 +1,110 @@
+"""In place, where programs are the user's own: a data disk names no process, and an attempt starts once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launched import Disk
+from supervised import wait_for
+
+from rlbox.errors import NodeError
+from rlbox.machine.act.identity import probe_machine_life
+from rlbox.machine.act.process_table import probe_process
+from rlbox.record.act.disk_hold import disk_holder, take_disk
+from rlbox.record.act.folder import holder_of, write_plan
+from rlbox.record.act.state import load_run_state, new_run_state, write_run_state
+from rlbox.record.act.supervisor_file import load_supervisor, supervisor_lives, write_supervisor
+from rlbox.run.stop import stop_run
+from rlbox.secrets.masks import Masks
+
+COUNTS = "echo x >> {run}/starts; echo two > {run}/made-only"
+STAYS = "echo there; sleep 600"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path / "data")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def facts_of(pid: int) -> dict[str, object]:
+    """What a `supervisor.json` would say of a process, in this life of the machine."""
+    life, process = probe_machine_life(), probe_process(pid)
+    assert process
+    ids = {"pid": pid, "started": process.started, "boot_id": life.boot_id, "init": life.init, "uid": os.getuid()}
+    return {**ids, "host": life.host, "place": "here"}
+
+
+def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None:
+    plan = disk.make(("only", COUNTS))
+    disk.begin(plan)
+    wait_for(lambda: disk.states() == ["passed"])
+    disk.wait_until_free()
+    run_dir = disk.run_dirs[-1]
+    before = (run_dir / "run.json").read_bytes()
+    disk.begin(plan)
+    wait_for(lambda: "has begun before" in (run_dir / "supervisor.log").read_text())
+    disk.wait_until_free()
+    said = (run_dir / "supervisor.log").read_text()
+    assert f"error: attempt 1 of run {run_dir.name} has begun before, and what it left would count" in said
+    assert f"rlbox run --resume {run_dir.name}" in said
+    assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
+    with pytest.raises(NodeError, match="has begun before"):
+        write_supervisor(run_dir, place="here", container="", attempt=1, warden=0)
+
+
+def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Popen[bytes]) -> None:
+    plan = disk.make(("only", COUNTS))
+    run_dir, facts = disk.run_dirs[-1], facts_of(bystander.pid)
+    write_run_state(run_dir, dataclasses.replace(new_run_state(plan, supervisor_pid=bystander.pid)), Masks({}))
+    (run_dir / "supervisor.json").write_text(json.dumps(facts))
+    lists = {"boot_id": facts["boot_id"], "init": facts["init"], "processes": [[facts["pid"], facts["started"]]]}
+    (run_dir / "processes.json").write_text(json.dumps(lists))
+    known = load_supervisor(run_dir)
+    assert known
+    assert not supervisor_lives(run_dir, known)
+    hold = take_disk(disk.data, holder_of(plan))  # as a program that locks the file itself would
+    try:
+        stop_run(disk.ledger, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
+    finally:
+        hold.leave()
+    assert disk.reconcile().unsettled == {}
+    assert (disk.state().state, bystander.poll()) == ("interrupted", None)
+
+
+def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, tmp_path: Path) -> None:
+    plan = disk.make(("only", STAYS))
+    disk.begin(plan)
+    wait_for(lambda: disk.states() == ["running"])
+    living = set(disk.marked())
+    other = Disk(tmp_path / "other")
+    forged = other.make(("only", STAYS))
+    assert forged.run_id == plan.run_id
+    write_plan(other.run_dirs[-1], forged)
+    write_run_state(other.run_dirs[-1], new_run_state(forged, supervisor_pid=1), Masks({}))
+    other.reconcile()
+    assert load_run_state(other.run_dirs[-1]).state == "failed"
+    assert living <= set(disk.marked())
+    assert disk_holder(disk.data)
+
+
+def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
+    plan = disk.make(("only", STAYS))
+    write_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
+    found = disk.reconcile()
+    assert found.unsettled == {plan.run_id: "cannot be settled now: its plan is that of other-1"}

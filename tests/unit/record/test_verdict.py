@@ -1,0 +1,97 @@
+"""Whether a run ended as its own record says: held against its supervisor's words, the engine's, and what was kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+import pytest
+
+from rlbox.causes.cause import End, LastWord
+from rlbox.record.act.state import RunState, StageState, StageStatus, run_cause
+from rlbox.record.act.verdict import RunEnd, believed, checked, passed_line, verdict_of
+
+SAID = "\n".join(("rlbox: run running", "rlbox: a: running", passed_line("a"), "rlbox: b: running"))
+
+
+def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
+    rows = tuple(
+        StageState(name=name, title=name, directory=f"stages/{name}", state=now)
+        for name, now in zip("ab", stages, strict=True)
+    )
+    whole = RunState(run_id="r", job="j", target="t", place="docker", profile="", supervisor_pid=1, stages=rows)
+    return dataclasses.replace(whole, state=state, attempt=attempt)
+
+
+def word(code: int, note: str = SAID, end: End = "ended") -> LastWord:
+    return LastWord(end=end, exit_code=code, container="c", note=note)
+
+
+TRUE = [
+    (run("passed", "passed", "passed"), word(0)),
+    (run("failed", "passed", "failed"), word(1)),
+    (run("running", "passed", "running"), word(137, end="killed")),
+    (run("passed", "passed", "passed"), word(137, f"{SAID}\n{passed_line('b')}")),  # killed over its curves
+    (run("passed", "passed", "passed"), LastWord(end="removed", container="c")),
+    (run("passed", "passed", "passed"), LastWord(end="killed", exit_code=-9)),  # in place
+]
+
+
+@pytest.mark.parametrize(("state", "last"), TRUE)
+def test_what_agrees_stays(state: RunState, last: LastWord) -> None:
+    assert checked(state, last, ()) == state
+    assert believed(state, verdict_of(state)) == believed(state, None) == state
+
+
+FALSE = [
+    (run("passed", "passed", "passed"), word(1), "it says that stage b passed, container c ended with exit code 1"),
+    (
+        run("running", "passed", "passed"),
+        word(137),
+        "it says that stage b passed, container c ended with exit code 137",
+    ),
+    (run("failed", "passed", "failed"), word(1, ""), "it says that stage a passed, container c ended with exit code 1"),
+    (run("passed", "passed", "passed"), word(0, end="again"), "it says that stage a passed, container c was started a"),
+    (run("failed", "passed", "failed"), word(0), "it says failed, container c ended with exit code 0"),
+    (run("running", "passed", "running"), word(0), "it says running, container c ended with exit code 0"),
+    (
+        run("passed", "passed", "passed"),
+        word(3, "x rlbox: a: passed\n  rlbox: b: passed"),
+        "it says that stage a passed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "last", "what"), FALSE)
+def test_what_disagrees_has_failed(state: RunState, last: LastWord, what: str) -> None:
+    true = checked(state, last, ())
+    cause = run_cause(true)
+    assert cause
+    assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
+    assert cause.what.startswith(f"the record is not the supervisor's: {what}")
+
+
+def test_stages_of_earlier_attempts() -> None:
+    state = run("failed", "passed", "failed", attempt=2)
+    assert checked(state, word(1, ""), ("a",)) == state
+    assert checked(state, word(1, ""), None) == state  # nobody here knows more
+    assert checked(state, word(1, ""), ()).stages[0].state == "failed"
+
+
+def test_a_record_that_is_changed_later() -> None:
+    kept = RunEnd(attempt=2, state="failed", passed=("a",))
+    for state in (
+        run("passed", "passed", "passed", attempt=2),
+        run("failed", "passed", "passed", attempt=2),
+        run("passed", "passed", "passed", attempt=1),
+    ):
+        found = run_cause(believed(state, kept))
+        assert found
+        assert (found.kind, "attempt 2 had failed" in found.what) == ("contradiction", True)
+    going = run("running", "passed", "running", attempt=3)
+    assert believed(going, kept) == going
+
+
+def test_every_state_of_a_stage_is_one_word() -> None:
+    """The line by which a pass is told must be no prefix of what else is told of a stage."""
+    assert all(f"rlbox: a: {state}" != passed_line("a") for state in get_args(StageStatus) if state != "passed")
