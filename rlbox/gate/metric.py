@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.job.gate_plan import MetricPlan
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)\b")
@@ -49,7 +49,7 @@ class MetricJudge:
         if not text.strip():
             return
         try:
-            row = json.loads(text)
+            row = parse_json(text)
         except ValueError:
             self._break(f"a row of {self.plan.file} is no JSON: {text[:80]}")
             return

@@ -6,7 +6,6 @@ A failure is recognised by the signatures of the fix catalogue, which a run carr
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
 from rlbox.causes.fatal_lines import Grade, is_earlier
 from rlbox.causes.first_fatal import FatalSpot
+from rlbox.foreign import parse_json
 from rlbox.logs.act.file import Times
 from rlbox.logs.lines import bare_text
 
@@ -140,7 +140,7 @@ def find_known_cause(fatal: FatalLine, run_dir: Path) -> KnownCause | None:
 def read_signatures(run_dir: Path) -> tuple[tuple[re.Pattern[str], KnownCause], ...]:
     """Return the signatures that a run carries; none when it carries none, or they cannot be read."""
     try:
-        rows = json.loads((run_dir / SIGNATURES_FILE).read_bytes())
+        rows = parse_json((run_dir / SIGNATURES_FILE).read_bytes())
         return tuple(
             (re.compile(row["pattern"]), KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"]))
             for row in rows

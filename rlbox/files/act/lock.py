@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.errors import LockHeld
+from rlbox.foreign import parse_json
 
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
@@ -75,7 +76,7 @@ def hold(path: Path, what: str) -> Iterator[None]:
 
 def _holder(text: str) -> str:
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
         return f"pid {facts['pid']} since {facts['since']}"
     except (ValueError, KeyError, TypeError):
         return "holder unknown"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlbox.files.rows import json_rows
+from rlbox.foreign import parse_json
 
 _LONGEST_LINE = 1 << 20
 
@@ -17,7 +17,7 @@ _LONGEST_LINE = 1 << 20
 def read_table(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; empty when it is missing, torn or holds anything else."""
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

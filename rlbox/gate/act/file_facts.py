@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
@@ -109,7 +109,7 @@ def _json_problem(path: Path) -> str:
     if path.stat().st_size > _JSON_LIMIT:
         return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
     try:
-        json.loads(path.read_bytes())
+        parse_json(path.read_bytes())
     except ValueError as error:
         return f"is not whole JSON: {error}"
     return ""
@@ -124,7 +124,7 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
             if not line.strip():
                 continue
             try:
-                json.loads(line)
+                parse_json(line)
             except ValueError:
                 torn = "" if line.endswith(b"\n") else ", it ends within it"
                 return f"line {number} is no JSON{torn}"
@@ -140,7 +140,7 @@ def _tensors_problem(path: Path) -> str:
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
             return f"is no whole safetensors file: {size} bytes do not hold its header"
         try:
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
             due = 8 + length + max(ends, default=0)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
@@ -157,7 +157,7 @@ def manifest_problem(path: Path, on_block: OnBlock) -> str:
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except ValueError:
         return "is not a manifest: it is not whole JSON"
     files = data.get("files") if isinstance(data, dict) else None

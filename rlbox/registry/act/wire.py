@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 import time
@@ -14,6 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
+from rlbox.foreign import parse_json
 from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FileBody, Http, again
 from rlbox.machine.no_answer import NoAnswer
 from rlbox.registry.act.auth import Authorizer, MayPass, docker_login, refused_login
@@ -224,7 +224,7 @@ def _is_full(response: Answer) -> bool:
 def _words(response: Answer) -> str:
     """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
-        said: Any = json.loads(response.read())["errors"]
+        said: Any = parse_json(response.read())["errors"]
         texts = [
             " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
             for item in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 from rlbox.errors import SpecError
 from rlbox.files.act.tail import read_end
 from rlbox.files.rows import json_rows
+from rlbox.foreign import parse_json
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE
@@ -137,7 +137,7 @@ class _Files:
         """Return the JSON object in a file; empty, and a gap when it is `wanted`, where there is none."""
         path = self.run_dir / name
         try:
-            found = json.loads(path.read_bytes())
+            found = parse_json(path.read_bytes())
         except FileNotFoundError:
             if wanted:
                 self.gaps.append(f"{name}: missing")
