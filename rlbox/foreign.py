@@ -7,6 +7,7 @@ the last of two equal keys, and return halves of characters that no file can be 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -78,6 +79,16 @@ def decimal(text: str) -> float | None:
     It may be infinite: `1e999` is.
     """
     return float(text) if len(text) <= LONGEST_NUMBER and _NUMBER.fullmatch(text) else None
+
+
+def finite_number(value: object) -> float | None:
+    """Return a number of a parsed document as a decimal; None for anything else, one that is infinite, or too large."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _check_depth(value: Any, what: str) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import decimal, parse_json
 from rlbox.job.gate_plan import MetricPlan
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)\b")
@@ -171,10 +171,7 @@ def number_of(value: Any) -> float | None:
     text = value.strip().strip("'\"[](){},;:|").removeprefix("tensor(").rstrip(".%)")
     if found := _NOT_FINITE.match(text):
         return float(found.group())
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return decimal(text)
 
 
 def value_at(row: Any, path: str, missing: Any = None) -> Any:

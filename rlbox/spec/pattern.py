@@ -102,11 +102,12 @@ def compile_re2(text: str) -> re2._Regexp[str]:
 def fits_but(pattern: str, unless: str, line: str) -> bool:
     """Return whether a line holds what `pattern` asks for, and nothing that `unless` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
-    return _cached(pattern).search(bare) is not None and not (unless and _cached(unless).search(bare))
+    return linear(pattern).search(bare) is not None and not (unless and linear(unless).search(bare))
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached(text: str) -> re2._Regexp[str]:
+def linear(text: str) -> re2._Regexp[str]:
+    """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
     return compile_re2(text)
 
 
