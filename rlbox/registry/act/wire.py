@@ -168,7 +168,8 @@ class Wire:
             yield answer
 
     def _login(self, url: str) -> dict[str, str]:
-        return self._auth.headers() if urlsplit(url).netloc == urlsplit(self._base).netloc else {}
+        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
+        return self._auth.headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
     def _refusal(self, response: Answer, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
