@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.gate.act.tensors import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
@@ -22,8 +23,6 @@ _COARSE_NS = 50_000_000
 MANIFEST_SCHEMA = 1
 _BLOCK = 1 << 20
 _JSON_LIMIT = 256 << 20
-_HEADER_LIMIT = 100_000_000
-"""Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
 
 OnBlock = Callable[[], None]
 
@@ -100,7 +99,7 @@ def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
         case "jsonl":
             return _rows_problem(path, on_block)
         case "safetensors":
-            return _tensors_problem(path)
+            return tensors_problem(path)
         case _:
             return ""
 
@@ -130,24 +129,6 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
                 return f"line {number} is no JSON{torn}"
             rows += 1
     return "" if rows or not path.stat().st_size else "holds no row"
-
-
-def _tensors_problem(path: Path) -> str:
-    """Return what is missing of a safetensors file: its header says where the data of every tensor end."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            return f"is no whole safetensors file: {size} bytes do not hold its header"
-        try:
-            header = parse_json(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            due = 8 + length + max(ends, default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            return "is no safetensors file: its header cannot be read"
-    if not ends:
-        return "holds no tensor"
-    return "" if size == due else f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
 
 
 def manifest_problem(path: Path, on_block: OnBlock) -> str:
