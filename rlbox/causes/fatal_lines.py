@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rlbox.logs.lines import block_of
 from rlbox.logs.patterns import find_hits
+from rlbox.spec.pattern import linear
 
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
@@ -44,7 +45,7 @@ FATAL_LINE = "|".join(
 )
 """What may be a fatal line, or begins a traceback; for RE2 with `(?m)`, over the lines of a block or over one."""
 
-_WRAPPER = re.compile(
+_WRAPPER = (
     r"ChildFailedError|RayTaskError|ActorDiedError|RayActorError|WorkerCrashedError|EngineDeadError"
     r"|Engine core initialization failed|Engine process failed to start|EngineCore (?:failed to start|encountered)"
     r"|[Aa]ctor died|worker died|[Ww]orker exit|CalledProcessError.*(?:torchrun|accelerate)|Sending process .* signal"
@@ -152,7 +153,7 @@ def has_quiet_level(text: str) -> bool:
 
 def grade(text: str) -> Grade:
     """Return how much a fatal line tells."""
-    if _WRAPPER.search(text):
+    if linear(_WRAPPER).search(text):
         return "wrapper"
     return "noticed" if _NOTICED.search(text) else "fatal"
 

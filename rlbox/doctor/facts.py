@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.utils import canonicalize_name
+
+from rlbox.foreign import parse_json
 
 _PARTS = {
     "run": ("network", "shm_gib", "memory_gib", "pids"),
@@ -56,7 +57,7 @@ class Demands:
 def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
-        told = _table(json.loads(limits))
+        told = _table(parse_json(limits))
     except ValueError:
         return manifest
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}

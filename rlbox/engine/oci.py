@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.foreign import parse_json
+
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -85,7 +87,7 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
     ValueError
         It is no JSON, or none of the manifests known here.
     """
-    value = json.loads(body)
+    value = parse_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise ValueError("no manifest of schema 2")
     kind = str(value.get("mediaType") or media_type or (INDEX if "manifests" in value else MANIFEST))

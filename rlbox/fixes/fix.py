@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, Name
-from rlbox.spec.pattern import PatternText
+from rlbox.spec.pattern import MaybePattern, PatternText, fits_but
 from rlbox.target.patch import FixPatch
-from rlbox.target.target import Pattern
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
@@ -120,18 +119,23 @@ class Check(Frozen):
 class Signature(Frozen):
     """What a log says when the fault bites, with a real line that shows it and perhaps a near miss that does not."""
 
-    pattern: Pattern
+    pattern: PatternText
+    unless: MaybePattern = Field("", description="a line that fits this too is another story")
     example: Text
     unlike: str = ""
     after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")
 
     @model_validator(mode="after")
     def _example_fits(self) -> Signature:
-        if not re.search(self.pattern, self.example):
+        if not self.fits(self.example):
             raise ValueError(f"{self.pattern!r} does not match its own example")
-        if self.unlike and re.search(self.pattern, self.unlike):
+        if self.unlike and self.fits(self.unlike):
             raise ValueError(f"{self.pattern!r} matches the line that it must not")
         return self
+
+    def fits(self, line: str) -> bool:
+        """Return whether a line shows the fault."""
+        return fits_but(self.pattern, self.unless, line)
 
 
 class Fix(Frozen):
@@ -168,6 +172,8 @@ class Fix(Frozen):
     def _benign_does_nothing(self) -> Fix:
         if self.benign and (self.bake != Bake() or self.check):
             raise ValueError("a benign warning needs no bake and no check")
+        if self.benign and any(signature.unless for signature in self.signature):
+            raise ValueError("a benign warning needs no `unless`: write a pattern that fits the harmless line alone")
         return self
 
     @property

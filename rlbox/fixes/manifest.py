@@ -29,9 +29,9 @@ def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, fact
 
 
 def signature_list(fixes: Iterable[Fix]) -> str:
-    """Return the signatures of the catalogue as a JSON list: `pattern`, `id`, `title`, `remedy`; none of a warning."""
+    """Return the signatures of the catalogue as JSON (pattern, unless, id, title, remedy), none of warnings."""
     rows = [
-        {"pattern": signature.pattern, "id": fix.id, "title": fix.title, "remedy": fix.remedy}
+        {**signature.model_dump(include={"pattern", "unless"}), **fix.model_dump(include={"id", "title", "remedy"})}
         for fix in fixes
         if not fix.benign
         for signature in fix.signature

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.job.gate_plan import ReadyPlan
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)\.?")
@@ -30,7 +31,7 @@ def judge_answer(request: ReadyPlan, status: int, text: str) -> str:
     if request.contains not in text:
         return f"HTTP {status} without {request.contains!r}"
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError:
         data = None
     if request.status < 400 and (error := _error_in(data, text)):

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.search import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
-from rlbox.logs.lines import Line, repeats, views
+from rlbox.logs.lines import Line, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern
+
+_ACTORS = 256
+"""Names of Ray's actors and tasks that one rule remembers."""
 
 
 @dataclass
@@ -61,6 +64,7 @@ class LineRule(GateRule):
         self._after = _Marker(plan.after) if plan.after else None
         self._until = _Marker(plan.until) if plan.until else None
         self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid")
+        self._told: set[str] = set()
 
     def watchers(self) -> Iterator[Watcher]:
         """Yield what is to be looked for; the rule itself goes before its markers, whose own lines do not count."""
@@ -86,7 +90,7 @@ class LineRule(GateRule):
         ended = self._until is not None and 0 < self._until.number < line.number
         if self._board.stopping or ended or self._benign.excuses(self.plan.log, line.number, line.text):
             return
-        self.count += repeats(line.text)
+        self.count += self._lines_of(line)
         if self.state != "broken":
             self._board.forbidden.append(Broken(rule=self.plan, line=line))
         self._board.revision += self.decide("broken", line.text)
@@ -99,7 +103,7 @@ class LineRule(GateRule):
                 self, self.plan.log, f"came before {self.before.plan.pattern}", line=line, why=self.plan.why
             )
             return
-        self.count += repeats(line.text)
+        self.count += self._lines_of(line)
         if self.state == "waiting":
             self.seen = line.text[:500]
             self._board.revision += 1
@@ -110,6 +114,19 @@ class LineRule(GateRule):
         elif self.count > self.plan.at_most:
             problem = f"{self.count} lines, at most {self.plan.at_most} are allowed"
             self._board.breach(self, self.plan.log, problem, line=line, why=self.plan.why)
+
+    def _lines_of(self, line: Line) -> int:
+        """Return how many lines one stands for.
+
+        Ray's driver prints the first of many alike whole, and 5 s later one for all others of that actor's name. What
+        ends like that without a first one before it is a text that quotes such a line.
+        """
+        actor, others = ray_actor(line.text), ray_repeats(line.text)
+        if others:
+            return others if actor in self._told else 1
+        if actor and len(self._told) < _ACTORS:
+            self._told.add(actor)
+        return 1
 
 
 class BenignRules:
@@ -149,7 +166,7 @@ class BenignRules:
     def _note(self, log: str, key: int) -> Watcher:
         def met(line: Line, way: str) -> None:
             if self._is_due(self._plans[key], log, line.number):
-                self._notes[key].count += repeats(line.text)
+                self._notes[key].count += 1
                 self._board.revision += self._notes[key].decide("held", line.text)
                 watcher.done = True
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
 
+from rlbox.foreign import decimal, parse_json
 from rlbox.job.gate_plan import MetricPlan
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)\b")
@@ -49,7 +49,7 @@ class MetricJudge:
         if not text.strip():
             return
         try:
-            row = json.loads(text)
+            row = parse_json(text)
         except ValueError:
             self._break(f"a row of {self.plan.file} is no JSON: {text[:80]}")
             return
@@ -171,10 +171,7 @@ def number_of(value: Any) -> float | None:
     text = value.strip().strip("'\"[](){},;:|").removeprefix("tensor(").rstrip(".%)")
     if found := _NOT_FINITE.match(text):
         return float(found.group())
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return decimal(text)
 
 
 def value_at(row: Any, path: str, missing: Any = None) -> Any:

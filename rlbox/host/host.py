@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
+from rlbox.foreign import parse_json
 from rlbox.host.gpu_choice import choose_gpus, stack_needs, wished
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
@@ -156,7 +156,7 @@ def _in_container(
     except EngineError as error:
         return [_refused(image.tag, error.what)]
     try:
-        return load_report(json.loads(outcome.stdout))
+        return load_report(parse_json(outcome.stdout))
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
             return list(judge_unlocked(["`rlbox doctor`"]))

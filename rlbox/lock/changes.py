@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.foreign import parse_json
 from rlbox.target.lock import Lock
 
 
@@ -38,7 +38,7 @@ def lock_diff(old: str, new: str) -> str:
         lines = []
         for line in text.split("\n"):
             row = line.strip().rstrip(",")
-            data = json.loads(row) if row.startswith('{"name"') and row.endswith("}") else {}
+            data = parse_json(row) if row.startswith('{"name"') and row.endswith("}") else {}
             words = (data["name"], data.get("version", ""), data["sha256"][:12]) if "sha256" in data else (row,)
             lines.append(" ".join(word for word in words if word))
         return lines

@@ -24,10 +24,14 @@ _COLOURS = 32
 _WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
 """What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
 _RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
-_RAY_REPEAT = re.compile(r"\[repeated (\d+)x across cluster\]")
+_RAY_REPEAT = re.compile(
+    r"\[repeated (\d{1,6})x across cluster\](?: \(Ray deduplicates logs by default\.[^()]*\))?\s*", re.ASCII
+)
+"""What Ray puts at the end of a line; with more digits, or more behind it, it is somebody's text."""
+_RAY_NAME = re.compile(r"^\s*\(([A-Za-z_][\w.:-]*) pid=\d+[^()]*\)\s")
 _RAY_NEXT = re.compile(r"(?<=\S)(?=\([A-Za-z_][\w.:-]* pid=\d+[^()]*\) )")
 _RANK = re.compile(r"^\s*(?:\[(?:rank|default) ?\d+\]:?|\[\d+,\d+\]<std(?:err|out)>:?|\d{1,4}: )\s?")
-_BAR = re.compile(r"^.{0,200}?\d{1,3}%\|[^|]*\|[^\[]*\[[^\]]*\]\s*(?=\S)")
+_BAR = re.compile(r"^.{0,200}?%\|[^|]*\|[^\[]*\[[^\]]*\]\s*(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,15 +239,29 @@ def _has_long_line(body: bytes) -> bool:
 
 def bare_text(text: str) -> str:
     """Return a line without what Ray puts around a worker's: `(TaskRunner pid=12) ` and `[repeated 3x …]`."""
-    if "[repeated " in text and (found := _RAY_REPEAT.search(text)):
+    if found := _ray_repeat(text):
         text = text[: found.start()].rstrip()
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
-def repeats(text: str) -> int:
-    """Return how many lines this one stands for: Ray prints one of many alike with `[repeated 12x across cluster]`."""
-    found = _RAY_REPEAT.search(text) if "[repeated " in text else None
-    return int(found.group(1)) if found else 1
+def ray_actor(text: str) -> str:
+    """Return the name of the actor or task whose line this is by the prefix that the driver gives it; else empty."""
+    found = _RAY_NAME.match(text) if "pid=" in text else None
+    return found.group(1) if found else ""
+
+
+def ray_repeats(text: str) -> int:
+    """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
+
+    Only the driver knows: whoever counts them asks for its prefix (`ray_actor`), and for a whole line like it before.
+    """
+    found = _ray_repeat(text) if ray_actor(text) else None
+    return int(found.group(1)) if found else 0
+
+
+def _ray_repeat(text: str) -> re.Match[str] | None:
+    at = text.rfind("[repeated ")
+    return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
 def views(text: str) -> list[str]:

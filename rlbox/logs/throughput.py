@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlbox.foreign import decimal, finite_number
 from rlbox.logs.lines import bare_text, clean_text
 from rlbox.secrets.credentials import compile_bytes
 
@@ -25,20 +27,20 @@ _CANDIDATE = (
 )
 """What a line must hold to be worth a look, so that the text of a log is searched once, not line by line."""
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_VERL = re.compile(r"\bstep:(\d+) - (.*)")
-_DICT_PAIR = re.compile(rf"['\"]([\w/.@ +-]{{1,80}})['\"]: ['\"]?(?:np\.float\d+\()?({_NUMBER})\b")
-_DICT_HEAD = re.compile(r"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d+)\s*:?\s*$")
-_MEGATRON = re.compile(r"\biteration +(\d+)/ *(\d+) \|(.*)")
-_SERVER = re.compile(rf"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: ({_NUMBER})")
-_BAR = re.compile(rf"\d{{1,3}}%\|[^|]*\|\s*(\d+)/(\d+) \[[^\],]*(?:,\s*(?:({_NUMBER})|\?)(s/it|it/s))?")
-_BAR_PAIR = re.compile(rf"([A-Za-z][\w/.]{{0,60}})=({_NUMBER})")
-_NO_STEPS = re.compile(r"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil")
+# No part of these can be read in two ways, so that a line takes time by its length, whatever it holds.
+_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_VERL = rb"\bstep:(\d{1,15}) - (.*)"
+_DICT_PAIR = rb"['\"]([\w/.@ +-]{1,80})['\"]: ['\"]?(?:np\.float\d+\()?(%b)\b" % _NUMBER
+_DICT_HEAD = rb"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d{1,15})\s*:?\s*$"
+_MEGATRON = rb"\biteration +(\d{1,15})/ *(\d{1,15}) \|(.*)"
+_SERVER = rb"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: (%b)" % _NUMBER
+_BAR = rb"\d{1,3}%%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[[^\],]*(?:,\s*(?:(%b)|\?)(s/it|it/s))?" % _NUMBER
+_BAR_PAIR = rb"([A-Za-z][\w/.]{0,60})=(%b)" % _NUMBER
+_NO_STEPS = rb"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil"
 """Words before a bar that counts something else than steps."""
-_PLAIN = re.compile(r"\b[Ss]tep[ =:]+(\d+)(?:/(\d+))?\b(.*)")
-_PLAIN_PAIR = re.compile(rf"\b([A-Za-z][\w/.]{{0,60}})[ =:]{{1,3}}({_NUMBER})(?=[\s,;|]|$)")
-_PER_S = re.compile(rf"({_NUMBER})\s*(tokens?|samples|steps)/s(?:ec)?\b")
-_VALUE = re.compile(_NUMBER)
+_PLAIN = rb"\b[Ss]tep[ =:]+(\d{1,15})(?:/(\d{1,15}))?\b(.*)"
+_PLAIN_PAIR = rb"\b([A-Za-z][\w/.]{0,60})[ =:]{1,3}(%b)(?:[\s,;|]|$)" % _NUMBER
+_PER_S = rb"(?<![\d.])(%b)\s*(tokens?|samples|steps)/s(?:ec)?\b" % _NUMBER
 
 _RATES = {
     "perf/throughput": "tokens/s per GPU",
@@ -52,6 +54,10 @@ _RATES = {
     "steps_per_second": "steps/s",
 }
 _STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "timing/step_total", "perf/step_time")
+_ROW_STEPS = ("step", "rollout", "iteration")
+_SHORTEST_S = 1e-9
+_MOST_STEPS = 1e15
+"""What is beyond them is no measurement: a rate would be infinite, a step have more digits than a page is wide."""
 _STEP_NAMES = ("training/global_step", "global_step", "step", "train/step", "rollout/step")
 
 _RANKS = (
@@ -75,7 +81,7 @@ class Reading:
 
 def read_progress(line: str) -> Reading | None:
     """Return what a line of a log tells of progress; None when it tells nothing."""
-    text = bare_text(clean_text(line[:LINE_LIMIT]))
+    text = bare_text(clean_text(line[:LINE_LIMIT])).encode("utf-8", "replace")
     for read in (_verl, _megatron, _server, _dict, _bar, _plain):
         if found := read(text):
             return found
@@ -107,8 +113,11 @@ def read_record(record: object) -> Reading | None:
     """
     if not isinstance(record, Mapping):
         return None
-    numbers = {str(k): float(v) for k, v in record.items() if _is_number(v)}
-    step = next((int(numbers.pop(name)) for name in ("step", "rollout", "iteration") if name in numbers), None)
+    found = ((str(name), finite_number(value)) for name, value in record.items())
+    numbers = {name: value for name, value in found if value is not None}
+    named = next((name for name in _ROW_STEPS if name in numbers), "")
+    step = _step(numbers, (named,))
+    numbers.pop(named, None)
     return Reading(step=step, metrics=numbers) if numbers else None
 
 
@@ -144,37 +153,38 @@ def metric_rank(name: str) -> int:
     return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), REST)
 
 
-def _verl(text: str) -> Reading | None:
-    found = _VERL.search(text)
-    return _reading(int(found.group(1)), 0, _named(found.group(2).split(" - "))) if found else None
+def _verl(text: bytes) -> Reading | None:
+    found = _re(_VERL).search(text)
+    return _reading(int(found.group(1)), 0, _named(found.group(2).split(b" - "))) if found else None
 
 
-def _megatron(text: str) -> Reading | None:
-    found = _MEGATRON.search(text)
+def _megatron(text: bytes) -> Reading | None:
+    found = _re(_MEGATRON).search(text)
     if not found:
         return None
-    pairs = _named(found.group(3).split("|"))
+    pairs = _named(found.group(3).split(b"|"))
     seconds = pairs.pop("elapsed time per iteration (ms)", 0.0) / 1000
     reading = _reading(int(found.group(1)), int(found.group(2)), pairs)
-    rates = {"steps/s": 1 / seconds} if seconds else {}
-    if seconds and "global batch size" in pairs:
+    rates = {"steps/s": 1 / seconds} if seconds > _SHORTEST_S else {}
+    if rates and "global batch size" in pairs:
         rates["samples/s"] = pairs["global batch size"] / seconds
     return replace(reading, rates={**reading.rates, **rates})
 
 
-def _server(text: str) -> Reading | None:
+def _server(text: bytes) -> Reading | None:
     rates = {}
-    for kind, value in _SERVER.findall(text):
-        rates["tokens/s in" if kind in ("prompt", "input") else "tokens/s out"] = float(value)
+    for kind, number in _re(_SERVER).findall(text):
+        if (value := _finite(number)) is not None:
+            rates["tokens/s in" if kind in (b"prompt", b"input") else "tokens/s out"] = value
     return Reading(rates=rates) if rates else None
 
 
-def _dict(text: str) -> Reading | None:
-    start, end = text.find("{"), text.rfind("}")
+def _dict(text: bytes) -> Reading | None:
+    start, end = text.find(b"{"), text.rfind(b"}")
     pairs = _pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
     if not pairs:
         return None
-    head = _DICT_HEAD.search(text[max(0, start - 200) : start])
+    head = _re(_DICT_HEAD).search(text[max(0, start - 200) : start])
     bar = _bar(text[:start])
     reading = _reading(int(head.group(1)) if head else None, 0, pairs)
     if bar is None:
@@ -185,57 +195,74 @@ def _dict(text: str) -> Reading | None:
     )
 
 
-def _bar(text: str) -> Reading | None:
-    bars = list(_BAR.finditer(text))
-    if not bars or _NO_STEPS.search(text[max(0, bars[-1].start() - 80) : bars[-1].start()]):
+def _bar(text: bytes) -> Reading | None:
+    last = next(iter(deque(_re(_BAR).finditer(text), maxlen=1)), None)
+    if last is None or _re(_NO_STEPS).search(text[max(0, last.start() - 80) : last.start()]):
         return None
-    done, total, number, unit = bars[-1].groups()
-    pairs = _pairs(_BAR_PAIR, text[bars[-1].end() :].partition("]")[0])
-    value = float(number) if number else 0.0
-    rate = value if unit == "it/s" else 1 / value if value else 0.0
+    done, total, number, unit = last.groups()
+    pairs = _pairs(_BAR_PAIR, text[last.end() :].partition(b"]")[0])
+    value = (_finite(number) if number else None) or 0.0
+    rate = value if unit == b"it/s" else 1 / value if value > _SHORTEST_S else 0.0
     return Reading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
 
 
-def _plain(text: str) -> Reading | None:
-    rates = {unit.rstrip("s") + "s/s": float(value) for value, unit in _PER_S.findall(text)}
-    found = _PLAIN.search(text)
+def _plain(text: bytes) -> Reading | None:
+    told = ((unit.decode().rstrip("s") + "s/s", _finite(number)) for number, unit in _re(_PER_S).findall(text))
+    rates = {unit: value for unit, value in told if value is not None}
+    found = _re(_PLAIN).search(text)
     if not found:
         return Reading(rates=rates) if rates else None
-    pairs = _pairs(_PLAIN_PAIR, _PER_S.sub("", found.group(3)))
+    pairs = _pairs(_PLAIN_PAIR, _re(_PER_S).sub(b"", found.group(3)))
     reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
     return replace(reading, rates={**reading.rates, **rates})
 
 
-def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, float]:
-    return {name.strip(): value for name, number in pattern.findall(text) if math.isfinite(value := float(number))}
+def _pairs(pattern: bytes, text: bytes) -> dict[str, float]:
+    found = ((_name(name), _finite(number)) for name, number in _re(pattern).findall(text))
+    return {name: value for name, value in found if value is not None}
 
 
-def _named(parts: Iterable[str]) -> dict[str, float]:
+def _named(parts: Iterable[bytes]) -> dict[str, float]:
     """Return the pairs `name: number` among `parts`."""
     found = {}
     for part in parts:
-        name, _, number = part.rpartition(":")
-        if name and _VALUE.fullmatch(number.strip()) and math.isfinite(value := float(number)):
-            found[name.strip()] = value
+        name, _, number = part.rpartition(b":")
+        value = _finite(number.strip())
+        if name and value is not None:
+            found[_name(name)] = value
     return found
 
 
 def _reading(step: int | None, total: int, pairs: dict[str, float]) -> Reading:
     rates = {_RATES[name]: pairs[name] for name in pairs if name in _RATES}
     seconds = next((pairs[name] for name in _STEP_SECONDS if pairs.get(name)), 0.0)
-    if seconds > 0:
+    if seconds > _SHORTEST_S:
         rates["steps/s"] = 1 / seconds
     if step is None:
-        step = next((int(pairs[name]) for name in _STEP_NAMES if name in pairs), None)
+        step = _step(pairs, _STEP_NAMES)
     return Reading(
         step=step, total=total, rates=rates, metrics={k: v for k, v in pairs.items() if k not in _STEP_NAMES}
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None:
+    return next((int(numbers[name]) for name in names if abs(numbers.get(name, math.inf)) < _MOST_STEPS), None)
 
 
-@functools.lru_cache(maxsize=1)
+def _finite(number: bytes) -> float | None:
+    value = decimal(number.decode("ascii", "replace"))
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _name(text: bytes) -> str:
+    return text.strip().decode("utf-8", "replace")
+
+
+@functools.cache
+def _re(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern)
+
+
+@functools.cache
 def _candidates() -> re.Pattern[bytes]:
     return compile_bytes(_CANDIDATE)

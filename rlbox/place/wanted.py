@@ -15,6 +15,7 @@ from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import HOOKS, Baked
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import fix_manifest
+from rlbox.foreign import parse_json
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan
 from rlbox.place.layout import Layout
@@ -181,7 +182,7 @@ class _Placed:
                 origin = self._origins.get(path, "rlbox")
                 yield Laid(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
         target, versions = self._target, stack_versions(self._target, lock)
-        manifest = json.loads(fix_manifest(self._baked.fixes, target, versions, machine_facts(target, ports)))
+        manifest = parse_json(fix_manifest(self._baked.fixes, target, versions, machine_facts(target, ports)))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.left())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:

@@ -26,7 +26,7 @@ _LIKELY = 16  # characters from which on the value of an undeclared variable is 
 _POSSIBLE = 8
 _SHORTEST_BASE64 = 6
 _SHORTEST_LINE = 8
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
+_ASSIGNED = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
 # Tokens that tell what they are: of Hugging Face, GitHub, OpenAI and the like, AWS; what follows `wandb login` has the
 # form of a commit.
 _TOKEN = re.compile(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from rlbox.foreign import parse_json
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
@@ -37,7 +38,7 @@ def parse_page(text: str, content_type: str, url: str) -> tuple[Listed, ...]:
 
 
 def _json_files(text: str, url: str) -> Iterator[Listed]:
-    data: Any = json.loads(text)
+    data: Any = parse_json(text)
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, list):
         raise ValueError("no list of files in the index's JSON")

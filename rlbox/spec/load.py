@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
+from rlbox.foreign import toml_table
 from rlbox.spec.project import Project
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the same parser, for Python 3.10
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
@@ -25,9 +20,8 @@ def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
 def parse_toml(text: str, shown: str) -> dict[str, Any]:
     """Return the parsed text; a syntax error is a `SpecError` that names `shown`, where it is from, and the line."""
     try:
-        data: dict[str, Any] = tomllib.loads(text)
-        return data
-    except tomllib.TOMLDecodeError as error:
+        return toml_table(text)
+    except ValueError as error:
         raise SpecError(f"{shown}: broken TOML: {error}", next_step="correct the line named above") from error
 
 

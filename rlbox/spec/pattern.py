@@ -7,6 +7,7 @@ more.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,7 @@ _INSTEAD = (
     (
         "(?!",
         "a negative look-ahead",
-        "say what may follow, for example [^x], or allow the exception with a benign line",
+        "say what may follow, for example [^x]; a rule allows an exception with a benign line, a signature by `unless`",
     ),
     ("(?<=", "a look-behind", "write the text itself into the expression; a rule only asks whether the line fits"),
     ("(?<!", "a negative look-behind", r"say what may stand before: (^|[^x]), \b"),
@@ -96,6 +97,18 @@ def compile_re2(text: str) -> re2._Regexp[str]:
     except re2.error as error:
         told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
         raise ValueError(f"{text!r} is no regular expression of RE2: {told}{_hint(told)}") from error
+
+
+def fits_but(pattern: str, unless: str, line: str) -> bool:
+    """Return whether a line holds what `pattern` asks for, and nothing that `unless` (empty: none) does."""
+    bare = line.encode("utf-8", "replace").decode()
+    return linear(pattern).search(bare) is not None and not (unless and linear(unless).search(bare))
+
+
+@functools.lru_cache(maxsize=1024)
+def linear(text: str) -> re2._Regexp[str]:
+    """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
+    return compile_re2(text)
 
 
 def re2_options(*, capture: bool = True) -> re2.Options:

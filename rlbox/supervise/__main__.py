@@ -7,7 +7,6 @@ as an open file; without it (in a container) the supervisor takes the disk itsel
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,13 +107,14 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: boo
 
 
 def _check_patterns(plan: RunPlan) -> None:
+    from rlbox.spec.pattern import compile_re2
+
     for stage in plan.stages:
         for rule in (*stage.require, *stage.forbid):
             try:
-                re.compile(rule.pattern)
-            except re.error as error:
-                what = f"stage {stage.name}: {rule.pattern!r} is not a regular expression: {error}"
-                raise SpecError(what, where="plan.json") from error
+                compile_re2(rule.pattern)
+            except ValueError as error:
+                raise SpecError(f"stage {stage.name}: {error}", where="plan.json") from error
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlbox.errors import SpecError
+from rlbox.foreign import parse_json
 from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Target
 
@@ -215,7 +216,7 @@ def load_lock(path: Path) -> Lock | None:
 def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
     """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if data["schema"] != SCHEMA:
             raise SpecError(f"{where}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=next_step)
         return Lock(

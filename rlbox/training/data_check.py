@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.foreign import parse_json
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataWish:
@@ -79,7 +81,7 @@ def _files(files: Mapping[str, Mapping[str, Any]], wish: DataWish) -> Iterator[s
 def _split(text: str, files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield where the mapping and the files differ, in either form: lists by part, or the part by row."""
     try:
-        told = json.loads(text)
+        told = parse_json(text)
     except ValueError as error:
         yield f"the split's mapping is no JSON: {error}"
         return

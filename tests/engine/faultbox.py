@@ -23,9 +23,10 @@ from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
+from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge, tomllib
+from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 
@@ -98,8 +99,8 @@ class Case:
 
     def spec(self) -> Target:
         """The lab's target with what the case lays over it."""
-        lab = tomllib.loads(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
-        over = tomllib.loads(self.target)
+        lab = toml_table(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
+        over = toml_table(self.target)
         data = {**merge(merge(load_toml(DEFAULTS), lab), over), "name": "lab"}
         return check_spec(Target, data, f"tests/faults/{self.id}.toml: target")
 
@@ -121,7 +122,7 @@ def cases() -> list[str]:
 
 def load_case(name: str, folder: Path = FAULTS) -> Case:
     """The fault test of a fix."""
-    data = tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))
+    data = toml_table((folder / f"{name}.toml").read_text("utf-8"))
     return Case(id=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 

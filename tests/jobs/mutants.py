@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
+from rlbox.foreign import toml_table
 from rlbox.job.job import Job
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import tomllib
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 JOBS = CHECKOUT / "jobs"
@@ -83,7 +83,7 @@ def _short(path: Path) -> str:
 
 def spec_mutants(path: Path) -> Iterator[tuple[str, str]]:
     """What was changed in a job's TOML, and the whole text."""
-    data = tomllib.loads(path.read_text("utf-8"))
+    data = toml_table(path.read_text("utf-8"))
     before = check_spec(Job, {**data, "name": path.stem}, "job")
     for what, changed in _spec_changes(data):
         try:

@@ -156,8 +156,8 @@ def test_pattern_that_does_not_compile(bench: Bench) -> None:
     code, err = bench.finish()
     assert code == 2
     assert err.splitlines()[0] == (
-        "rlbox: error: stage train: 'loss (' is not a regular expression: "
-        "missing ), unterminated subpattern at position 5"
+        r"rlbox: error: stage train: 'loss (' is no regular expression of RE2: missing ): loss (; "
+        r"write \ before a character that stands for itself: \( \[ \* \+ \?"
     )
 
 

@@ -82,6 +82,16 @@ DOORS = {
     "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
     "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),
     "other processes": (("psutil",), (), set[str]()),
+    "JSON and TOML of others": (
+        ("json.loads", "json.load", "json.JSONDecoder", "tomllib", "tomli"),
+        ("rlbox.foreign",),
+        {
+            "rlbox.doctor.act.programs.probe_data",  # run by the stack's interpreter, which has no rlbox
+            "rlbox.record.act.disk_hold",
+            "rlbox.record.act.folder",
+            "rlbox.record.act.state",
+        },
+    ),
 }
 SIZE = re.compile(r"\s?[kKMGTP]i?B\b")
 

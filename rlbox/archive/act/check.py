@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rlbox.archive.parts import BLOBS, INDEX_FILE, archive_tags
 from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import WorkFailed
 from rlbox.files.act.compression import CHUNK, Hashed
+from rlbox.foreign import parse_json
 
 OnBytes = Callable[[int], None]
 
@@ -142,7 +142,7 @@ def contents_of(archive: Archive, manifest: Manifest) -> list[str]:
     """Return the digests of the layers' contents, as the image's configuration names them."""
     if manifest.config is None:
         raise WorkFailed(f"blob {manifest.digest} is no image", where=str(archive.path), next_step=_AGAIN)
-    return list(json.loads(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])
+    return list(parse_json(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])
 
 
 def torn(path: Path, blob: str) -> WorkFailed:

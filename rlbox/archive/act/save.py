@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import tarfile
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from rlbox.engine.oci import (
 from rlbox.errors import WorkFailed
 from rlbox.files.act.compression import CHUNK, Chunks, Hashed, zstd_packed
 from rlbox.files.act.copies import whole_file
+from rlbox.foreign import parse_json
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")
@@ -125,10 +125,10 @@ def _chunks(head: bytes, source: IO[bytes]) -> Iterator[bytes]:
 
 
 def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
-    listed = json.loads(export.documents[DOCKER_MANIFEST_FILE])[0]
+    listed = parse_json(export.documents[DOCKER_MANIFEST_FILE])[0]
     text = export.documents[listed["Config"]]
     own = [export.layers[name] for name in listed["Layers"]]
-    for (_, got), wanted in zip(own, json.loads(text)["rootfs"]["diff_ids"], strict=True):
+    for (_, got), wanted in zip(own, parse_json(text)["rootfs"]["diff_ids"], strict=True):
         if got != wanted:
             what = f"the engine's store is damaged: {wanted} holds {got}"
             raise WorkFailed(what, next_step="remove the image and build it again")

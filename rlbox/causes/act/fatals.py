@@ -6,8 +6,6 @@ A failure is recognised by the signatures of the fix catalogue, which a run carr
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,8 +15,10 @@ from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
 from rlbox.causes.fatal_lines import Grade, is_earlier
 from rlbox.causes.first_fatal import FatalSpot
+from rlbox.foreign import parse_json
 from rlbox.logs.act.file import Times
 from rlbox.logs.lines import bare_text
+from rlbox.spec.pattern import check_pattern, fits_but
 
 _SAME_S = 1.5
 """Times of logs are noted to a second; within it, services come first: their clients suffer from what they say."""
@@ -130,23 +130,30 @@ def find_known_cause(fatal: FatalLine, run_dir: Path) -> KnownCause | None:
     """Return what the catalogue knows of a fatal line, or of the lines around it; None when it knows nothing."""
     rows = read_signatures(run_dir)
     for text in _texts(fatal) if rows else ():
-        for pattern, known in rows:
-            if pattern.search(text):
+        for pattern, unless, known in rows:
+            if fits_but(pattern, unless, text):
                 return known
     return None
 
 
 @functools.lru_cache(maxsize=4)
-def read_signatures(run_dir: Path) -> tuple[tuple[re.Pattern[str], KnownCause], ...]:
-    """Return the signatures that a run carries; none when it carries none, or they cannot be read."""
+def read_signatures(run_dir: Path) -> tuple[tuple[str, str, KnownCause], ...]:
+    """Return the signatures that a run carries, each as what a line holds, what it must not hold, and what that means.
+
+    None when it carries none, or they cannot be read.
+    """
     try:
-        rows = json.loads((run_dir / SIGNATURES_FILE).read_bytes())
+        rows = parse_json((run_dir / SIGNATURES_FILE).read_bytes())
         return tuple(
-            (re.compile(row["pattern"]), KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"]))
+            (
+                check_pattern(row["pattern"]),
+                row.get("unless", "") and check_pattern(row["unless"]),
+                KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"]),
+            )
             for row in rows
             if not row.get("benign")
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ()
 
 

@@ -41,7 +41,7 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
     html = render_report(record, made_at=utc_now(), language=lang)
-    if out == "-":
+    if out in ("-", "/dev/stdout"):
         sys.stdout.buffer.write(html.encode("utf-8", "replace"))
         return
     path = Path(out or f"{folder.name}.html")
@@ -66,12 +66,11 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
 
 
 def _write(path: Path, html: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    from rlbox.files.act.folders import write_atomic
+
     try:
-        draft.write_bytes(html.encode("utf-8", "replace"))
-        draft.replace(path)
+        write_atomic(path, html.encode("utf-8", "replace"))
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise NodeError(
             f"the report cannot be written: {error.strerror}", where=str(path), next_step="name another file with --out"
         ) from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from rlbox.errors import EngineError
+from rlbox.foreign import parse_json
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
@@ -32,7 +32,7 @@ def engine_place() -> str:
 
     meta = _config_folder() / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     try:
-        return str(json.loads(meta.read_bytes())["Endpoints"]["docker"]["Host"])
+        return str(parse_json(meta.read_bytes())["Endpoints"]["docker"]["Host"])
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
             f"docker context {name!r} cannot be read", where=str(meta), next_step="docker context ls"
@@ -50,7 +50,7 @@ def _config_folder() -> Path:
 
 def _current_context() -> str:
     try:
-        return str(json.loads((_config_folder() / "config.json").read_bytes()).get("currentContext", ""))
+        return str(parse_json((_config_folder() / "config.json").read_bytes()).get("currentContext", ""))
     except (OSError, ValueError):
         return ""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.engine.reference import login_name
 from rlbox.errors import RegistryError
+from rlbox.foreign import parse_json
 
 
 def find_login(host: str) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ def find_login(host: str) -> Mapping[str, str]:
     folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
     path = folder / "config.json"
     try:
-        settings = json.loads(path.read_bytes())
+        settings = parse_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -19,6 +19,7 @@ from rlbox.errors import SpecError
 from rlbox.evidence.bundle import Left, RunFile, Selection, Taken
 from rlbox.files.act.beneath import open_file
 from rlbox.files.act.copies import whole_file
+from rlbox.files.act.folders import special_kind
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.masks import Masks
@@ -80,8 +81,9 @@ def check_place(run_dir: Path, out: Path) -> None:
         raise SpecError(
             "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
         )
-    if not out.parent.is_dir() or out.is_dir():
-        what = "a folder has this name" if out.is_dir() else "its folder is missing"
+    kind = special_kind(out)
+    if not out.parent.is_dir() or kind:
+        what = f"{kind} has this name" if kind else "its folder is missing"
         raise SpecError(f"the bundle cannot be written: {what}", where=str(out), next_step="name a file with --out")
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
+from rlbox.files.act.folders import special_kind
 from rlbox.files.act.lock import lock_file
 from rlbox.files.act.room import free_bytes
 
@@ -57,6 +58,8 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
+        if kind := special_kind(path):
+            raise OSError(errno.EINVAL, f"{kind} has this name, which is not replaced")
         free = free_bytes(path.parent)
         if free < need:
             raise NodeError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 
@@ -28,7 +30,16 @@ def make_folder(path: Path) -> Path | None:
 
 
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: readers see the old text or the new one."""
+    """Write a whole file or nothing: readers see the old text or the new one.
+
+    Raises
+    ------
+    OSError
+        It cannot be written, or what has its name is no regular file: devices, FIFOs, sockets and folders stay.
+        A link to a regular file is replaced, not what it leads to.
+    """
+    if kind := special_kind(path):
+        raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -38,6 +49,25 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def special_kind(path: Path) -> str:
+    """Return what stands at a path, links followed, if that is no regular file (`a device`); else an empty text."""
+    try:
+        if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
+            return "a device"  # /dev/stdout, which may lead to a file
+        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
+    except OSError:
+        return ""
 
 
 def write_if_changed(path: Path, text: str) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.errors import LockHeld
+from rlbox.foreign import parse_json
 
 PATIENCE_S = 60.0
 """How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
@@ -90,7 +91,7 @@ def hold(
 
 def _holder(text: str) -> str:
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
         return f"pid {facts['pid']} since {facts['since']}"
     except (ValueError, KeyError, TypeError):
         return "holder unknown"

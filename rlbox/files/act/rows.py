@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.files.act.beneath import open_file, open_handle, read_bytes
-from rlbox.files.rows import json_rows, parse_json
+from rlbox.files.rows import json_rows
+from rlbox.foreign import parse_json
 
 _LONGEST_LINE = 1 << 20
 

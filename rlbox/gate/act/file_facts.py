@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import stat
 import time
@@ -13,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.gate.act.before import Before, files_at
+from rlbox.gate.act.tensors import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
@@ -23,8 +24,6 @@ _LOOK_S = 0.05
 MANIFEST_SCHEMA = 1
 _BLOCK = 1 << 20
 _JSON_LIMIT = 256 << 20
-_HEADER_LIMIT = 100_000_000
-"""Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
 
 OnBlock = Callable[[], None]
 
@@ -117,7 +116,7 @@ def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
         case "jsonl":
             return _rows_problem(path, on_block)
         case "safetensors":
-            return _tensors_problem(path)
+            return tensors_problem(path)
         case _:
             return ""
 
@@ -126,7 +125,7 @@ def _json_problem(path: Path) -> str:
     if path.stat().st_size > _JSON_LIMIT:
         return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
     try:
-        json.loads(path.read_bytes())
+        parse_json(path.read_bytes())
     except ValueError as error:
         return f"is not whole JSON: {error}"
     return ""
@@ -141,30 +140,12 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
             if not line.strip():
                 continue
             try:
-                json.loads(line)
+                parse_json(line)
             except ValueError:
                 torn = "" if line.endswith(b"\n") else ", it ends within it"
                 return f"line {number} is no JSON{torn}"
             rows += 1
     return "" if rows or not path.stat().st_size else "holds no row"
-
-
-def _tensors_problem(path: Path) -> str:
-    """Return what is missing of a safetensors file: its header says where the data of every tensor end."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            return f"is no whole safetensors file: {size} bytes do not hold its header"
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            due = 8 + length + max(ends, default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            return "is no safetensors file: its header cannot be read"
-    if not ends:
-        return "holds no tensor"
-    return "" if size == due else f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
 
 
 def manifest_problem(path: Path, on_block: OnBlock) -> str:
@@ -174,7 +155,7 @@ def manifest_problem(path: Path, on_block: OnBlock) -> str:
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except ValueError:
         return "is not a manifest: it is not whole JSON"
     files = data.get("files") if isinstance(data, dict) else None

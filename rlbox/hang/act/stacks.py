@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
+from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.process_table import read_text
@@ -79,7 +79,7 @@ def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads
         try:
             outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
             if outcome.ok:
-                return json.loads(outcome.stdout), ""
+                return parse_json(outcome.stdout), ""
             trouble = _reason(outcome.stderr)
         except (RlboxError, OSError, ValueError) as error:
             trouble = f"py-spy: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import tempfile
@@ -19,6 +18,7 @@ from rlbox.engine.act.api import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.progress import Row, progress_view
+from rlbox.foreign import parse_json
 from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.command import PIPE, WITH_OUTPUT, run_command, start_command
@@ -139,7 +139,7 @@ def build_view(app: App) -> Iterator[Callable[[Step], None]]:
 
 def _built_digest(metadata: Path) -> str:
     try:
-        return str(json.loads(metadata.read_bytes()).get("containerimage.digest", ""))
+        return str(parse_json(metadata.read_bytes()).get("containerimage.digest", ""))
     except (OSError, ValueError):
         return ""
 

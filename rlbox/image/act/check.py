@@ -19,6 +19,7 @@ from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.findings import Finding, load_finding
+from rlbox.foreign import parse_json
 from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
 from rlbox.target.lock import parse_lock
@@ -55,7 +56,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
         late = f"did not end within {_LIMIT_S:g} s"
         why = late if isinstance(error, TimedOut) else f"could not be run: {error.what}"
         raise WorkFailed(f"the checks of {plan.tag} {why}") from error
-    found = [load_finding(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.ok:
         write_atomic(memory, key)
         return
@@ -81,7 +82,7 @@ def _container(plan: ImagePlan) -> ContainerPlan:
 
 def checked_key(plan: ImagePlan) -> str:
     """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
-    patches = json.loads(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
+    patches = parse_json(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
     seen = {
         "base": plan.rootfs or re.findall(r"^FROM .*$", plan.context["Dockerfile"], re.M)[0],
         "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context["Dockerfile"], re.M),

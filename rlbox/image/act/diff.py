@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tarfile
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rlbox.foreign import parse_json
 from rlbox.store.act.image_files import open_layer
 
 _BLOCK = 1 << 20
@@ -77,7 +77,7 @@ def compare_images(first: Path, second: Path) -> Iterator[PathDifference]:
 
 
 def _manifest(folder: Path) -> Any:
-    index = json.loads((folder / "index.json").read_bytes())
+    index = parse_json((folder / "index.json").read_bytes())
     manifest = _blob(folder, index["manifests"][0])
     return manifest if "layers" in manifest else _blob(folder, manifest["manifests"][0])
 
@@ -87,7 +87,7 @@ def _path(folder: Path, digest: str) -> Path:
 
 
 def _blob(folder: Path, descriptor: Mapping[str, Any]) -> Any:
-    return json.loads(_path(folder, descriptor["digest"]).read_bytes())
+    return parse_json(_path(folder, descriptor["digest"]).read_bytes())
 
 
 def _compare_configs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[PathDifference]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rlbox import __version__
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
+from rlbox.foreign import parse_json
 from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
 from rlbox.spec.project import PACKAGE, Project
 
@@ -108,7 +109,7 @@ def _distribution_files() -> list[Path]:
 def load_cached_plan(project: Project, name: str) -> ImagePlan | None:
     """Return the remembered plan of a target, or None when an input changed since or nothing is remembered."""
     try:
-        data = json.loads(_memory(project, name).read_bytes())
+        data = parse_json(_memory(project, name).read_bytes())
         plan = load_image_plan(data["plan"])
         return plan if data["stamp"] == _stamp(project, name, plan.inputs) else None
     except (OSError, ValueError, KeyError, TypeError):

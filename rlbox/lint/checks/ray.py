@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
+from rlbox.foreign import parse_json
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call, Option
@@ -112,7 +112,7 @@ def _system_configs(document: Document) -> Iterator[tuple[Call, Option]]:
 
 def _json(text: str) -> object:
     try:
-        found: object = json.loads(text)
+        found: object = parse_json(text)
         return found
     except (ValueError, RecursionError):
         return None

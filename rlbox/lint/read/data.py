@@ -105,7 +105,7 @@ def _within(path: Sequence[str]) -> frozenset[str]:
     return frozenset({"entry"}) if "services" in path else frozenset()
 
 
-def read_toml(reader: Reader, piece: Piece) -> None:
+def parse_toml(reader: Reader, piece: Piece) -> None:
     """Read TOML, as far as it goes."""
     _Tables(Facts(reader), piece).read()
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from rlbox.lint.read.data import read_toml
+from rlbox.lint.read.data import parse_toml
 from rlbox.lint.read.dockerfile import read_dockerfile
 from rlbox.lint.read.reader import Reader
 from rlbox.lint.read.text import Piece, join
@@ -49,7 +49,7 @@ READERS: dict[str, Callable[[Reader, Piece], None]] = {
     "dockerfile": read_dockerfile,
     "json": read_yaml,
     "python": lambda reader, piece: reader.python(piece, "file"),
-    "toml": read_toml,
+    "toml": parse_toml,
     "yaml": read_yaml,
 }
 """What reads a file, or a fence, of a format that is no shell's."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from uv import find_uv_bin
 
 from rlbox.errors import WorkFailed
+from rlbox.foreign import toml_table
 from rlbox.lock.resolve import PINS, PYLOCK, Inputs, Resolution, Upgrade, chosen_files, plan_compile
 from rlbox.machine.act.command import check_command
 from rlbox.machine.act.http import Http, again, site_http
@@ -55,18 +54,9 @@ def resolve(
             env = {**command.env, **trust}
             check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
         pins = Path(folder, PINS).read_text(encoding="utf-8")
-        files = _parse_toml(Path(folder, PYLOCK).read_text(encoding="utf-8"))
+        files = toml_table(Path(folder, PYLOCK).read_text(encoding="utf-8"))
     asked = {sha: url for sha, url in chosen_files(target, files).items() if sha not in known_sizes}
     return Resolution(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    found: dict[str, Any] = tomllib.loads(text)
-    return found
 
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:

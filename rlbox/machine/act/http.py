@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 import time
@@ -18,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
+from rlbox.foreign import parse_json, whole_number
 from rlbox.machine.act.site import site_logins
 from rlbox.machine.no_answer import Kind, NoAnswer, plain
 from rlbox.machine.site import SiteFacts
@@ -74,8 +74,7 @@ class Answer:
     @property
     def length(self) -> int | None:
         """The bytes of the body as its head says; None when it does not."""
-        told = self.headers.get("Content-Length", "")
-        return int(told) if told.isdigit() else None
+        return whole_number(self.headers.get("Content-Length", ""))
 
     def blocks(self, *, decode: bool = False) -> Iterator[bytes]:
         """Yield the body as it comes, once; with `decode`, what its `Content-Encoding` packed."""
@@ -92,7 +91,7 @@ class Answer:
 
     def json(self) -> Any:
         """Return what the whole body says as JSON; `ValueError` when it is none."""
-        return json.loads(self.read())
+        return parse_json(self.read())
 
 
 class Http:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.lock import try_lock
-from rlbox.files.rows import parse_json
+from rlbox.foreign import parse_json
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import make_folder_at, read_bytes, write_file
-from rlbox.files.rows import parse_json
+from rlbox.foreign import parse_json
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.disk_hold import Holder

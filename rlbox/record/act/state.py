@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import read_bytes, write_file
-from rlbox.files.rows import parse_json
+from rlbox.foreign import parse_json
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan

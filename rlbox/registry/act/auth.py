@@ -18,7 +18,7 @@ from rlbox.errors import RegistryError
 from rlbox.machine.act.http import PASSING, Answer, Http
 from rlbox.values import Secret
 
-_FIELD = re.compile(r'(\w+)="([^"]*)"')
+_FIELD = re.compile(r'\b(\w+)="([^"]*)"')
 _CLIENT_ID = "rlbox"
 
 
@@ -93,8 +93,8 @@ class Authorizer:
 
     def _token(self, fields: Mapping[str, str], login: Login | None, scope: str) -> Secret:
         realm = fields.get("realm", "")
-        if login:
-            self._check_realm(realm)
+        if login and not may_send_login(realm, self._host if self._plain_http else ""):
+            raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
         asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
         asked = {key: value for key, value in asked.items() if value}
         response = self._ask_service(realm, login, asked)
@@ -121,11 +121,14 @@ class Authorizer:
             "GET", realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked), headers=headers
         )
 
-    def _check_realm(self, realm: str) -> None:
-        """Refuse to send a password unencrypted to another machine."""
-        parts = urlsplit(realm)
-        if parts.scheme != "https" and not is_loopback(parts.netloc) and not self._plain_http:
-            raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
+
+def may_send_login(url: str, plain_host: str = "") -> bool:
+    """Whether a login may go to an address: TLS, this machine itself, or the host for which the user allows http."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return True
+    name = parts.hostname or ""
+    return parts.scheme == "http" and (is_loopback(f"[{name}]" if ":" in name else name) or parts.netloc == plain_host)
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:

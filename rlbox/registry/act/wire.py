@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 import time
@@ -14,6 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.errors import RegistryError
+from rlbox.foreign import parse_json
 from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FileBody, Http, again
 from rlbox.machine.no_answer import NoAnswer
 from rlbox.registry.act.auth import Authorizer, MayPass, docker_login, refused_login
@@ -168,7 +168,8 @@ class Wire:
             yield answer
 
     def _login(self, url: str) -> dict[str, str]:
-        return self._auth.headers() if urlsplit(url).netloc == urlsplit(self._base).netloc else {}
+        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
+        return self._auth.headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
     def _refusal(self, response: Answer, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
@@ -224,7 +225,7 @@ def _is_full(response: Answer) -> bool:
 def _words(response: Answer) -> str:
     """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
-        said: Any = json.loads(response.read())["errors"]
+        said: Any = parse_json(response.read())["errors"]
         texts = [
             " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
             for item in said

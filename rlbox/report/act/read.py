@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import open_file, read_bytes
 from rlbox.files.act.tail import read_end
-from rlbox.files.rows import json_rows, parse_json
+from rlbox.files.rows import json_rows
+from rlbox.foreign import parse_json
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 
 from rlbox.errors import Interrupted, SpecError, TimedOut
+from rlbox.foreign import parse_json
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
 
@@ -105,7 +106,7 @@ def _read_line(handle: int, until: float, stopped: Callable[[], bool]) -> bytes 
 
 def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError:  # its text would quote the line
         data = None
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):

@@ -11,6 +11,7 @@ from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manif
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
+from rlbox.foreign import parse_json
 from rlbox.machine.act.site import probe_site
 from rlbox.registry.act.client import Registry, wrong_digest
 from rlbox.sources.load import load_profile
@@ -102,7 +103,7 @@ def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
     if manifest.descriptor.media_type not in INDEXES:
         return
     processor = platform.partition("-")[0]
-    for row in json.loads(manifest.body)["manifests"]:
+    for row in parse_json(manifest.body)["manifests"]:
         made_for = row.get("platform", {})
         fits = (made_for.get("os"), made_for.get("architecture")) == ("linux", _PROCESSORS.get(processor, processor))
         if fits or not platform:

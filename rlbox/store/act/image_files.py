@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -34,7 +35,7 @@ def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...
     Raises
     ------
     WorkFailed
-        A layer is no archive.
+        A layer is no archive, or holds what no folder can.
     """
     for file in base_files(store, base, platform):
         if " layer " not in file.file:
@@ -45,6 +46,8 @@ def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...
                     _take(tar, member, folder)
         except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
             raise WorkFailed(f"{file.file} is no archive: {error}", where=base) from error
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
+            raise WorkFailed(f"{file.file} holds a file below a file, or no name: {error}", where=base) from error
 
 
 def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.TarInfo]:
@@ -54,14 +57,23 @@ def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.Ta
             yield member
 
 
+def _stays(path: Path, link: str, folder: Path) -> bool:
+    """Whether a link that lies at `path` leads to what is below `folder`."""
+    leads = os.path.normpath(path.parent / link)
+    return not os.path.isabs(link) and Path(leads).is_relative_to(folder)
+
+
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path = folder / member.name.lstrip("./")
+    if any(part.is_symlink() for part in path.parents if part != folder and part.is_relative_to(folder)):
+        return  # below a link of the image's making, which may lead out of the folder
     if path.name.startswith(_GONE):
         path.with_name(path.name.removeprefix(_GONE)).unlink(missing_ok=True)
     elif member.isfile() and (file := tar.extractfile(member)):
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a link would be written through
         path.write_bytes(file.read())
-    elif member.issym() and not PurePosixPath(member.linkname).is_absolute():
+    elif member.issym() and _stays(path, member.linkname, folder):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.symlink_to(member.linkname)

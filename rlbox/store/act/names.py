@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_atomic
+from rlbox.foreign import parse_json
 from rlbox.spec.project import Project
 from rlbox.store.act.base_image import base_digests
 from rlbox.store.act.objects import Store, not_writable
@@ -46,7 +47,7 @@ def known_locks(store: Store) -> Iterator[Known]:
     """Yield every lock that was fetched into the store; what cannot be read names nothing."""
     for path in sorted((store.root / "names").glob("*.json")):
         try:
-            facts = json.loads(path.read_bytes())
+            facts = parse_json(path.read_bytes())
             files = tuple(Artifact(**row) for row in facts["files"])
             yield Known(target=facts["target"], lock=Path(facts["lock"]), files=files, path=path)
         except (OSError, ValueError, KeyError, TypeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -10,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlbox.foreign import parse_json
 from rlbox.training.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
@@ -101,7 +101,7 @@ def _safetensors(path: Path, size: int) -> str:
         if size < 8 or length > min(size - 8, _HEADER_BYTES):
             return "its header is cut short"
         try:
-            rows = json.loads(file.read(length))
+            rows = parse_json(file.read(length))
             ends = [row["data_offsets"][1] for name, row in rows.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return "its header is damaged"
@@ -120,7 +120,7 @@ def _archive(path: Path) -> str:
 
 def _index(path: Path) -> tuple[str, tuple[str, ...]]:
     try:
-        rows = json.loads(path.read_bytes())["weight_map"]
+        rows = parse_json(path.read_bytes())["weight_map"]
         return "", tuple(sorted(set(rows.values())))
     except (ValueError, KeyError, TypeError, AttributeError):
         return "it is no index of weights", ()

@@ -5,7 +5,6 @@ Data files are looked at without the stack: there, readable, whole as far as the
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -19,6 +18,7 @@ from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
+from rlbox.foreign import parse_json
 from rlbox.training.parts import (
     ABSENT,
     NO_GPU,
@@ -181,7 +181,7 @@ def _json_error(first: bytes) -> str:
     if not newline and len(first) == _FIRST:
         return ""  # a line of more than a MiB is not read whole
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError as error:
         return f"its first line is no JSON: {error}"
     return ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
 
 from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause
+from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause, read_signatures
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 from rlbox.spec.project import Project
@@ -71,3 +72,41 @@ def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest
 def test_a_benign_warning_is_no_cause() -> None:
     ids = {row["id"] for row in json.loads(signature_list(FIXES))}
     assert ids & {fix.id for fix in FIXES if fix.benign} == set()
+
+
+def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
+    for line, known in (
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-oom-training"),
+        ("OSError: [Errno 98] Address already in use", "stale-processes-hold-port"),
+    ):
+        found = find_known_cause(fatal(line), run_dir)
+        assert found is not None
+        assert found.id == known
+    for line, other in (
+        ("NCCL WARN Call to posix_fallocate failed : No space left on device", "disk-full"),
+        ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
+        ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
+    ):
+        found = find_known_cause(fatal(line), run_dir)
+        assert found is None or found.id != other
+
+
+def test_signatures_that_would_never_end_read_a_line_at_once(tmp_path: Path) -> None:
+    """With Python's own expressions the first took 39 s for 26 letters."""
+    (tmp_path / "spec").mkdir()
+    for pattern in (r"(\w+\s?)+!!", r"(a*)*b", r"(.*)(.*)(.*)x$"):
+        row = {"pattern": pattern, "id": "x", "title": "x", "remedy": "x"}
+        (tmp_path / SIGNATURES_FILE).write_text(json.dumps([row]))
+        read_signatures.cache_clear()
+        begun = time.process_time()
+        assert find_known_cause(fatal("a" * 60_000), tmp_path) is None
+        assert time.process_time() - begun < 1
+
+
+def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
+    (tmp_path / "spec").mkdir()
+    for text in ("[" * 200_000, "{}", '[{"pattern": "(?=a)", "id": "x", "title": "x", "remedy": "x"}]', "[1]", "\0"):
+        (tmp_path / SIGNATURES_FILE).write_text(text)
+        read_signatures.cache_clear()
+        assert find_known_cause(fatal("a"), tmp_path) is None

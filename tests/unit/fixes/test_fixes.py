@@ -220,6 +220,15 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
         ("[[signature]]\npattern = '['\nexample = 'x'", "signature[0].pattern: '[' is no regular expression"),
         ("[[signature]]\npattern = 'a'\nexample = 'x'", "signature[0]: 'a' does not match its own example"),
         (
+            "[[signature]]\npattern = 'a'\nunless = 'b'\nexample = 'ab'",
+            "signature[0]: 'a' does not match its own example",
+        ),
+        (
+            "[[signature]]\npattern = '^(?!.*b)a'\nexample = 'a'",
+            "signature[0].pattern: (?! at character 2 is a negative look-ahead, which RE2 does not have; say what may "
+            "follow, for example [^x]; a rule allows an exception with a benign line, a signature by `unless`",
+        ),
+        (
             "[[signature]]\npattern = 'a'\nexample = 'a'\nunlike = 'ba'",
             "signature[0]: 'a' matches the line that it must not",
         ),

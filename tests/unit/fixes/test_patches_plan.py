@@ -15,9 +15,10 @@ from patchbox import SCRIPTS, Box, patch, scripts
 from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
+from rlbox.foreign import toml_table
 from rlbox.image.templates import render
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge, tomllib
+from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.patch import FixPatch
 from rlbox.target.target import Target
@@ -31,7 +32,7 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 def target(more: str = "") -> Target:
     text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
     text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
-    return check_spec(Target, {**merge(load_toml(DEFAULTS), tomllib.loads(text)), "name": "t"}, "t")
+    return check_spec(Target, {**merge(load_toml(DEFAULTS), toml_table(text)), "name": "t"}, "t")
 
 
 def fix(*rows: dict[str, Any]) -> Fix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,22 @@ def test_rays_prefix_and_repeats() -> None:
     gate = GateJudge(stage(require=(line_rule("^rank ready$", count=13),)))
     gate.feed("stage", b"(W pid=1) rank ready\n\x1b[36m(W pid=2)\x1b[0m rank ready [repeated 12x across cluster]\n")
     assert states(gate, "require")[0][::2] == ("held", 13)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rank ready [repeated 500x across cluster]",
+        "(W pid=1) rank ready [repeated 500x across cluster]",
+        "(Other pid=1) rank ready [repeated 500x across cluster]",
+        "(W pid=1) a model said: rank ready [repeated 500x across cluster].",
+        f"(W pid=1) rank ready [repeated {'9' * 5000}x across cluster]",
+    ],
+)
+def test_a_line_that_quotes_a_repetition_is_one_line(line: str) -> None:
+    gate = GateJudge(stage(require=(line_rule("rank ready", count=3),)))
+    gate.feed("stage", f"(X pid=1) rank ready\n{line}\n".encode())
+    assert states(gate, "require")[0][::2] == ("waiting", 2)
 
 
 def test_the_last_line_counts_without_a_line_feed() -> None:

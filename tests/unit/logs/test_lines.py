@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.logs.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, repeats, views
+from rlbox.logs.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, ray_repeats, views
 
 PIECES = st.sampled_from(
     [b"a", b"step 1", b"\n", b"\r", b"\r\n", b" ", b"\x1b[31m", b"\x1b[K", b"\x1b", b"\xe4\xbd", b"\xa0", b"\xff",
@@ -115,17 +115,21 @@ def test_long_lines_are_cut_and_the_next_is_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "bare", "times"),
     [
-        ("(TaskRunner pid=123) Final collected", "Final collected", 1),
+        ("(TaskRunner pid=123) Final collected", "Final collected", 0),
         ("(WorkerDict pid=1, ip=10.0.0.2) rank ready [repeated 12x across cluster]", "rank ready", 12),
-        ("rank ready [repeated 3x across cluster] (Ray deduplicates logs by default.)", "rank ready", 3),
-        ("(no process) text", "(no process) text", 1),
-        ("see pid=3", "see pid=3", 1),
-        ("[repeated twice]", "[repeated twice]", 1),
+        ("rank ready [repeated 3x across cluster] (Ray deduplicates logs by default.)", "rank ready", 0),
+        ("(W pid=1) a [repeated 3x across cluster] b", "a [repeated 3x across cluster] b", 0),
+        ("(W pid=1) a [repeated 1234567x across cluster]", "a [repeated 1234567x across cluster]", 0),
+        ("(W pid=1) a [repeated \u0663x across cluster]", "a [repeated \u0663x across cluster]", 0),
+        (f"(W pid=1) a [repeated {'9' * 5000}x across cluster]", f"a [repeated {'9' * 5000}x across cluster]", 0),
+        ("(no process) text", "(no process) text", 0),
+        ("see pid=3", "see pid=3", 0),
+        ("[repeated twice]", "[repeated twice]", 0),
     ],
 )
 def test_ray_wrapping(text: str, bare: str, times: int) -> None:
     assert bare_text(text) == bare
-    assert repeats(text) == times
+    assert ray_repeats(text) == times
 
 
 def test_clean_text_without_colour_is_the_same_object() -> None:

@@ -1,0 +1,73 @@
+"""What others wrote is read within bounds: no hang, no traceback, no number that is none."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+
+from rlbox.files.rows import json_rows
+from rlbox.foreign import DEEPEST, LONGEST_NUMBER, decimal, parse_json, toml_table, whole_number
+
+HOSTILE = {
+    "deep list": "[" * 200_000,
+    "deep list, whole": "[" * 200_000 + "]" * 200_000,
+    "deep object": '{"a":' * 200_000,
+    "just too deep": "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
+    "long number": "1" * 1_000_000,
+    "long fraction": "0." + "1" * 1_000_000,
+    "number of 400 digits": '{"loss": ' + "1" * 400 + "}",
+    "same key twice": '{"loss": 1, "loss": 2}',
+    "open string": '"' + "\\" * 999_999,
+    "nothing": "",
+    "NUL bytes": "\0\0\0",
+    "first half of a character": '"\\ud800"',
+    "second half of a character": '{"\\udfff": 1}',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_beyond_the_bounds_is_wrong_at_once(text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
+        parse_json(text)
+    with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
+        parse_json(text.encode())
+    assert time.process_time() - begun < 1
+
+
+def test_bytes_that_are_no_utf8_are_wrong() -> None:
+    for data in (b'{"a": "\xff"}', b"\xff\xfe{\0}\0"):
+        with pytest.raises(ValueError, match="codec"):
+            parse_json(data)
+
+
+def test_what_programs_write_is_read() -> None:
+    deep = "[" * DEEPEST + "1" + "]" * DEEPEST
+    assert parse_json(deep) == json.loads(deep)
+    assert math.isnan(parse_json('{"loss": NaN}')["loss"])
+    many = json.dumps([{"a [{": [1, 2.5, 'x"]}']}] * 500)
+    assert parse_json(many) == json.loads(many)
+    assert parse_json('"[[[[\\ud83d\\ude00"') == "[[[[\U0001f600"
+    assert parse_json(b'\xef\xbb\xbf{"t": 1763000000123456789}') == {"t": 1763000000123456789}
+    assert parse_json("9" * LONGEST_NUMBER) == int("9" * LONGEST_NUMBER)
+    assert list(json_rows([b'{"a": 1}', b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a = " + "[" * 100_000, "a." * 5000 + "b = 1", "a = " + "1" * 100_000, "a = \0", "a = 1\na = 2"],
+    ids=["deep", "dotted", "long number", "NUL", "twice"],
+)
+def test_toml_beyond_the_bounds_is_wrong(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
+        toml_table(text)
+
+
+def test_numbers_are_ascii_digits_and_not_too_many() -> None:
+    assert [whole_number(text) for text in ("7", b"12", "", "²", "١", "-1", "1_0", "9" * 19)] == [7, 12] + [None] * 6
+    assert [decimal(text) for text in ("2", "-0.5", "1e-05", ".5")] == [2, -0.5, 1e-05, 0.5]
+    assert [decimal(text) for text in ("1_0", "١", "nan", "inf", "1e", " 1", "1" * 400)] == [None] * 7
+    assert decimal("1e999") == math.inf
