@@ -87,9 +87,6 @@ DOORS = {
         ("rlbox.foreign",),
         {
             "rlbox.doctor.act.programs.probe_data",  # run by the stack's interpreter, which has no rlbox
-            "rlbox.record.act.disk_hold",
-            "rlbox.record.act.folder",
-            "rlbox.record.act.state",
         },
     ),
 }
