@@ -158,6 +158,16 @@ class Ledger:
         known = self._records.read(note.run)
         self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
 
+    def plan(self, run_dir: Path) -> RunPlan:
+        """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
+
+        Raises
+        ------
+        SpecError
+            As `load_plan`.
+        """
+        return self._records.read(run_dir.name).plan or load_plan(run_dir)
+
     def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
         state = last_state(run_dir, plan)
