@@ -17,7 +17,7 @@ from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.record.act.folder import holder_of, load_plan, record_overrides, write_plan
+from rlbox.record.act.folder import holder_of, record_overrides, write_plan
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import first_open, plan_attempts
 from rlbox.record.act.settle import ENDED
@@ -48,7 +48,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     """
     ledger = disk_of(app, wish.target or DEFAULT_TARGET, wish.data)
     run_dir = ledger.find(name)
-    plan = load_plan(run_dir)
+    plan = ledger.plan(run_dir)
     job = load_job(app.project, plan.job)
     if app.dry_run:
         return _show(app, ledger, run_dir, plan, job, wish)
@@ -56,7 +56,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
-        now = _take_up(app, ledger, run_dir, load_plan(run_dir), job, wish, tuple(secrets))
+        now = _take_up(app, ledger, run_dir, ledger.plan(run_dir), job, wish, tuple(secrets))
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
         return ready.start(now, run_dir, secrets)
 

@@ -428,7 +428,9 @@ def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) ->
     with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
         said = rlbox("build", "mine")
     assert said.code == 8
-    assert said.err.startswith(f"rlbox: error: another rlbox is busy with the build of mine: pid {os.getpid()} since ")
+    waited, refused, *_ = said.err.splitlines()
+    assert waited.startswith("waiting: another rlbox is busy with the build of mine: pid ")
+    assert refused.startswith(f"rlbox: error: another rlbox is busy with the build of mine: pid {os.getpid()} since ")
 
 
 def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import BinaryIO, NoReturn
 
 import pytest
 from fakes import Folder, Rlbox, Said
 
 from rlbox.causes.cause import Cause
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.folders import write_atomic
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan, StagePlan
@@ -167,14 +168,13 @@ def test_what_cannot_be_read_is_named(
     rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(disk)
-    opened = Path.open
 
-    def refuse(path: Path, *words: Any, **more: Any) -> Any:
+    def refuse(path: Path) -> BinaryIO:
         if path.name == "stage.log":
             raise PermissionError(errno.EACCES, "Permission denied")
-        return opened(path, *words, **more)
+        return open_file(path)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("rlbox.evidence.act.bundle.open_file", refuse)
     assert rlbox("bundle").code == 0
     left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
     name = "stages/1-train/stage.log"

@@ -48,7 +48,7 @@ class Machine:
         made.write_plan()
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
         self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
-        processes = NoProcesses("nobody", Interrupt())
+        processes = NoProcesses(run_dir / "nobody", Interrupt())
         bench = Bench(plan=plan, run_dir=run_dir, journal=self.journal, processes=processes, interrupt=Interrupt())
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}

@@ -153,6 +153,7 @@ def test_a_resumed_run_gets_them_again(planted: Bench) -> None:
     plan = json.loads((planted.run_dir / "plan.json").read_text())
     plan["attempt"], plan["stages"][0]["argv"][2] = 2, says
     (planted.run_dir / "plan.json").write_text(json.dumps(plan))
+    (planted.run_dir / "supervisor.json").unlink()  # as resuming does
     line = secrets_line({name: Secret(value) for name, value in planted.secrets.items()})
     planted.supervisor = Supervisor(planted.run_dir, {}, line)
     assert planted.finish()[0] == 0

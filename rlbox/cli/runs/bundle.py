@@ -15,6 +15,7 @@ from rlbox.run.data_disk import bring_up_to_date, disk_of, run_masks
 
 if TYPE_CHECKING:
     from rlbox.evidence.bundle import Selection
+    from rlbox.record.act.ledger import Ledger
     from rlbox.record.act.state import RunState
 
 
@@ -55,7 +56,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
         return
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
-    texts = bundle_texts(run_dir, run_dir.name, _state(run_dir), selection)
+    texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
     with bytes_view(app, f"bundling {run_dir.name}", total) as on_bytes:
         made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
@@ -64,13 +65,12 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
 
 
-def _state(run_dir: Path) -> RunState | None:
+def _state(ledger: Ledger, run_dir: Path) -> RunState | None:
     from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.rebuild import last_state
     from rlbox.record.act.state import load_run_state
 
     try:
-        return last_state(run_dir, load_plan(run_dir))
+        return ledger.state(run_dir, load_plan(run_dir))
     except RlboxError:
         pass  # the plan is torn; the state may be whole
     try:

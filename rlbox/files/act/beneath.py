@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BYTES = 64 << 20
-"""Of a file that is read whole: records of rlbox have kilobytes."""
+MOST_BYTES = 8 << 20
+"""Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
 
 _OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK

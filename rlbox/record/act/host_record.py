@@ -86,6 +86,11 @@ class HostRecords:
         return self.folder / f"{run}.json"
 
 
+def kept_end(run_dir: Path) -> RunEnd | None:
+    """Return how the run of a directory ended, as this host kept it; None when it does not know."""
+    return HostRecords(run_dir.parent.parent).read(run_dir.name).verdict
+
+
 def _plan(data: Any) -> RunPlan | None:
     try:
         return load_run_plan(data) if data else None

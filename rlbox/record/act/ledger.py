@@ -24,7 +24,7 @@ from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, nam
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
-from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords
+from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords, kept_end
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.settle import Carrier, carrier_word, has_ended, write_end
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state
@@ -158,10 +158,20 @@ class Ledger:
         known = self._records.read(note.run)
         self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
 
+    def plan(self, run_dir: Path) -> RunPlan:
+        """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
+
+        Raises
+        ------
+        SpecError
+            As `load_plan`.
+        """
+        return self._records.read(run_dir.name).plan or load_plan(run_dir)
+
     def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
         state = last_state(run_dir, plan)
-        return believed(state, self._records.read(run_dir.name).verdict) if state else None
+        return believed(state, kept_end(run_dir)) if state else None
 
     def settle(self, me: Holder) -> Settled:
         """Settle the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.

@@ -15,6 +15,9 @@ from rlbox.causes.cause import LastWord, contradiction, ended
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.state import RunState, RunStatus, change_stage
 
+BEGUN_LINE = "rlbox: run running"
+"""What a supervisor says first of all, once per start that was not refused."""
+
 _SEEN = ("ended", "killed", "memory", "engine", "again")
 
 
@@ -54,10 +57,12 @@ def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> Ru
         if state.state == "passed":
             return state
         return _contradicted(state, f"it says {state.state}, container {last.container} ended with exit code 0", "")
-    lines = set() if again else set(last.note.splitlines())
+    lines = last.note.splitlines()
+    if again and lines.count(BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
+        lines, before = [], ()
     said = {name for name in passed if passed_line(name) in lines}
     unsaid = [name for name in passed if name not in said and (before is None or name not in before)]
-    if before is None and not again:  # the record of an earlier attempt is not on this host
+    if before is None:  # the record of an earlier attempt is not on this host
         unsaid = unsaid if state.attempt == 1 else []
     if not unsaid:
         return state

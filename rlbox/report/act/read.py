@@ -18,9 +18,11 @@ from rlbox.foreign import parse_json
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE
+from rlbox.record.act.host_record import kept_end
 from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state, new_run_state
+from rlbox.record.act.verdict import believed
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.report.act.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
@@ -180,7 +182,7 @@ class _Files:
 def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
     """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
     try:
-        return True, _masked(load_run_state(files.run_dir), files.masks)
+        return True, _masked(believed(load_run_state(files.run_dir), kept_end(files.run_dir)), files.masks)
     except SpecError as error:
         problem = error
     files.gaps.append(f"{RUN_FILE}: {problem.what}")

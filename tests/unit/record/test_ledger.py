@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +15,8 @@ from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import Holder
-from rlbox.record.act.host_record import CarrierNote
+from rlbox.record.act.folder import write_plan
+from rlbox.record.act.host_record import CarrierNote, HostRecords
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import CarrierStatus
 from rlbox.record.act.state import load_run_state, new_run_state, run_cause, write_run_state
@@ -122,3 +125,41 @@ def test_a_place_of_another_rlbox() -> None:
     with pytest.raises(SpecError, match="unknown place 'there'") as refused:
         reach(NOTE)
     assert refused.value.next_step == f"choose one of: {', '.join(PLACES)}"
+
+
+def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
+    """A plan with weaker gates and a record that says passed, written by a program of a later run."""
+    last = LastWord(end="ended", exit_code=1, container="job-7", note="rlbox: run running")
+    ledger = ledger_with(tmp_path, Fake("ended", last))
+    run_dir = ledger.find("r-1")
+    write_run_state(run_dir, dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="failed"), Masks({}))
+    assert ledger.settle(ME).unsettled == {}
+    write_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
+    assert ledger.plan(run_dir) == PLAN
+    write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), Masks({}))
+    state = ledger.state(run_dir, PLAN)
+    assert state
+    assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
+    shutil.rmtree(run_dir)
+    ledger.write_note(NOTE)
+    ledger.settle(ME)
+    assert list(HostRecords(tmp_path).folder.iterdir()) == []
+
+
+def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its carrier is asked for at its place; what the disk says of one counts for nothing."""
+    fake = Fake("living")
+    ledger_with(tmp_path, fake)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    asked: list[str] = []
+
+    def seek(plan: RunPlan, data: Path) -> CarrierNote | None:
+        asked.append(f"{plan.run_id} {data}")
+        return NOTE if len(asked) == 1 else None
+
+    ledger = Ledger(folder=tmp_path, reach=lambda note: fake, seek=seek)
+    assert ledger.settle(ME).alive == ("r-1",)
+    assert ledger.settle(ME).unsettled == {}
+    assert asked == [f"r-1 {tmp_path}"] * 2
+    assert (load_run_state(ledger.find("r-1")).plot.detail, fake.asked) == ("gone", [])
+    assert not (tmp_path / "another").exists()

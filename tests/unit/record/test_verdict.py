@@ -9,9 +9,9 @@ import pytest
 
 from rlbox.causes.cause import End, LastWord
 from rlbox.record.act.state import RunState, StageState, StageStatus, run_cause
-from rlbox.record.act.verdict import RunEnd, believed, checked, passed_line, verdict_of
+from rlbox.record.act.verdict import BEGUN_LINE, RunEnd, believed, checked, passed_line, verdict_of
 
-SAID = "\n".join(("rlbox: run running", "rlbox: a: running", passed_line("a"), "rlbox: b: running"))
+SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", passed_line("a"), "rlbox: b: running"))
 
 
 def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
@@ -31,6 +31,7 @@ TRUE = [
     (run("passed", "passed", "passed"), word(0)),
     (run("failed", "passed", "failed"), word(1)),
     (run("running", "passed", "running"), word(137, end="killed")),
+    (run("running", "passed", "running"), word(5, end="again")),  # and the second start was refused
     (run("passed", "passed", "passed"), word(137, f"{SAID}\n{passed_line('b')}")),  # killed over its curves
     (run("passed", "passed", "passed"), LastWord(end="removed", container="c")),
     (run("passed", "passed", "passed"), LastWord(end="killed", exit_code=-9)),  # in place
@@ -51,7 +52,12 @@ FALSE = [
         "it says that stage b passed, container c ended with exit code 137",
     ),
     (run("failed", "passed", "failed"), word(1, ""), "it says that stage a passed, container c ended with exit code 1"),
-    (run("passed", "passed", "passed"), word(0, end="again"), "it says that stage a passed, container c was started a"),
+    (
+        run("passed", "passed", "passed"),
+        word(0, f"{SAID}\n{SAID}", "again"),
+        "it says that stage a passed, container c was",
+    ),
+    (run("passed", "passed", "passed"), word(5, end="again"), "it says that stage b passed, container c was started a"),
     (run("failed", "passed", "failed"), word(0), "it says failed, container c ended with exit code 0"),
     (run("running", "passed", "running"), word(0), "it says running, container c ended with exit code 0"),
     (
