@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.printable import printable
 from rlbox.spec.project import Project
 
 
@@ -30,7 +31,7 @@ class App:
     def say(self, text: str) -> None:
         """Write a line of talk to stderr."""
         if self.verbosity >= 0:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(printable(text) + "\n")
             sys.stderr.flush()
 
     def result(self, data: Mapping[str, Any], text: str) -> None:
@@ -38,9 +39,9 @@ class App:
         if self.as_json:
             import json
 
-            sys.stdout.write(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False)) + "\n")
         elif text:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(printable(text) + "\n")
         sys.stdout.flush()
 
 

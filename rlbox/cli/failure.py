@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rlbox import __version__
 from rlbox.errors import RlboxError
+from rlbox.printable import printable
 
 
 def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
@@ -39,8 +40,8 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
         import json
 
         facts = {"what": error.what, "where": error.where, "next": error.next_step, "exit_code": error.exit_code}
-        sys.stdout.write(json.dumps({"schema": 1, "error": facts}, indent=2, ensure_ascii=False) + "\n")
-    sys.stderr.write(f"rlbox: error: {error}\n")
+        sys.stdout.write(printable(json.dumps({"schema": 1, "error": facts}, indent=2, ensure_ascii=False)) + "\n")
+    sys.stderr.write(printable(f"rlbox: error: {error}\n"))
     return error.exit_code
 
 
@@ -54,8 +55,7 @@ def _report_bug(error: Exception) -> int:
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
     except OSError:
-        sys.stderr.write(text)
-    sys.stderr.write(
-        f"rlbox: bug: {type(error).__name__}: {error}\n  where: {path}\n  next:  report it with that file\n"
-    )
+        sys.stderr.write(printable(text))
+    told = f"rlbox: bug: {type(error).__name__}: {error}\n  where: {path}\n  next:  report it with that file\n"
+    sys.stderr.write(printable(told))
     return 3

@@ -63,7 +63,7 @@ class LineRule(GateRule):
         self._benign = benign
         self._after = _Marker(plan.after) if plan.after else None
         self._until = _Marker(plan.until) if plan.until else None
-        self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid")
+        self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid", whole=kind == "forbid")
         self._told: set[str] = set()
 
     def watchers(self) -> Iterator[Watcher]:

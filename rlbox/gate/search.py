@@ -5,9 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rlbox.logs.lines import Line, Texts, views
 from rlbox.logs.patterns import PatternSet, pattern_set
+
+Where = Literal["lines", "states", "hidden"]
+WHERE: tuple[Where, ...] = ("lines", "states", "hidden")
 
 
 @dataclass(eq=False)
@@ -15,12 +19,14 @@ class Watcher:
     """One thing that is looked for in a log.
 
     `met` is called with each line that fits and the way to read it that fits; it sets `done` when no further line
-    matters. `rewritten` ones look at the overwritten states of progress bars, too.
+    matters. `rewritten` ones look at the overwritten states of progress bars, too, and `whole` ones at all that lines
+    hold and do not show.
     """
 
     pattern: str
     met: Callable[[Line, str], None]
     rewritten: bool = False
+    whole: bool = False
     done: bool = False
 
 
@@ -29,33 +35,36 @@ class LogSearch:
 
     def __init__(self, watchers: Iterable[Watcher]) -> None:
         self._watchers = list(watchers)
-        self._lines = self._patterns(False)
-        self._states = self._patterns(True)
+        self._choose()
         self.last = ""
 
     def take(self, first: int, texts: Texts) -> None:
         """Look at the lines of a block; the first has the number `first`."""
         lines = ((index, 1, text) for index, text in self._line_hits(texts))
         for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.past else lines:
-            self._meet(Line(number=first + index, text=text.strip()), text, rewritten=not ended)
+            self._meet(Line(number=first + index, text=text.strip()), text, "lines" if ended else "states")
+        if texts.hidden:
+            for index, text in _hits(lambda: self._sets["hidden"], texts.hidden_joined, len(texts.hidden)):
+                number = first + texts.hidden[index][0]
+                self._meet(Line(number=number, text=text.strip()), text, "hidden")
         self.last = _last_shown(texts.joined) or self.last
 
     @property
     def searches(self) -> tuple[str, ...]:
         """The expressions that are still looked for, without anchors; the same object as long as nothing changes."""
-        return self._lines.loose if self._lines else ()
+        return self._sets["lines"].loose if self._sets["lines"] else ()
 
     def _line_hits(self, texts: Texts) -> Iterator[tuple[int, str]]:
         if texts.hits is None:
-            return _hits(lambda: self._lines, texts.joined, len(texts))
-        return ((index, texts[index]) for index in texts.hits if self._lines)
+            return _hits(lambda: self._sets["lines"], texts.joined, len(texts))
+        return ((index, texts[index]) for index in texts.hits if self._sets["lines"])
 
     def _past_hits(self, texts: Texts) -> list[tuple[int, int, str]]:
-        hits = _hits(lambda: self._states, texts.past_joined, len(texts.past))
+        hits = _hits(lambda: self._sets["states"], texts.past_joined, len(texts.past))
         return [(texts.past[index][0], 0, text) for index, text in hits]
 
-    def _meet(self, line: Line, text: str, *, rewritten: bool) -> None:
-        patterns = self._states if rewritten else self._lines
+    def _meet(self, line: Line, text: str, where: Where) -> None:
+        patterns = self._sets[where]
         if patterns is None:
             return
         fits: dict[int, str] = {}
@@ -64,16 +73,22 @@ class LogSearch:
                 fits.setdefault(index, way)
         if not fits:
             return
-        live = [watcher for watcher in self._watchers if watcher.rewritten or not rewritten]
+        live = [watcher for watcher in self._watchers if _looks(watcher, where)]
         for index in sorted(fits):
             live[index].met(line, fits[index])
         if any(watcher.done for watcher in live):
             self._watchers = [watcher for watcher in self._watchers if not watcher.done]
-            self._lines, self._states = self._patterns(False), self._patterns(True)
+            self._choose()
 
-    def _patterns(self, rewritten: bool) -> PatternSet | None:
-        texts = tuple(w.pattern for w in self._watchers if w.rewritten or not rewritten)
-        return pattern_set(texts) if texts else None
+    def _choose(self) -> None:
+        self._sets: dict[Where, PatternSet | None] = {}
+        for where in WHERE:
+            texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
+            self._sets[where] = pattern_set(texts) if texts else None
+
+
+def _looks(watcher: Watcher, where: Where) -> bool:
+    return where == "lines" or (watcher.rewritten if where == "states" else watcher.whole)
 
 
 def _hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -> Iterator[tuple[int, str]]:

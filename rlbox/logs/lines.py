@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import overload
 
 LINE_LIMIT = 64 * 1024
-"""Bytes of one line that are looked at; the rest of a longer one is dropped, so that memory stays flat."""
+"""Bytes that one line has; what a longer one holds behind them is searched in pieces, so that memory stays flat."""
+_OVERLAP = 4 * 1024
+"""Bytes that a piece of a long line shares with the one before, so that a word over the edge is in one of them."""
+_JOINT = 64
+_BEFORE = "…".encode()  # begins a piece: what asks for the beginning of a line does not find it there
 
 _FEED = ord("\n")
 _SAMPLE = 1 << 14
@@ -48,12 +52,20 @@ class Texts(Sequence[str]):
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
     that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `past` are the overwritten
     states of progress bars, each with the index of its line; that is the number of lines for the one that has not ended
-    yet.
+    yet. `hidden` is, with such indexes, what lines hold and do not show: what stands behind `LINE_LIMIT`, and words
+    with carriage returns or backspaces within; only what must not come at all is looked for in it.
     """
 
-    def __init__(self, joined: bytes, count: int, past: tuple[tuple[int, bytes], ...] = ()) -> None:
+    def __init__(
+        self,
+        joined: bytes,
+        count: int,
+        past: tuple[tuple[int, bytes], ...] = (),
+        hidden: tuple[tuple[int, bytes], ...] = (),
+    ) -> None:
         self.joined = joined
         self.past = past
+        self.hidden = hidden
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -65,6 +77,11 @@ class Texts(Sequence[str]):
     def past_joined(self) -> bytes:
         """The states of `past` joined by line feeds, as UTF-8."""
         return clean_bytes(b"\n".join(state for _, state in self.past))
+
+    @property
+    def hidden_joined(self) -> bytes:
+        """What is in `hidden`, joined by line feeds, as UTF-8."""
+        return clean_bytes(b"\n".join(part for _, part in self.hidden))
 
     @property
     def last(self) -> str:
@@ -114,6 +131,8 @@ class LineCutter:
         self._shown = b""
         self._visible = False
         self._past: list[tuple[int, bytes]] = []
+        self._hidden: list[tuple[int, bytes]] = []
+        self._edge = b""
 
     @property
     def unfinished(self) -> str:
@@ -126,15 +145,16 @@ class LineCutter:
         first, end = self.number, data.rfind(b"\n")
         if end < 0:
             self._grow(data)
-            return Texts(b"", 0, self._take_past(first))
+            return Texts(b"", 0, self._take_past(first), self._take_hidden(first))
         text = (
             self._cut(b"".join((self._current, memoryview(data)[:end])))
             if not self._shown
             else self._finish(data[:end])
         )
         self._current.clear()
+        self._edge = b""
         self._grow(data[end + 1 :])
-        return Texts(text, self.number - first, self._take_past(first))
+        return Texts(text, self.number - first, self._take_past(first), self._take_hidden(first))
 
     def close(self) -> Texts:
         """Return the last line when the log ended without a line feed."""
@@ -142,7 +162,7 @@ class LineCutter:
             return Texts(b"", 0)
         first = self.number
         text = self._end_line()
-        return Texts(text, 1, self._take_past(first))
+        return Texts(text, 1, self._take_past(first), self._take_hidden(first))
 
     def _finish(self, body: bytes) -> bytes:
         """Return whole lines as they are shown; the first ends one that a progress bar was rewriting."""
@@ -161,7 +181,25 @@ class LineCutter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        return clean_bytes(body)
+        body = clean_bytes(body)
+        return (
+            body
+            if b"\b" not in body
+            else b"\n".join(self._typed(line, first + n) for n, line in enumerate(body.split(b"\n")))
+        )
+
+    def _typed(self, line: bytes, number: int) -> bytes:
+        """Return a line as a terminal shows it, backspaces taken back what stood before; what they hide is kept."""
+        if b"\b" not in line:
+            return line
+        self._hidden.append((number, line.replace(b"\b", b"")))
+        shown: list[str] = []
+        for letter in line.decode("utf-8", "replace"):
+            if letter != "\b":
+                shown.append(letter)
+            elif shown:
+                shown.pop()
+        return "".join(shown).encode()
 
     def _settle(self, body: bytes) -> Iterator[bytes]:
         """Yield the parts of lines, rewritten ones in their last state."""
@@ -186,8 +224,14 @@ class LineCutter:
         if b"\r" in line:
             self.number = number
             for state in line.split(b"\r"):
-                self._show(state[:LINE_LIMIT])
+                self._show(self._front(state, number))
             line, self._shown, self._visible = self._shown, b"", False
+        return self._front(line, number)
+
+    def _front(self, line: bytes, number: int) -> bytes:
+        """Return what a line shows; what stands behind that is kept in pieces."""
+        for at in range(LINE_LIMIT, len(line), LINE_LIMIT):
+            self._hidden.append((number, _BEFORE + line[at - _OVERLAP : at + LINE_LIMIT]))
         return line[:LINE_LIMIT]
 
     def _grow(self, part: bytes) -> None:
@@ -197,34 +241,56 @@ class LineCutter:
                 self._append(state)
                 self._show(bytes(self._current))
                 self._current.clear()
+                self._edge = b""
         self._append(part)
 
     def _append(self, data: bytes) -> None:
         room = LINE_LIMIT - len(self._current)
-        if room > 0:
-            self._current += data[:room]
+        if len(data) <= room:
+            self._current += data
+            return
+        self._current += data[:room]
+        behind = (self._edge or bytes(self._current[-_OVERLAP:])) + data[room:]
+        for at in range(0, len(behind), LINE_LIMIT):
+            self._hidden.append((self.number, _BEFORE + behind[max(0, at - _OVERLAP) : at + LINE_LIMIT]))
+        self._edge = behind[-_OVERLAP:]
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
         if shows(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
+                self._overlay(self._shown, state)
             self._shown, self._visible = state, True
         elif state and not self._visible:
             self._shown = state
+
+    def _overlay(self, before: bytes, after: bytes) -> None:
+        """Keep what a terminal shows where a shorter state is written over a longer one, and a word that it cuts."""
+        if len(after) < len(before):
+            self._hidden.append((self.number, after + before[len(after) :]))
+        if before[-1:].isalnum() and not after[:1].isspace():
+            self._hidden.append((self.number, _BEFORE + before[-_JOINT:] + after[:_JOINT]))
 
     def _end_line(self) -> bytes:
         self._show(bytes(self._current))
         seen, self._shown, self._visible = self._shown, b"", False
         self._current.clear()
+        self._edge = b""
         self.number += 1
-        return clean_bytes(seen)
+        return self._typed(clean_bytes(seen), self.number - 1)
 
     def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
         if not self._past:
             return ()
         past, self._past = self._past, []
         return tuple((number - first, state) for number, state in past)
+
+    def _take_hidden(self, first: int) -> tuple[tuple[int, bytes], ...]:
+        if not self._hidden:
+            return ()
+        hidden, self._hidden = self._hidden, []
+        return tuple((number - first, part) for number, part in hidden)
 
 
 def _has_long_line(body: bytes) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.act.stack_place import find_stack, stack_here
 from rlbox.errors import NodeError, TimedOut, WorkFailed
+from rlbox.printable import printable
 from rlbox.run.places import place_named
 from rlbox.training.act.parts import probe_components
 from rlbox.training.parts import Part
@@ -25,7 +26,7 @@ def components_here(app: App, python: str, files: Sequence[str], timeout_s: floa
     for part in probe_components(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
         parts.append(part)
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
-            sys.stdout.write(part_text(part) + "\n")
+            sys.stdout.write(printable(part_text(part)) + "\n")
             sys.stdout.flush()
     seconds = time.monotonic() - began
     app.result(parts_data(parts, stack.python, seconds), "")

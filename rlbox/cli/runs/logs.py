@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import SpecError
+from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import bring_up_to_date, disk_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.1
 _ASK_S = 1.0
+_BLOCK = 1 << 20
 
 
 @click.command()
@@ -68,7 +69,10 @@ def verb(
     for path in paths:
         app.say(f"==> {path.relative_to(folder)} <==")
         with open_file(path) as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            stream = PrintableStream()
+            while block := file.read(_BLOCK):
+                sys.stdout.buffer.write(stream.feed(block))
+            sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()
 
 
@@ -80,6 +84,7 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
     bring_up_to_date(app, ledger)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
     ended = True
+    streams: dict[Path, PrintableStream] = {}
     with (
         contextlib.closing(follower),
         status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
@@ -92,11 +97,12 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
                 if path != shown:
                     app.say(f"==> {path.relative_to(run_dir)} <==")
                     shown = path
-                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.write(streams.setdefault(path, PrintableStream()).feed(data))
                 sys.stdout.flush()
             if not quiet:
                 continue
             if over:
+                sys.stdout.buffer.write(b"".join(stream.close() for stream in streams.values()))
                 return
             status.show(after_line=ended)
             if time.monotonic() - asked > _ASK_S:

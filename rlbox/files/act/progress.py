@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlbox.printable import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -65,7 +67,7 @@ def _printer() -> Callable[[Row], None]:
     def show(row: Row) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {row.title}  {row.told}".rstrip() + "\n")
+            sys.stderr.write(printable(f"{row.mark} {row.title}  {row.told}".rstrip()) + "\n")
             sys.stderr.flush()
 
     return show
@@ -97,10 +99,10 @@ class _Live:
             bars.advance(self._all, row.done - self._done.get(row.key, 0))
             self._done[row.key] = row.done
         if row.key not in self._tasks:
-            self._tasks[row.key] = bars.add_task(row.title, total=row.total or None, mark="")
+            self._tasks[row.key] = bars.add_task(printable(row.title), total=row.total or None, mark="")
         sign, style = _STYLES[row.mark]
         task = self._tasks[row.key]
-        bars.update(task, description=row.title, completed=row.done, mark=f"[{style}]{sign}[/]")
+        bars.update(task, description=printable(row.title), completed=row.done, mark=f"[{style}]{sign}[/]")
         if row.total:
             bars.update(task, total=row.total)
         if row.mark:

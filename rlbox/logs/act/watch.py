@@ -80,7 +80,7 @@ class LogWatch:
         return log.taken != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: Texts) -> None:
-        if texts or texts.past:
+        if texts or texts.past or texts.hidden:
             for take in self._takers:
                 take(name, first, offset, texts)
 

@@ -22,6 +22,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from rlbox.errors import SpecError
+from rlbox.printable import printable
 from rlbox.record.act.state import RunState, load_run_state
 from rlbox.report.act.run_frame import gate_count, run_frame, stage_time, status_lines
 from rlbox.report.act.tails import RunFacts, RunWatch
@@ -65,7 +66,7 @@ class _Lines:
 
     def _line(self, key: str, now: str, shown: str) -> None:
         if self._seen.get(key, "waiting") != now:
-            sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {shown}: {now}\n")
+            sys.stderr.write(printable(f"{datetime.now(timezone.utc):%H:%M:%S} {shown}: {now}") + "\n")
             sys.stderr.flush()
         self._seen[key] = now
 
@@ -155,7 +156,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {line.plain.strip('─ ')}\n")
+            sys.stderr.write(printable(f"-- {line.plain.strip('─ ')}") + "\n")
         sys.stderr.flush()
 
 
@@ -186,6 +187,7 @@ class Painter:
     def paint(self, lines: Sequence[Text]) -> None:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
+        lines = [line if (text := printable(line.plain)) == line.plain else Text(text) for line in lines]
         if not lines:
             self.clear()
         elif [*lines] != self._lines or width != self._width:

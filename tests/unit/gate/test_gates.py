@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
+from rlbox.logs.lines import LINE_LIMIT
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
@@ -178,3 +179,37 @@ def test_rules_that_read_alike_are_decided_one_by_one() -> None:
     gate.hold(whole, "complete")
     gate.refuse(small, "has 1 bytes, at least 2 are due")
     assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]
+
+
+FORBIDDEN = b"CUDA out of memory"
+HIDING = {
+    "behind 64 KiB": b"x" * 70_000 + FORBIDDEN + b"\n",
+    "over the edge": b"x" * (LINE_LIMIT - 9) + FORBIDDEN + b"\n",
+    "far behind": b"x" * 3_000_000 + FORBIDDEN + b"x" * 1_000_000 + b"\n",
+    "without an end": b"x" * 400_000 + FORBIDDEN,
+    "typed wrong first": b"CUDA out of mxx\b\bemory\n",
+    "backspaces in it": b"CUDA out of mem\b\b\bory\n",
+    "a return in it": b"CUDA out of mem\rory\n",
+    "half written over": b"xxxx out of memory\rCUDA\n",
+    "colours in it": b"CUDA \x1b[31mout of\x1b[0m memory\n",
+    "a long state": b"5%\r" + b"x" * 70_000 + FORBIDDEN + b"\r100%\n",
+}
+
+
+@pytest.mark.parametrize("size", [1 << 20, 65_536, 1000], ids=["whole", "64 KiB", "1000 B"])
+@pytest.mark.parametrize("data", HIDING.values(), ids=HIDING)
+def test_no_line_hides_a_forbidden_word(data: bytes, size: int) -> None:
+    gate = GateJudge(stage(forbid=(line_rule("CUDA out of memory"),)))
+    log = b"first\n" + data + b"next\n"
+    for at in range(0, len(log), size):
+        gate.feed("stage", log[at : at + size])
+    gate.close_logs()
+    assert [(broken.line.number) for broken in gate.forbidden] == [2]
+
+
+def test_what_a_line_hides_fulfils_no_rule() -> None:
+    rules = (line_rule("PASSED"), line_rule("^PASSED"))
+    gate = GateJudge(stage(require=rules))
+    gate.feed("stage", b"x" * LINE_LIMIT + b"PASSED\nPAS\b\b\bxSED\nPASS\rED\n")
+    gate.close_logs()
+    assert [state for state, _, _ in states(gate, "require")] == ["waiting", "waiting"]
