@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 
 from rlbox.sandbox.limits import ProgramLimits
 from rlbox.sandbox.strength import LAYERS
@@ -60,7 +61,7 @@ def main(words: list[str]) -> int:
     )
     with Pool(settings) as pool:
         strength, wrong = pool.strength()
-        sys.stdout.write(json.dumps({"strength": strength.name, "missing": strength.missing, "wrong": wrong}) + "\n")
+        sys.stdout.write(json.dumps(asdict(strength) | {"strength": strength.name, "wrong": wrong}) + "\n")
         sys.stdout.flush()
         if wrong:
             return 1
