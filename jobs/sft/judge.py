@@ -1,4 +1,4 @@
-"""Run an answer of the model in the code sandbox, over SandboxFusion's HTTP API, and say how it did."""
+"""Run an answer of the model in rlbox's sandbox, and say how it did; nothing of it runs anywhere else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from sft import eval_config
 from sft.problems import Problem
 from sft.web import AskError, Server
 
+WAIT_S = 3600.0
+"""For an answer: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 _BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
@@ -42,19 +44,23 @@ class Sandbox:
     """The code sandbox at `url`. It is asked directly, proxies of the environment are not used."""
 
     def __init__(self, url: str) -> None:
-        self.server = Server(url, wait_s=eval_config.RUN_TIMEOUT_S + 60)
+        self.server = Server(url, wait_s=WAIT_S)
 
     def run(self, code: str, stdin: str = "") -> dict[str, Any]:
         """Return the answer to POST /run_code; what cannot be asked is an answer with status SandboxError."""
-        asked = {
-            "code": code,
-            "language": "python",
-            "stdin": stdin,
-            "run_timeout": eval_config.RUN_TIMEOUT_S,
-            "memory_limit_MB": eval_config.MEMORY_LIMIT_MB,
-        }
+        return self._ask("/run_code", {"code": code, "stdin": stdin})
+
+    def check_program(self, code: str, problem: Problem) -> dict[str, Any]:
+        """Return the answer to POST /check: tests run apart from the program, which cannot answer for them."""
+        tests = {"tests": problem.check, "before": problem.before, "names": problem.names}
+        return self._ask("/check", {"code": code, **tests})
+
+    def _ask(self, path: str, what: dict[str, Any]) -> dict[str, Any]:
+        limits = {"run_timeout": eval_config.RUN_TIMEOUT_S, "memory_limit_MB": eval_config.MEMORY_LIMIT_MB}
         try:
-            answer: dict[str, Any] = self.server.read("/run_code", self.server.ask("/run_code", asked))
+            answer: dict[str, Any] = self.server.read(
+                path, self.server.ask(path, {"language": "python", **what, **limits})
+            )
         except AskError as error:
             return {"status": "SandboxError", "message": str(error)}
         return answer
@@ -78,20 +84,26 @@ def code_of(answer: str) -> str:
 def judge(problem: Problem, answer: str, sandbox: Sandbox) -> Verdict:
     """Return how `answer` does on `problem`; the first run that is not right ends it."""
     code = code_of(answer)
-    runs = problem.runs or (("", ""),)
     if not code:
-        return Verdict(outcome="no-code", runs=len(runs), passed=0, clean=0)
+        return Verdict(outcome="no-code", runs=len(problem.runs) or 1, passed=0, clean=0)
     if not problem.runs:
-        code = "\n".join([_before(problem, code), code, problem.check])
+        return _checked(sandbox.check_program("\n".join([_before(problem, code), code]), problem))
     passed = 0
-    for stdin, expected in runs:
-        reply = sandbox.run(code, stdin)
-        outcome, detail = _outcome(reply, expected if problem.runs else None)
+    for stdin, expected in problem.runs:
+        outcome, detail = _outcome(sandbox.run(code, stdin), expected)
         if outcome != "accepted":
             clean = passed + (outcome == "wrong")
             return Verdict(outcome=outcome, runs=passed + 1, passed=passed, clean=clean, detail=detail)
         passed += 1
     return Verdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
+
+
+def _checked(reply: dict[str, Any]) -> Verdict:
+    """Return the checker's word; a program whose answers were wrong has ended cleanly all the same."""
+    outcome = "sandbox" if reply["status"] == "SandboxError" else str(reply.get("verdict", "sandbox"))
+    detail = str(reply.get("detail") or reply.get("message") or "")[-300:]
+    accepted = outcome == "accepted"
+    return Verdict(outcome=outcome, runs=1, passed=accepted, clean=accepted or outcome == "wrong", detail=detail)
 
 
 def _before(problem: Problem, code: str) -> str:
@@ -102,15 +114,15 @@ def _before(problem: Problem, code: str) -> str:
     return problem.before
 
 
-def _outcome(reply: dict[str, Any], expected: str | None) -> tuple[str, str]:
+def _outcome(reply: dict[str, Any], expected: str) -> tuple[str, str]:
     result = reply.get("run_result") or {}
     if reply["status"] == "SandboxError" or not result:
         return "sandbox", str(reply.get("message", ""))[-300:]
     if result.get("status") == "TimeLimitExceeded":
-        return "timeout", f"more than {eval_config.RUN_TIMEOUT_S} s"
+        return "timeout", f"more than {eval_config.RUN_TIMEOUT_S} s of processor time, or asleep"
     if result.get("return_code") != 0:
         return "failed", (result.get("stderr") or "").strip()[-300:]
-    if expected is not None and not same_output(result.get("stdout") or "", expected):
+    if not same_output(result.get("stdout") or "", expected):
         return "wrong", f"printed {(result.get('stdout') or '')[:100]!r}, not {expected[:100]!r}"
     return "accepted", ""
 

@@ -13,9 +13,10 @@ from sft import eval_config
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One task. `runs` are (standard input, expected output); without one, `check` is put behind the answer.
+    """One task. `runs` are (standard input, expected output); without one, `check` tests what the answer defines.
 
     `before` is what the answer is written to stand behind: imports of an MBPP task, the head of a HumanEval function.
+    `names` are the functions that are tested; empty: those that `check` calls and nobody else defines.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Problem:
     runs: tuple[tuple[str, str], ...] = ()
     check: str = ""
     before: str = ""
+    names: tuple[str, ...] = ()
 
 
 class ProblemError(Exception):
@@ -64,7 +66,7 @@ def read_problem(row: Mapping[str, Any]) -> Problem:
 def _humaneval(row: Mapping[str, Any]) -> Problem:
     check = f"{row['test']}\ncheck({row['entry_point']})\n"
     ask = eval_config.ASK_FUNCTION.format(statement=row["prompt"])
-    return Problem(id=str(row["task_id"]), ask=ask, check=check, before=row["prompt"])
+    return Problem(id=str(row["task_id"]), ask=ask, check=check, before=row["prompt"], names=(row["entry_point"],))
 
 
 def _mbpp(row: Mapping[str, Any]) -> Problem:

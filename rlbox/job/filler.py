@@ -11,25 +11,30 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import param_text
 from rlbox.job.params import SET, Values
+from rlbox.values import OWN
 
 _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """Where things are, as the stage's processes see them: in the container, or on the host for `here`."""
+    """Where things are, as the stage's processes see them: in the container, or on the host for `here`.
+
+    `python` is the stack's interpreter, `rlbox` the one that has rlbox.
+    """
 
     run: str
     job: str
     data: str
     python: str
+    rlbox: str = f"{OWN}/bin/python"
 
 
 class Filler:
     """Replaces the placeholders of one job by their values.
 
-    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}` and `{attempt}`; what
-    came by `--set` stands for itself.
+    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}`, `{rlbox}` and
+    `{attempt}`; what came by `--set` stands for itself.
     """
 
     def __init__(self, job: Job, values: Values, paths: Paths, attempt: int = 1) -> None:

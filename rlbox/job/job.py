@@ -1,7 +1,8 @@
 """The job: ordered stages with gates, and the services they need. The schema of `jobs/<job>.toml`.
 
 Command words, addresses, paths and patterns may hold placeholders: `{param.NAME}`, `{port.NAME}`, `{run}` (run
-directory), `{job}` (the job's own programs), `{data}` (data disk) and `{python}` (the stack's interpreter).
+directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (the stack's interpreter) and `{rlbox}`
+(rlbox's own).
 """
 
 from __future__ import annotations

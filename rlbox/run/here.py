@@ -79,7 +79,8 @@ class ReadyHere:
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         run, data = self.ledger.run_dir(run_id), str(self.ledger.folder)
-        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=str(self.place.python))
+        python, own = str(self.place.python), sys.executable
+        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own)
         return plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:

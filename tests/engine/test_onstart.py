@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_said_in_log_and_status() -> None:
         assert one.sh("sh /onstart.sh")[0] == 1
         assert one.sh(f"cat {STATUS}; cat /workspace/mine")[1] == "failed: added\nmine ran\n"
         assert "added: FAILED, exit code 7" in one.sh("cat /workspace/onstart.log")[1]
-        one.sh("rm -rf /opt/sandbox; tmux -L rlbox-sandbox kill-server; sleep 1")
+        one.sh("ln -sf /bin/false /opt/rlbox/bin/sandbox-serve; tmux -L rlbox-sandbox kill-server; sleep 1")
         assert one.sh("sh /onstart.sh")[0] == 1
         assert one.sh(f"cat {STATUS}")[1] == "failed: sandbox added\n"
         one.sh("rm -r /opt/rlbox/share/lock.json")
@@ -179,5 +179,5 @@ def test_a_packed_script_does_the_same() -> None:
 def test_two_at_once_do_not_disturb_each_other() -> None:
     with vast_instance() as one:
         one.sh("for n in 1 2 3; do sh /onstart.sh >/dev/null 2>&1 & done; wait")
-        assert one.sh(f"cat {STATUS}; pgrep -fc 'uvicor[n] sandbox.server'")[1] == "ready\n1\n"
+        assert one.sh(f"cat {STATUS}; pgrep -fc 'rlbox.sandbo[x] serve'")[1] == "ready\n1\n"
         assert one.sh("grep -c ' ready$' /workspace/onstart.log")[1] == "3\n"

@@ -60,24 +60,10 @@ ODD = r"""
 printf 'PATH="/usr/local/sbin:/usr/bin:/bin"\r\nexport MINE="stays"\n\n# a note\nSPACED=old\n' >/etc/environment
 printf 'SPACED=older\nnot an assignment\nLAST=1' >>/etc/environment
 """
-SANDBOX = """
-import http.server, json, sys
-class Api(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        done = self.path == "/run_code" and asked["code"] == "print(1 + 1)"
-        self.send_response(200 if done else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps({"status": "Success", "run_result": {"stdout": "2\\n"}} if done else {}).encode())
-    def log_message(self, *words): ...
-words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-http.server.ThreadingHTTPServer((words["--host"], int(words["--port"])), Api).serve_forever()
-"""
 BOOT = f"""
 set -e
-mkdir -p /run/sshd "$HOME/.ssh" /opt/sandbox/uvicorn
+mkdir -p /run/sshd "$HOME/.ssh"
 chmod 700 "$HOME" "$HOME/.ssh"
-touch /opt/sandbox/uvicorn/__init__.py
 [ -e /booted ] || {{ {ODD}
     touch /booted
 }}
@@ -94,7 +80,7 @@ STATE = r"""
 { cat /etc/environment /etc/rlbox/environment.sh /etc/bash.bashrc /workspace/onstart.status; crontab -l; } 2>/dev/null |
     sed '/RLBOX_INIT/d' | sha256sum
 ls -A /workspace /run /etc/rlbox | grep -v keep-running
-pgrep -fc 'uvicor[n] sandbox.server' || true
+pgrep -fc 'rlbox.sandbo[x] serve' || true
 """
 SSH = "ssh -q -o StrictHostKeyChecking=no -i /key -p 2222 127.0.0.1"
 SHELLS = {
@@ -186,7 +172,6 @@ def vast_instance(
     laid = [
         *baked.files,
         ImageFile(path="/onstart.sh", mode="0644", text=script),
-        ImageFile(path="/opt/sandbox/uvicorn/__main__.py", mode="0644", text=SANDBOX),
         # Doctor takes ten seconds and has tests of its own.
         ImageFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
     ]

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sft import choose, eval_config, evaluate, results, sandbox_server, tiny
+from sft import choose, eval_config, evaluate, results, tiny
 from sft.checkpoints import find_checkpoints
 from sft.judge import Sandbox, code_of, judge, same_output
 from sft.problems import ProblemError, load_set, read_problem
 from sft.server import ServerError, serve, served_model
-from webbox import serving
 
 CLEVER = "Here it is:\n```python\nimport sys\n{body}\n```\n"
 
@@ -72,8 +71,29 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[str]:
-    yield from serving(sandbox_server.application())
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    scratch = str(tmp_path_factory.mktemp("scratch"))
+    words = (sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--scratch", scratch)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        *_, last = server.stdout.readline(), server.stdout.readline()
+        yield f"http://127.0.0.1:{int(last.rpartition(':')[2])}"
+        server.terminate()
+
+
+def test_a_cheat_is_not_accepted(sandbox: str) -> None:
+    """Each of these was, where tests ran behind the answer in one program."""
+    head, tests = 'def f(x):\n    """Double."""\n', "def check(c):\n    assert c(2) == 4\n"
+    task = {"task_id": "h", "prompt": head, "test": tests, "entry_point": "f"}
+    for code in (
+        "raise SystemExit(0)",
+        "import os\nos._exit(0)",
+        "def f(x):\n    import os\n    os._exit(0)",
+        "class Y(int):\n    __eq__ = lambda *a: True\ndef f(x):\n    return Y()",
+        "def check(c): pass\ndef f(x): return 0",
+    ):
+        assert not judge(read_problem(task), f"```python\n{code}\n```", Sandbox(sandbox)).accepted
+    assert judge(read_problem(task), "```python\ndef f(x):\n    return x * 2\n```", Sandbox(sandbox)).accepted
 
 
 def checkpoint(folder: Path, step: int) -> Path:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sft import checkpoints, choose, corridor, data, eval_config, evaluate, plan, policy, results, sandbox_server, train
+from sft import checkpoints, choose, corridor, data, eval_config, evaluate, plan, policy, results, train
 from sft.judge import Sandbox, Verdict, code_of, judge
 from sft.policy import Policy, PolicyError
 from sft.problems import Problem, ProblemError, load_set, read_problem
@@ -27,6 +27,7 @@ def test_the_parameters_of_every_evaluation() -> None:
         "run_timeout": 30,
         "memory_limit_mb": 1024,
         "max_tests": 20,
+        "judged": "apart",
     }
     assert eval_config.SETS == {
         "codecontests_valid": ("codecontests_valid_raw.jsonl", 117),
@@ -359,8 +360,8 @@ class Box(Sandbox):
         super().__init__("http://127.0.0.1:9/")
         self.replies, self.asked = list(replies), []
 
-    def run(self, code: str, stdin: str = "") -> dict[str, Any]:
-        self.asked.append((code, stdin))
+    def _ask(self, path: str, what: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((path, what))
         return self.replies.pop(0)
 
 
@@ -379,7 +380,7 @@ TWO = Problem(id="p", ask="", runs=(("1", "a"), ("2", "b")))
         ([ran("a"), ran("x")], Verdict(outcome="wrong", runs=2, passed=1, clean=2, detail="printed 'x', not 'b'")),
         ([ran("a"), ran("b", 1, stderr=" no ")], Verdict(outcome="failed", runs=2, passed=1, clean=1, detail="no")),
         ([ran(status="TimeLimitExceeded")],
-         Verdict(outcome="timeout", runs=1, passed=0, clean=0, detail="more than 30 s")),
+         Verdict(outcome="timeout", runs=1, passed=0, clean=0, detail="more than 30 s of processor time, or asleep")),
         ([{"status": "SandboxError", "message": "m", "run_result": {"a": 1}}],
          Verdict(outcome="sandbox", runs=1, passed=0, clean=0, detail="m")),
         ([{"status": "Success"}], Verdict(outcome="sandbox", runs=1, passed=0, clean=0)),
@@ -399,21 +400,47 @@ def test_an_answer_without_code_was_not_run() -> None:
     assert code_of("```py\nx\n```") == code_of("```\nx\n```") == code_of("```python3\nx\n```") == "x"
 
 
+def word(verdict: str, detail: str = "") -> dict[str, Any]:
+    return {"status": "Success" if verdict == "accepted" else "Failed", "verdict": verdict, "detail": detail}
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        (word("accepted"), Verdict(outcome="accepted", runs=1, passed=1, clean=1)),
+        (word("wrong", "no"), Verdict(outcome="wrong", runs=1, passed=0, clean=1, detail="no")),
+        (word("failed", "KeyError"), Verdict(outcome="failed", runs=1, passed=0, clean=0, detail="KeyError")),
+        (word("timeout", "t"), Verdict(outcome="timeout", runs=1, passed=0, clean=0, detail="t")),
+        (ran() | {"message": "?"}, Verdict(outcome="sandbox", runs=1, passed=0, clean=0, detail="?")),
+        ({"status": "SandboxError", "message": "m", "verdict": "accepted"},
+         Verdict(outcome="sandbox", runs=1, passed=0, clean=0, detail="m")),
+    ],
+)  # fmt: skip
+def test_functions_are_judged_by_the_checkers_word(reply: dict[str, Any], verdict: Verdict) -> None:
+    problem = Problem(id="h", ask="", check="check(f)", before="import math\ndef f(x):\n", names=("f",))
+    box = Box(reply)
+    assert judge(problem, "```\ndef f(x):\n    return 1\n```", box) == verdict
+    assert box.asked == [
+        ("/check", {"code": "import math\ndef f(x):\n    return 1", "tests": "check(f)", "before": problem.before,
+                    "names": ("f",)}),
+    ]  # fmt: skip
+
+
 def test_a_head_stands_before_the_answer_unless_it_has_its_own() -> None:
     human = Problem(id="h", ask="", check="check(f)", before="import math\ndef g(x):\n    pass\ndef f(x):\n")
     for answer, head in (
         ("```\n    return 1\n```", human.before),
         ("```\ndef f(x):\n    return 1\n```", "import math"),
     ):
-        box = Box(ran())
+        box = Box(word("accepted"))
         assert judge(human, answer, box).accepted
-        code, stdin = box.asked[0]
-        assert (code.startswith(head), code.endswith("check(f)"), stdin) == (True, True, "")
-        assert ("def g" in code) == (head == human.before)
+        _, asked = box.asked[0]
+        assert (asked["code"].startswith(head), "check" in asked["code"]) == (True, False)
+        assert ("def g" in asked["code"]) == (head == human.before)
     plain = Problem(id="m", ask="", check="assert x", before="import y")
-    box = Box(ran())
+    box = Box(word("accepted"))
     judge(plain, "```\nx = 1\n```", box)
-    assert box.asked[0][0] == "import y\nx = 1\nassert x"
+    assert box.asked[0][1]["code"] == "import y\nx = 1"
 
 
 def test_a_sandbox_must_run_a_program() -> None:
@@ -497,30 +524,3 @@ def test_a_server_that_ends_or_is_late(tmp_path: Path, monkeypatch: pytest.Monke
             pass
     with pytest.raises(ServerError, match="/v1/models"):
         served_model("http://127.0.0.1:9")
-
-
-def test_what_the_own_sandbox_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sandbox_server.answer({"code": "", "language": "cpp"})["status"] == "SandboxError"
-    asked: list[Any] = []
-
-    def run(*words: Any) -> dict[str, Any]:
-        asked.append(words)
-        return {"status": "Finished", "return_code": 0}
-
-    monkeypatch.setattr(sandbox_server, "run_python", run)
-    assert sandbox_server.answer({"code": "c", "stdin": None})["status"] == "Success"
-    sandbox_server.answer({"code": "c", "stdin": "s", "run_timeout": 3, "memory_limit_MB": 7})
-    assert asked == [("c", "", 10.0, -1), ("c", "s", 3.0, 7)]
-    for result in ({"status": "TimeLimitExceeded", "return_code": 0}, {"status": "Finished", "return_code": 1}):
-        monkeypatch.setattr(sandbox_server, "run_python", lambda *words, result=result: result)
-        assert sandbox_server.answer({"code": "c"})["status"] == "Failed"
-
-
-def test_a_program_may_have_all_memory(tmp_path: Path) -> None:
-    found = sandbox_server.run_python(
-        "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0] > 0)", "", 5, -1
-    )
-    limited = sandbox_server.run_python("import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0])", "", 5, 512)
-    assert (found["status"], limited["stdout"]) == ("Finished", f"{512 << 20}\n")
-    plain = sandbox_server.run_python("import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0])", "", 5, 0)
-    assert plain["stdout"] != "0\n"

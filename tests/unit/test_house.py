@@ -68,7 +68,8 @@ WALKS = {
 DOORS = {
     "processes": (
         ("subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.fork", "os.posix_spawn", "os.exec"),
-        ("rlbox.machine.act",),
+        # what the sandbox starts, it starts behind walls that are raised between fork and exec
+        ("rlbox.machine.act", "rlbox.sandbox.act"),
         # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
         {"rlbox.doctor.act.programs.probe_torch"},
     ),

@@ -16,6 +16,7 @@ from rlbox.doctor.act.probe.network import probe_network
 from rlbox.doctor.act.probe.packages import probe_packages, site_packages
 from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
 from rlbox.doctor.act.probe.processes import probe_running
+from rlbox.doctor.act.probe.sandbox import probe_sandbox
 from rlbox.doctor.act.scene import Scene
 from rlbox.doctor.fix_checks import checks_of, judge_fix
 from rlbox.doctor.judge.disks import judge_data_disk, judge_place, judge_places
@@ -28,6 +29,7 @@ from rlbox.doctor.judge.network import judge_network
 from rlbox.doctor.judge.packages import judge_packages
 from rlbox.doctor.judge.paths import judge_paths
 from rlbox.doctor.judge.processes import judge_processes
+from rlbox.doctor.judge.sandbox import judge_sandbox
 from rlbox.doctor.judge.stack import judge_link, judge_ray, judge_torch
 from rlbox.doctor.report import is_broken
 from rlbox.findings import Finding
@@ -123,6 +125,8 @@ ROWS = (
         ask=lambda s: judge_environment(probe_environment(s.environ, s.folders), s.demands)),
     Family(name="processes", where="both", judge=judge_processes,
         ask=lambda s: judge_processes(probe_running(VENV))),
+    Family(name="sandbox", where="container", judge=judge_sandbox, slow=True,
+        ask=lambda s: judge_sandbox(probe_sandbox(s.end - time.monotonic() - _SPARE_S))),
     Family(name="ray task", where="container", judge=judge_ray, slow=True, cause="ray-task",
         when=lambda s: s.stack.usable and s.demands.has("ray"), ask=_ray),
     Family(name="torch", where="container", judge=judge_torch, slow=True, cause="torch-op",

@@ -33,6 +33,7 @@ INSIDE = (
     "files",
     "secrets",
     "engine",
+    "sandbox",
     "job",
     "logs",
     "causes",

@@ -48,8 +48,9 @@ def test_names_are_told_apart() -> None:
 def test_judges_count_their_checks() -> None:
     counts = {row.name: row.count(SCENE) for row in ROWS}
     assert counts.items() >= {
-        "limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 3, "ray task": 1, "torch": 1, "link": 1,
-        "gpu driver": 4, "gpus": 4, "all-reduce": 1, "packages": 4, "network": 9, "fixes": 0, "engine": 6, "driver": 4,
+        "limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 3, "sandbox": 1, "ray task": 1,
+        "torch": 1, "link": 1, "gpu driver": 4, "gpus": 4, "all-reduce": 1, "packages": 4, "network": 9, "fixes": 0,
+        "engine": 6, "driver": 4,
         "tokens": 5, "data disk": 2,
     }.items()  # fmt: skip
 
@@ -64,11 +65,11 @@ def test_what_is_loaded_counts_once_it_is_known() -> None:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({}, {"packages", "network", "fixes"}),
-        ({"demands": Demands(gpu="A800")}, {"packages", "network", "fixes", "gpu driver"}),
+        ({}, {"sandbox", "packages", "network", "fixes"}),
+        ({"demands": Demands(gpu="A800")}, {"sandbox", "packages", "network", "fixes", "gpu driver"}),
         (
             {"demands": Demands(packages={"torch": "2"}), "driver": DriverFacts(present=True, devices=2)},
-            {"packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
+            {"sandbox", "packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
         ),
     ],
 )

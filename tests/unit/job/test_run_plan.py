@@ -214,7 +214,7 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
     assert str(caught.value) == (
         f"jobs/two.toml: {where}: {{{name}}} names nothing\n"
         "  next:  known: {attempt} {data} {job} {param.lr} {param.note} {param.rounds} {port.http} {port.ray_port} "
-        "{python} {run}"
+        "{python} {rlbox} {run}"
     )
 
 

@@ -1,0 +1,21 @@
+"""Ask the sandbox how strong its walls are here, by having it run a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rlbox.errors import TimedOut
+from rlbox.machine.act.command import run_command
+from rlbox.sandbox.strength import Strength
+from rlbox.values import Command
+
+
+def probe_sandbox(timeout_s: float) -> Strength | None:
+    """Return the strength of a program's walls; None when that was not known in time."""
+    try:
+        done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s))
+        told = json.loads(done.stdout)
+    except (OSError, TimedOut, ValueError):
+        return None
+    return Strength.of(told["layers"], told["missing"])

@@ -1,0 +1,177 @@
+"""The process that keeps one request's programs: starts them behind walls, measures them, and ends all of it.
+
+It is started by the server, reads a plan (a line of JSON) from its standard input and returns what came of it. When its
+standard input closes before that, all below it is ended; when it is killed, all below it is, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlbox.sandbox.act import kernel
+from rlbox.sandbox.act.folder import fill, read_files
+from rlbox.sandbox.act.lines import ProgramLines
+from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
+from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
+from rlbox.sandbox.act.watch import LOOK_S, Watch
+from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.strength import NAMESPACES, Strength
+
+PROGRAMS = str(Path(__file__).parent / "programs")
+"""What runs behind the walls with the stack's interpreter; programs may read it."""
+_LAST_S = 0.001  # between looks for the end, once all outputs are closed
+
+
+@dataclass
+class _Place:
+    """Where the programs of this request live: `folder` as seen from here, `inside` as they see it."""
+
+    folder: Path
+    inside: str
+    root: str = ""
+    lacks: dict[str, str] = field(default_factory=dict)
+
+
+def keep(control: int) -> dict[str, Any]:
+    """Carry out the plan that is read from `control`; return what came of it, as JSON types.
+
+    Keys: `limit` (the one that was passed, `start` when nothing could be started with `message`, or empty), `cpu_s`,
+    `wall_s`, `memory_mb`, `programs` (`return_code`, `stdout`, `stderr` of each), `word` (of the checker), `layers`,
+    `missing`, `alive` (something outlived its end), `files`.
+    """
+    with os.fdopen(os.dup(control), "rb") as stream:
+        plan = json.loads(stream.readline())
+    kernel.adopt_orphans()
+    limits = ProgramLimits.from_json(plan["limits"])
+    began = time.monotonic()
+    try:
+        place = _make_place(plan, limits)
+        fill(place.folder, {name: base64.b64decode(text) for name, text in plan["files"].items()})
+    except OSError as error:
+        return {"limit": "start", "message": f"no folder could be made for a program: {error}"}
+    with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
+        watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder))
+        pids: list[int] = []
+        strength, message = Strength.of((), place.lacks), ""
+        try:
+            for number, argv in enumerate(plan["programs"]):
+                pid, strength = _start(plan, number, argv, limits, place, lines, watch)
+                pids.append(pid)
+        except (WallError, OSError) as error:
+            watch.limit, message = "start", str(error)
+        lines.close_given()
+        if not message:
+            _wait(watch, pids[0], lines, control, began + 20 * plan["cpu_s"] + 10)
+        left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
+        gone = watch.tree.end(watch.ended)
+        for fd in lines.outputs:
+            lines.take(fd, limits.output)
+        if watch.tree.cpu_s > plan["cpu_s"]:
+            watch.limit = watch.limit or "cpu"
+        return {
+            "limit": watch.limit,
+            "message": message,
+            "cpu_s": round(watch.tree.cpu_s, 4),
+            "wall_s": round(time.monotonic() - began, 4),
+            "memory_mb": watch.tree.peak_bytes >> 20,
+            "programs": [{"return_code": watch.ended.get(pid), **lines.texts(n)} for n, pid in enumerate(pids)],
+            "word": lines.word_text(),
+            "layers": strength.layers,
+            "missing": strength.missing,
+            "alive": not gone,
+            "files": {name: base64.b64encode(content).decode() for name, content in left.items()},
+        }
+
+
+def _start(
+    plan: Mapping[str, Any],
+    number: int,
+    argv: list[str],
+    limits: ProgramLimits,
+    place: _Place,
+    lines: ProgramLines,
+    watch: Watch,
+) -> tuple[int, Strength]:
+    checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
+    pid, strength, listener = fork_program(
+        ProgramStart(
+            argv=tuple(argv),
+            fds=lines.of_program(number),
+            folder="" if checks else place.inside,
+            root=place.root,
+            read=(*SYSTEM, *plan["read"], PROGRAMS),
+            limits=limits,
+            cpu_s=plan["cpu_s"],
+            layers=tuple(plan["layers"]),
+            weak=plan["weak"],
+            lacks=place.lacks,
+        )
+    )
+    if listener >= 0:
+        watch.listeners.append(listener)
+    return pid, strength
+
+
+def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:
+    scratch, lacks = Path(plan["scratch"]), {}
+    if NAMESPACES in plan["layers"]:
+        try:
+            leave_namespaces()
+            root = scratch / "root"
+            folder = make_root(root, (*SYSTEM, *plan["read"], PROGRAMS), limits.disk_mb)
+            _fork_init()
+            return _Place(folder=folder, inside="/work", root=str(root))
+        except OSError as error:
+            lacks[NAMESPACES] = str(error)
+    folder = scratch / "work"
+    folder.mkdir()
+    return _Place(folder=folder, inside=str(folder), lacks=lacks)
+
+
+def _fork_init() -> None:
+    """Fork the first process of the new process namespace: it only buries; with it all others there end."""
+    if os.fork():
+        return
+    kernel.die_with_parent()
+    os.closerange(0, 1 << 20)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while True:
+        signal.sigwait({signal.SIGCHLD})
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _wait(watch: Watch, first: int, lines: ProgramLines, control: int, deadline: float) -> None:
+    """Wait until the first program has ended or a limit is passed."""
+    poll = select.poll()
+    for fd in (control, lines.word, *lines.outputs, *watch.listeners):
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+    open_outputs, due = set(lines.outputs), 0.0
+    while first not in watch.ended and not watch.limit:
+        for fd, event in poll.poll((LOOK_S if open_outputs else _LAST_S) * 1000):
+            if fd in watch.listeners:
+                watch.born(fd) if event & select.POLLIN else poll.unregister(fd)
+            elif fd == control:
+                watch.limit = "cancelled"
+            elif not lines.take(fd, watch.limits.output):
+                poll.unregister(fd)
+                open_outputs.discard(fd)
+        watch.ended |= watch.tree.reap()
+        now = time.monotonic()
+        if now >= due:
+            watch.look(full=lines.full)
+            due = time.monotonic() + LOOK_S
+        if now > deadline:
+            watch.limit = watch.limit or "wall"

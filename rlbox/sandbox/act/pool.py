@@ -1,0 +1,234 @@
+"""The sandbox of this machine: runs what is asked, no more at once than there are cores, and leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import NodeError
+from rlbox.sandbox.act import kernel
+from rlbox.sandbox.act.folder import remove
+from rlbox.sandbox.act.keeper import PROGRAMS
+from rlbox.sandbox.act.tree import below, children
+from rlbox.sandbox.answer import answer, broken, verdict
+from rlbox.sandbox.languages import LANGUAGES
+from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.request import ProgramRequest
+from rlbox.sandbox.strength import LAYERS, Strength
+from rlbox.spec.project import PACKAGE
+
+_PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
+_SPARE_S = 60  # for starting, ending and a busy machine, beside the limits that the keeper minds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the sandbox is set up.
+
+    Attributes
+    ----------
+    python
+        Interpreter of the programs.
+    weak
+        Run them also where the kernel gives no wall; every answer says so.
+    scratch
+        Where their folders are made; empty: the machine's place for such.
+    layers
+        Layers that are tried.
+    """
+
+    python: str
+    limits: ProgramLimits = field(default_factory=ProgramLimits)
+    weak: bool = False
+    scratch: str = ""
+    layers: tuple[str, ...] = LAYERS
+    at_once: int = 0
+
+
+class Pool:
+    """Runs requests; safe to be asked from many threads. `close` ends what runs and removes its folder.
+
+    The process is the pool's alone: it adopts what keepers lose, and ends every child that is no keeper.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._read = _python_folders(settings.python)
+        self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
+        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None))
+        self._lock = threading.Lock()
+        self._keepers: dict[int, subprocess.Popen[bytes]] = {}
+        self._number = 0
+        kernel.adopt_orphans()
+
+    def __enter__(self) -> Pool:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def run(self, request: ProgramRequest) -> dict[str, Any]:
+        """Return the answer to one request; it waits for its turn."""
+        if request.language not in LANGUAGES:
+            return broken(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
+        language, limits = LANGUAGES[request.language], self._lowered(request)
+        files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
+        if request.check:
+            if request.language != "python":
+                return broken(f"language {request.language!r}: programs in python alone can be checked")
+            pair = [(self.settings.python, "-B", f"{PROGRAMS}/{name}.py") for name in ("checker", "candidate")]
+            return verdict(self._keep(pair, files, limits, limits.cpu_s, check=request.check.as_json()))
+        build: dict[str, Any] | None = None
+        if language.build:
+            build = self._keep([language.build], files, limits, limits.compile_s, fetch=("main",))
+            if build["limit"] or build["programs"][0]["return_code"]:
+                return answer(build, build=build, runs=False)
+            files["main"] = base64.b64decode(build["files"]["main"])
+        program = [self.settings.python if word == "python" else word for word in language.run]
+        told = self._keep([program], files, limits, limits.cpu_s, stdin=request.stdin, fetch=request.fetch)
+        return answer(told, build=build)
+
+    def strength(self) -> tuple[Strength, str]:
+        """Return the strength that a program has here, by running one, and what went wrong with it, or nothing."""
+        told = self._keep([(self.settings.python, "-c", "print(1 + 1)")], {}, self.settings.limits, 10)
+        if told["limit"]:
+            return Strength.of((), told.get("missing", {})), str(told.get("message") or told["limit"])
+        printed = told["programs"][0]
+        wrong = "" if printed["stdout"] == "2\n" else f"a program printed {printed['stdout']!r}: {printed['stderr']}"
+        return Strength.of(told["layers"], told["missing"]), wrong
+
+    def close(self) -> None:
+        """End what runs and remove what is left."""
+        with self._lock:
+            for keeper in self._keepers.values():
+                with contextlib.suppress(OSError):
+                    keeper.stdin.close()  # type: ignore[union-attr]
+        remove(self._folder)
+
+    def _lowered(self, request: ProgramRequest) -> ProgramLimits:
+        return self.settings.limits.lowered(request.run_s, request.compile_s, request.memory_mb)
+
+    def _keep(
+        self,
+        programs: Sequence[Sequence[str]],
+        files: Mapping[str, bytes],
+        limits: ProgramLimits,
+        cpu_s: float,
+        *,
+        stdin: str = "",
+        fetch: Sequence[str] = (),
+        check: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Have a keeper carry out one plan; nothing of it is left afterwards, whatever became of the keeper."""
+        with self._free:
+            with self._lock:
+                self._number += 1
+                scratch = self._folder / str(self._number)
+            try:
+                scratch.mkdir(mode=0o700)
+                plan = {
+                    "programs": [list(words) for words in programs],
+                    "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
+                    "limits": limits.as_json(),
+                    "cpu_s": cpu_s,
+                    "stdin": stdin,
+                    "fetch": list(fetch),
+                    "check": check,
+                    "scratch": str(scratch),
+                    "read": self._read,
+                    "layers": self.settings.layers,
+                    "weak": self.settings.weak,
+                }
+                return self._carry_out(plan, 20 * cpu_s + 10 + _SPARE_S)
+            except OSError as error:
+                return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}
+            finally:
+                with contextlib.suppress(OSError):
+                    remove(scratch)
+
+    def _carry_out(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+        words = [sys.executable, "-m", "rlbox.sandbox", "keep"]
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+        with self._lock:
+            keeper = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+            self._keepers[keeper.pid] = keeper
+        try:
+            return _talk(keeper, plan, wait_s)
+        finally:
+            keeper.kill()
+            keeper.wait()
+            with self._lock:
+                del self._keepers[keeper.pid]
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """End what a killed keeper left: it is this process' own then, and no keeper.
+
+        None is waited for alone: the first process of a namespace ends only after all others of it are buried.
+        """
+        while lost := [pid for pid in children(os.getpid()) if pid not in self._keepers]:
+            for pid in lost:
+                for each in (*below(pid), pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(each, signal.SIGKILL)
+            for pid in lost:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.002)
+
+
+def _talk(keeper: subprocess.Popen[bytes], plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+    """Give a keeper its plan and return what it tells; its input stays open meanwhile, for its end ends all."""
+    timer = threading.Timer(wait_s, keeper.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        keeper.stdin.write(json.dumps(plan).encode() + b"\n")  # type: ignore[union-attr]
+        keeper.stdin.flush()  # type: ignore[union-attr]
+        found: dict[str, Any] = json.loads(keeper.stdout.readline())  # type: ignore[union-attr]
+        return found
+    except (OSError, ValueError):
+        said = keeper.stderr.read().decode("utf-8", "replace").strip()  # type: ignore[union-attr]
+        return {"limit": "start", "message": f"the process that keeps programs ended: {said[-500:] or 'killed'}"}
+    finally:
+        timer.cancel()
+        for pipe in (keeper.stdin, keeper.stdout, keeper.stderr):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+
+def _python_folders(python: str) -> list[str]:
+    """Return what an interpreter needs to be read."""
+    try:
+        told = subprocess.run((python, "-I", "-c", _PREFIXES), capture_output=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NodeError(
+            f"{python} does not run",
+            where="the interpreter of programs in the sandbox",
+            next_step="name one with --python",
+        ) from error
+    own = {str(Path(python).parent), str(Path(python).resolve().parent)}
+    site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
+    return sorted({*json.loads(told), *own, *site} - {"/"})

@@ -1,0 +1,65 @@
+"""A file system of their own for programs: what they may read at its own place, and a folder in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlbox.sandbox.act import kernel
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_ALIASES = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # of folders below /usr, as a rule
+SYSTEM = ("/usr", *_ALIASES, "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+"""What every program may read, beside its interpreter."""
+_INSIDE = 1000  # the only user there
+_INODES = 20_000
+
+
+def leave_namespaces() -> None:
+    """Give this process namespaces of its own; processes it forks from now on are in a process namespace of their own.
+
+    Raises
+    ------
+    OSError
+        The kernel, or a filter around this process, refuses.
+    """
+    user, group = os.geteuid(), os.getegid()
+    others = kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP
+    kernel.unshare(kernel.NEW_USER | kernel.NEW_MOUNT | others)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{_INSIDE} {user} 1"), ("gid_map", f"{_INSIDE} {group} 1")):
+        Path(f"/proc/self/{name}").write_text(text)
+    kernel.make_private("/")
+
+
+def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
+    """Fill `root`, which must be an empty folder, and return the folder that programs may write, as seen from here."""
+    root.mkdir()
+    kernel.mount_tmpfs(str(root), f"size={disk_mb}m,nr_inodes={_INODES},mode=755")
+    for path in _once(read):
+        goal = root / path.lstrip("/")
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.islink(path):
+            goal.symlink_to(os.readlink(path))
+            continue
+        if os.path.isdir(path):
+            goal.mkdir(exist_ok=True)
+        else:
+            goal.touch()
+        kernel.bind_read_only(path, str(goal))
+    (root / "dev").mkdir(exist_ok=True)
+    for path in DEVICES:
+        (root / path.lstrip("/")).touch()
+        kernel.bind_device(path, f"{root}{path}")
+    for name in ("work", "tmp", "dev/shm"):
+        (root / name).mkdir(exist_ok=True)
+    return root / "work"
+
+
+def _once(read: Iterable[str]) -> list[str]:
+    """Return what is there, without what lies below another of them."""
+    kept: list[str] = []
+    for path in sorted({os.path.normpath(path) for path in read if os.path.lexists(path)}):
+        if not any(path.startswith(f"{above}/") for above in kept):
+            kept.append(path)
+    return kept

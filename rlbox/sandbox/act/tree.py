@@ -1,0 +1,145 @@
+"""The processes below the keeper: what they took, whether they sleep, and their end.
+
+The keeper adopts what loses its parent, so everything a program starts stays below it, whatever session or group it
+makes: when the keeper has no child left, nothing of the program is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rlbox.machine.act.process_table import descendants, probe_processes, read_text
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CHILD_TIMES = (13, 14)  # cutime and cstime, counted from the state on
+_END_S = 20  # for what ends slowly: memory of many processes is given back one by one
+_NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
+
+
+def below(pid: int) -> Iterator[int]:
+    """Yield the ids of all processes below `pid`, as far as they can be seen at once."""
+    if not _LISTS_CHILDREN:
+        yield from descendants(probe_processes(), {pid})
+        return
+    for child in children(pid):
+        yield child
+        yield from below(child)
+
+
+def children(pid: int) -> list[int]:
+    """Return the ids of the children of a process, none when it is gone."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(one) for thread in threads for one in read_text(f"/proc/{pid}/task/{thread}/children").split()]
+
+
+def cpu_of(pid: int) -> float:
+    """Return the seconds of processor time that a process took, all its threads; 0 when it is gone."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the kernel's number of the clock of another process
+    except OSError:
+        return 0.0
+
+
+@dataclass
+class Tree:
+    """What is below this process.
+
+    `idle_s` grows while all of it sleeps. `reaped_s` is the time of those that were buried here, with their children's.
+    """
+
+    reaped_s: float = 0.0
+    cpu_s: float = 0.0
+    idle_s: float = 0.0
+    tasks: int = 0
+    peak_bytes: int = 0
+    _seen: dict[tuple[int, str], float] = field(default_factory=dict)
+    _looked: float = 0.0
+
+    def reap(self) -> dict[int, int]:
+        """Return the exit code of each child that has ended, by id; a signal is a negative one."""
+        ended: dict[int, int] = {}
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if not pid:
+                    break
+                ended[pid] = os.waitstatus_to_exitcode(status)
+                self.reaped_s += usage.ru_utime + usage.ru_stime
+        return ended
+
+    def look(self) -> None:
+        """Measure everything below this process."""
+        now, before = time.monotonic(), self.cpu_s
+        living, tasks, asleep = 0.0, 0, True
+        for pid in set(below(os.getpid())):
+            head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
+            words = tail.split()
+            if not head or words[0] in "ZX":
+                continue
+            own = cpu_of(pid)
+            self._seen[pid, words[19]] = own
+            living += own + sum(int(words[place]) for place in _CHILD_TIMES) * _TICK_S
+            tasks += int(words[17])
+            asleep = asleep and all(state in "ST" for state in _states(pid))
+        # what ended unseen by its parent is not in its parent's time: then what was seen of it counts
+        self.cpu_s = max(self.cpu_s, self.reaped_s + living, sum(self._seen.values()))
+        self.tasks = tasks
+        if self._looked and asleep and self.cpu_s - before < _NOTHING_S:
+            self.idle_s += now - self._looked
+        self._looked = now
+
+    def memory_bytes(self, limit: int) -> int:
+        """Return the memory of all of it; what several share is counted once when the plain sum is above `limit`."""
+        pids = set(below(os.getpid()))
+        total = sum(_resident(pid) for pid in pids)
+        if total > limit:
+            total = sum(_share(pid) for pid in pids)
+        self.peak_bytes = max(self.peak_bytes, total)
+        return total
+
+    def end(self, ended: dict[int, int]) -> bool:
+        """Kill everything below this process, and add the exit codes of its children to `ended`.
+
+        Return whether nothing lives, which is sure: a child that is left would be ours.
+        """
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline:
+            self.look()
+            for pid in set(below(os.getpid())):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            ended |= self.reap()
+            try:
+                if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    time.sleep(0.002)
+            except ChildProcessError:
+                return True
+        return False
+
+
+def _states(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            yield read_text(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
+
+
+def _resident(pid: int) -> int:
+    fields = read_text(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE if fields else 0
+
+
+def _share(pid: int) -> int:
+    for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
+    return _resident(pid)

@@ -1,0 +1,71 @@
+"""What is measured while programs run, against their limits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlbox.sandbox.act import kernel
+from rlbox.sandbox.act.folder import weigh
+from rlbox.sandbox.act.tree import Tree
+from rlbox.sandbox.limits import ProgramLimits
+
+LOOK_S = 0.02
+"""Seconds between two looks."""
+_WEIGH_S = 0.1
+
+
+@dataclass
+class Watch:
+    """The programs of a request and what they take; `limit` names the first limit that they passed.
+
+    `folder` is weighed where nothing else bounds it. `ended` has the exit codes of children, by process.
+    """
+
+    limits: ProgramLimits
+    cpu_s: float
+    folder: str
+    tree: Tree = field(default_factory=Tree)
+    listeners: list[int] = field(default_factory=list)
+    ended: dict[int, int] = field(default_factory=dict)
+    limit: str = ""
+    _births: int = 0
+    _looked: float = 0.0
+    _weighed: float = 0.0
+
+    def look(self, *, full: bool = False) -> None:
+        """Measure; `full` says that an output is above its limit."""
+        tree, memory = self.tree, self.limits.memory_mb << 20
+        tree.look()
+        self._births, self._looked = 0, time.monotonic()
+        passed = {
+            "cpu": tree.cpu_s > self.cpu_s,
+            "sleep": tree.idle_s > self.cpu_s,
+            "tasks": tree.tasks > 2 * self.limits.tasks,  # only where births are not asked for
+            "memory": tree.memory_bytes(memory) > memory,
+            "output": full,
+            "disk": bool(self.folder) and self._too_heavy(),
+        }
+        self.limit = self.limit or next((name for name, over in passed.items() if over), "")
+
+    def _too_heavy(self) -> bool:
+        now, limit = time.monotonic(), self.limits.disk_mb << 20
+        if now - self._weighed < _WEIGH_S:
+            return False
+        self._weighed = now
+        return weigh(Path(self.folder), limit) > limit
+
+    def born(self, listener: int) -> None:
+        """Answer one that wants to be born: there is room, or there is none."""
+        with contextlib.suppress(OSError):
+            asked = kernel.next_fork(listener)
+            if not self._room() and time.monotonic() - self._looked > LOOK_S / 2:
+                self.look()
+            room = self._room() and not self.limit
+            self._births += room
+            kernel.answer_fork(listener, asked, allowed=room)
+
+    def _room(self) -> bool:
+        return self.tree.tasks + self._births < self.limits.tasks

@@ -1,0 +1,135 @@
+"""What is asked of the sandbox: a program to run (SandboxFusion's `/run_code`), or one to check (`/check`)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_LONGEST = 8 << 20
+"""Characters of code, input and tests, each; and bytes of files together."""
+
+
+class AskedWrong(Exception):
+    """A request is none; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramCheck:
+    """What a program is checked with.
+
+    Attributes
+    ----------
+    tests
+        Source that calls the program's functions and asserts.
+    before
+        Source that the tests build upon and that is trusted, such as the imports and helpers of a task.
+    names
+        The program's functions that the tests call; empty: all that neither of the sources defines.
+    """
+
+    tests: str
+    before: str = ""
+    names: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the checker reads."""
+        return {"check": self.tests, "before": self.before, "names": self.names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramRequest:
+    """One request. Limits are None where nothing was asked; they can only lower the server's."""
+
+    code: str
+    language: str = "python"
+    stdin: str = ""
+    run_s: float | None = None
+    compile_s: float | None = None
+    memory_mb: float | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    fetch: tuple[str, ...] = ()
+    check: ProgramCheck | None = None
+
+
+def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
+    """Return a request from its JSON; keys that are not known are left aside, as SandboxFusion does.
+
+    Raises
+    ------
+    AskedWrong
+        With the field that is wrong.
+    """
+    if not isinstance(asked, dict):
+        raise AskedWrong("a request is a JSON object")
+    files = asked.get("files") or {}
+    if not isinstance(files, dict):
+        raise AskedWrong("files: no object")
+    return ProgramRequest(
+        code=_text(asked, "code", None),
+        language=_text(asked, "language", "python"),
+        stdin=_text(asked, "stdin", ""),
+        run_s=_number(asked, "run_timeout"),
+        compile_s=_number(asked, "compile_timeout"),
+        memory_mb=_number(asked, "memory_limit_MB"),
+        files=_files(files),
+        fetch=tuple(_path(name) for name in _list(asked, "fetch_files")),
+        check=_check(asked) if checks else None,
+    )
+
+
+def _check(asked: Mapping[str, Any]) -> ProgramCheck:
+    names = tuple(_list(asked, "names"))
+    if wrong := [name for name in names if not name.isidentifier()]:
+        raise AskedWrong(f"names: {wrong[0]!r} is no name")
+    return ProgramCheck(tests=_text(asked, "tests", None), before=_text(asked, "before", ""), names=names)
+
+
+def _text(asked: Mapping[str, Any], name: str, default: str | None) -> str:
+    value = asked.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise AskedWrong(f"{name}: no text")
+    if len(value) > _LONGEST:
+        raise AskedWrong(f"{name}: longer than {_LONGEST} characters")
+    return value
+
+
+def _number(asked: Mapping[str, Any], name: str) -> float | None:
+    value = asked.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise AskedWrong(f"{name}: no number")
+    return float(value)
+
+
+def _list(asked: Mapping[str, Any], name: str) -> list[str]:
+    value = asked.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise AskedWrong(f"{name}: no list of names")
+    return value
+
+
+def _files(asked: Mapping[str, Any]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, text in asked.items():
+        try:
+            found[_path(name)] = base64.b64decode(text or "", validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise AskedWrong(f"files: {name!r} is no base64") from error
+    if sum(map(len, found.values())) > _LONGEST:
+        raise AskedWrong(f"files: more than {_LONGEST} bytes")
+    return found
+
+
+def _path(name: str) -> str:
+    """Return a name of a file if it stays below the folder it is meant for."""
+    parts = name.removeprefix("./").split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
+        raise AskedWrong(f"{name!r} is no path below the program's folder")
+    return "/".join(parts)

@@ -1,0 +1,166 @@
+"""The sandbox over HTTP, with real programs: protocol, limits, verdicts, and a sample of what attacks it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign import GOOD, GOOD_TESTS, Server, run
+from hostile import attacks
+
+from rlbox.sandbox.strength import LAYERS
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    one = Server(tmp_path_factory.mktemp("scratch"), ["--cpu-s", "4"])
+    yield one
+    one.stop()
+
+
+def ran(server: Server, code: str, **more: Any) -> dict[str, Any]:
+    return server.ask("/run_code", {"code": code, "language": "python", **more})
+
+
+def test_the_answer_has_sandboxfusions_fields(server: Server) -> None:
+    answer = ran(server, "import sys; print(input()); sys.stderr.write('e')", stdin="in", files={"a/b": "eA=="})
+    assert answer.keys() == {
+        "status", "message", "compile_result", "run_result", "executor_pod_name", "files", "rlbox",
+    }  # fmt: skip
+    assert (answer["status"], answer["message"], answer["compile_result"], answer["files"]) == ("Success", "", None, {})
+    result = answer["run_result"]
+    assert result.pop("execution_time") < 1
+    assert result == {"status": "Finished", "return_code": 0, "stdout": "in\n", "stderr": "e"}
+
+
+def test_files_go_in_and_come_back(server: Server) -> None:
+    code = "open('out', 'w').write(open('a/b').read() * 2)"
+    assert ran(server, code, files={"a/b": "eA=="}, fetch_files=["out", "none"])["files"] == {"out": "eHg="}
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "status", "return_code", "limit"),
+    [
+        ("raise SystemExit(3)", {}, "Finished", 3, ""),
+        ("import os; os.kill(os.getpid(), 15)", {}, "Finished", -15, ""),
+        ("while True: pass", {"run_timeout": 0.5}, "TimeLimitExceeded", None, "cpu"),
+        ("import time; time.sleep(60)", {"run_timeout": 0.5}, "TimeLimitExceeded", None, "sleep"),
+        ("while True: print('x' * 999)", {}, "Error", -9, "output"),
+        ("import os, time\nos.fork(), os.fork()\nx = b'1' * (60 << 20)\ntime.sleep(9)",
+         {"memory_limit_MB": 128}, "Error", -9, "memory"),
+    ],
+)  # fmt: skip
+def test_what_a_run_may_take(
+    server: Server, code: str, more: dict[str, Any], status: str, return_code: int | None, limit: str
+) -> None:
+    answer = ran(server, code, **more)
+    result = answer["run_result"]
+    assert (result["status"], result["return_code"], answer["rlbox"]["limit"]) == (status, return_code, limit)
+    assert answer["status"] == "Failed"
+
+
+def test_a_request_lowers_limits_and_never_raises_them(server: Server) -> None:
+    code = (
+        "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_AS)[0])"
+    )
+    assert ran(server, code)["run_result"]["stdout"] == f"5 {1 << 30}\n"
+    assert ran(server, code, run_timeout=900, memory_limit_MB=9999)["run_result"]["stdout"] == f"5 {1 << 30}\n"
+    assert ran(server, code, run_timeout=2, memory_limit_MB=256)["run_result"]["stdout"] == f"3 {256 << 20}\n"
+
+
+def test_what_programs_may_do(server: Server) -> None:
+    """Walls are no use where honest programs stumble over them."""
+    code = """
+import subprocess, tempfile, threading, asyncio, shutil, os, multiprocessing
+threading.Thread(target=print, args=("thread",)).start()
+print(subprocess.run(["echo", "process"], capture_output=True, text=True).stdout)
+with tempfile.TemporaryDirectory() as folder:
+    open(f"{folder}/a", "w").write("file"); shutil.copy(f"{folder}/a", f"{folder}/b"); print(open(f"{folder}/b").read())
+async def main(): await asyncio.sleep(0.01); print("loop")
+asyncio.run(main())
+print(end="", flush=True)
+pid = os.fork()
+if not pid: print("forked", flush=True); os._exit(0)
+os.waitpid(pid, 0)
+"""
+    result = ran(server, code)["run_result"]
+    assert (result["stderr"], sorted(result["stdout"].split())) == ("", ["file", "forked", "loop", "process", "thread"])
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "verdict"),
+    [
+        (GOOD, GOOD_TESTS, "accepted"),
+        ("def f(x):\n    return x * 3", GOOD_TESTS, "wrong"),
+        ("def f(x):\n    raise KeyError", GOOD_TESTS, "failed"),
+        ("def g(x): ...", GOOD_TESTS, "failed"),
+        ("def f(", GOOD_TESTS, "failed"),
+        ("def f(x):\n    raise SystemExit(0)", GOOD_TESTS, "failed"),
+        ("def f(x):\n    while True: pass", GOOD_TESTS, "timeout"),
+        ("class Pair:\n    def __init__(self, a): self.a = a\n    def sum(self, b): return Pair(self.a + b.a)",
+         "p = Pair(2).sum(Pair(3))\nassert p.a == 5", "accepted"),
+        ("def f(*a, **k): return a, k", "assert f(1, b={2}) == ((1,), {'b': {2}})", "accepted"),
+        ("def f(n): return (i for i in range(n))", "assert list(f(3)) == [0, 1, 2]", "accepted"),
+        ("def f(x): raise ValueError('no')", "try:\n    f(1)\n    assert False\nexcept ValueError: pass", "accepted"),
+        ("def f(x): return x ** 900", "assert f(7) == 7 ** 900", "accepted"),
+    ],
+)  # fmt: skip
+def test_verdicts(server: Server, code: str, tests: str, verdict: str) -> None:
+    answer = server.ask("/check", {"code": code, "tests": tests, "run_timeout": 1})
+    assert (answer["verdict"], answer["status"]) == (verdict, "Success" if verdict == "accepted" else "Failed"), answer
+
+
+def test_verdicts_do_not_depend_on_load(server: Server) -> None:
+    """0.4 s of processor time under a limit of 2 s, sixteen asked at a time, beside a load of four for each core."""
+    spin = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
+    cores = len(os.sched_getaffinity(0))
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * cores)]
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: ran(server, spin, run_timeout=2), range(8)))
+    finally:
+        for one in load:
+            one.kill()
+            one.wait()
+    assert [answer["status"] for answer in answers] == ["Success"] * 8
+
+
+def test_where_there_is_no_wall_nothing_runs(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rlbox.sandbox", "probe", "--scratch", str(tmp_path), "--layers", "none"]
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, '"limits only"' in refused.stdout, "has no wall" in refused.stdout) == (1, True, True)
+    taken = subprocess.run([*words, "--allow-weak"], capture_output=True, text=True, timeout=60)
+    assert (taken.returncode, '"strength": "limits only"' in taken.stdout) == (0, True)
+
+
+def test_a_killed_keeper_leaves_nothing(server: Server) -> None:
+    def sandbox_children() -> list[int]:
+        path = Path(f"/proc/{server.process.pid}/task")
+        return [int(pid) for one in path.iterdir() for pid in (one / "children").read_text().split()]
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ran, server, "import os, time\nif not os.fork(): os.setsid()\ntime.sleep(60)")
+        while not (found := sandbox_children()):
+            time.sleep(0.02)
+        time.sleep(0.5)
+        os.kill(found[0], signal.SIGKILL)
+        answer = asked.result(30)
+    assert answer["status"] == "SandboxError"
+    assert (sandbox_children(), ran(server, "print(1)")["status"]) == ([], "Success")
+
+
+@pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:], LAYERS[1:3]], ids="+".join)
+def test_a_sample_of_attacks(layers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all layers, as in a rented container, and there without a listener for forks; `make sandbox-attack`: all."""
+    monkeypatch.setenv("RLBOX_ATTACK_FOLDER", str(tmp_path))
+    quick = [attack for attack in attacks() if not attack.slow]
+    found = run(quick[LAYERS.index(layers[0]) :: 12], ["--layers", ",".join(layers)], at_once=4)
+    assert (found["fell"], found["strength"]) == ([], "+".join(layers))
