@@ -88,7 +88,7 @@ by_systemd() { [ -z "$dir" ] && [ "$socket" = /var/run/docker.sock ] && [ -d /ru
 # ---- packages ---------------------------------------------------------------------------------------------------
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
-known() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'; }
+known() { apt-cache policy "$1" 2>/dev/null | grep 'Candidate: [0-9]' >/dev/null; } # grep -q would end apt-cache early, by a signal
 
 new_enough() { # whether apt's docker.io is; its version may begin with an epoch
   local v

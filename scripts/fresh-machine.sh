@@ -157,7 +157,7 @@ first_process() { # DISK NAME: everything of the machine descends from it
 
 first_pid() { # of the machine, if it runs
   local p
-  p=$(cat "$disk.pid" 2>/dev/null) && tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -q "$TAG-$name" && echo "$p"
+  p=$(cat "$disk.pid" 2>/dev/null) && tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep "$TAG-$name" >/dev/null && echo "$p"
 }
 
 nat() { # add|del: the machine's way out
