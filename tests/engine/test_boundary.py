@@ -274,3 +274,31 @@ def test_three_runs_that_are_started_at_once_on_three_disks(tiny: Box, tmp_path:
     started = [box.start("run", "quick", "--place", place) for box in boxes]
     ended = [(process.communicate(timeout=240)[1], process.returncode) for process in started]
     assert [code for _, code in ended] == [0, 0, 0], ended
+
+
+SSH = """#!/bin/bash
+while [ $# -gt 1 ]; do
+    [ "$1" = -L ] && ln -s "${2#*:}" "${2%%:*}"
+    shift
+done
+exec sh -c "$1"
+"""
+
+
+def test_beside_an_engine_over_ssh_its_host_keeps_what_is_known(tiny: Box, tmp_path: Path) -> None:
+    """Each verb has a container of its own there; what one has kept, the next one knows."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(SSH)
+    (tmp_path / "bin/ssh").chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    extra = {"DOCKER_HOST": "ssh://me@far", "PATH": path, "XDG_STATE_HOME": str(tmp_path / "state")}
+    far = Box(project=tiny.project, data=tiny.data, extra=extra)
+    far.job("quick", QUICK)
+    done = far("run", "quick", "--json")
+    assert done.code == 0, done.err
+    (kept,) = (tmp_path / "state").rglob("*.json")
+    assert json.loads(kept.read_text())["verdict"] == {"attempt": 1, "state": "passed", "passed": ["only"]}
+    record = far.runs()[-1] / "run.json"
+    record.write_text(record.read_text().replace('"attempt": 1', '"attempt": 0'))
+    found = far("runs", "--json", "--target", "tiny").data["runs"][0]
+    assert (found["state"], "attempt 1 had passed" in found["cause"]) == ("failed", True)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +109,31 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
     write_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
     found = disk.reconcile()
     assert found.unsettled == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
+
+
+ORPHANS = """
+import os, pathlib, time
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.process_table import probe_processes
+from rlbox.machine.act.processes import RunProcesses, become_subreaper
+from rlbox.values import Command
+become_subreaper()
+processes = RunProcesses(pathlib.Path("/d/runs/r"), Interrupt())
+forks = "for i in $(seq 60); do (true &); done; exit 3"
+child = processes.start(Command(argv=("sh", "-c", forks)), 2, stage="s", part="main")
+def zombies():
+    return sum(p.gone and p.parent == os.getpid() for p in probe_processes().values())
+while zombies() < 61:
+    time.sleep(0.05)
+looks = []
+for _ in range(2):
+    processes.parts()
+    looks.append(zombies())
+print(looks, child.poll())
+"""
+
+
+def test_orphans_that_ended_are_collected_while_the_run_goes_on() -> None:
+    """Process 1 of a container has no init above it; what the run itself waits for is left to it."""
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[61, 1] 3\n", "")

@@ -65,12 +65,25 @@ class Carrier(Protocol):
         """Clear it away."""
 
 
-def settle_run(run_dir: Path, plan: RunPlan, last: LastWord, before: Iterable[str] | None = ()) -> RunState:
+def settle_run(
+    run_dir: Path,
+    plan: RunPlan,
+    last: LastWord,
+    before: Iterable[str] | None = (),
+    word: LastWord | None = None,
+) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
     All stages passed: the run passed, whatever became of its curves. Somebody had asked it to stop: interrupted. Else
     it failed, in the stage that was going on or between two; so it does where its record says more than its
-    supervisor did (`checked`, which knows `before`).
+    supervisor did.
+
+    Parameters
+    ----------
+    last
+        How it ended, as the facts tell that are written down.
+    before, word
+        What `checked` is to know: the stages of earlier attempts, and its carrier's own word where there is one.
 
     Raises
     ------
@@ -79,7 +92,7 @@ def settle_run(run_dir: Path, plan: RunPlan, last: LastWord, before: Iterable[st
     """
     state = last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
     forget_drafts(run_dir)
-    true = checked(state, last, before)
+    true = checked(state, word or last, before)
     if true.state != "running":
         if true != state or not read_table(run_dir / RUN_FILE):
             write_run_state(run_dir, true, Masks({}))
@@ -187,11 +200,11 @@ def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Itera
     began = facts or wrote or last is not None
     if not began:
         return None
-    seen = last is not None and last.end in ("memory", "ended", "again")
+    word, seen = last, last is not None and last.end in ("memory", "ended", "again")
     if facts and not same_life(facts, life) and not seen:
         ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
-    return settle_run(run_dir, plan, last or LastWord(end="gone"), before)
+    return settle_run(run_dir, plan, last or LastWord(end="gone"), before, word)
 
 
 def _grows(run_dir: Path) -> bool:

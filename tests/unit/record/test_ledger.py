@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from rlbox.record.act.folder import write_plan
 from rlbox.record.act.host_record import CarrierNote, HostRecords
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import CarrierStatus
-from rlbox.record.act.state import load_run_state, new_run_state, run_cause, write_run_state
+from rlbox.record.act.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
 from rlbox.run.places import PLACES, reach
 from rlbox.secrets.masks import Masks
 
@@ -144,6 +145,20 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     ledger.write_note(NOTE)
     ledger.settle(ME)
     assert list(HostRecords(tmp_path).folder.iterdir()) == []
+
+
+def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
+    last = LastWord(end="killed", exit_code=137, container="job-7", note="rlbox: run running")
+    ledger = ledger_with(tmp_path, Fake("ended", last))
+    run_dir, stage = ledger.find("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
+    state = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
+    write_run_state(run_dir, state, Masks({}))
+    facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
+    (run_dir / "supervisor.json").write_text(json.dumps(facts))
+    ledger.settle(ME)
+    cause = run_cause(load_run_state(run_dir))
+    assert cause
+    assert (load_run_state(run_dir).state, cause.kind) == ("failed", "contradiction")
 
 
 def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
