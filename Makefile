@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack faults job-mutants bench render docs relock gpu-images gpu-check
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -55,6 +55,11 @@ lint: .venv/rlbox.stamp
 # `rlbox fetch` killed without warning ten times over, alone and two at once; minutes.
 chaos-fetch: .venv/rlbox.stamp
 	$(PY) -m pytest tests/chaos/test_fetch_killed.py -s $(ARGS)
+
+# Records and lines of hostile making through every reader of text; goes on where it was stopped (FUZZ_PROGRESS).
+fuzz: .venv/rlbox.stamp
+	$(PY) tests/fuzz/campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) \
+	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-$(or $(SEED),1).json) $(ARGS)
 
 # Runs at both places with something killed, closed, removed or filled at a random moment of each; about 10 s a round.
 chaos-runs: .venv/rlbox.stamp

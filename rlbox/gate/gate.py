@@ -75,13 +75,13 @@ class GateJudge:
     grows with every change of a state, so that a caller can tell cheaply whether there is something new to record.
     `forbidden` are forbidden lines that came, `breaches` other rules that can no longer hold: each of them ends the
     stage at once. `benign` says which lines are no failure: the job's, and those `known` to the fix catalogue, which
-    are shown once they came.
+    are shown once they came. Lines that a model wrote (`model_output`) are read by no rule.
     """
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
         self._board = Board()
         self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
-        self.benign = BenignRules((*stage.benign, *known), self._board)
+        self.benign = BenignRules((*stage.benign, *known), self._board, stage.model_output)
         self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
         self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
         self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
@@ -89,7 +89,7 @@ class GateJudge:
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
         names = (STAGE_LOG, *(service.name for service in stage.services))
-        self._logs = {name: LogSearch(self._watchers(name)) for name in names}
+        self._logs = {name: LogSearch(self._watchers(name), stage.model_output) for name in names}
         self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
-from rlbox.gate.search import Watcher
+from rlbox.gate.search import Watcher, is_quoted
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern
@@ -135,7 +135,8 @@ class BenignRules:
     A line with a marker is benign only behind the marker's first line.
     """
 
-    def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
+    def __init__(self, plans: Sequence[BenignPlan], board: Board, quoted: tuple[str, ...] = ()) -> None:
+        self._quoted = quoted
         self._marks: dict[tuple[str, str], int] = {}
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
@@ -155,8 +156,10 @@ class BenignRules:
                 yield self._mark(log, pattern)
 
     def excuses(self, log: str, number: int, text: str) -> bool:
-        """Return whether line `number` of `log` is benign."""
+        """Return whether line `number` of `log` is benign, or what a model wrote."""
         ways = views(text)
+        if is_quoted(self._quoted, ways):
+            return True
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
         return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.logs.lines import Line, Texts, views
-from rlbox.logs.patterns import PatternSet, pattern_set
+from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
 
 Where = Literal["lines", "states", "hidden"]
 WHERE: tuple[Where, ...] = ("lines", "states", "hidden")
@@ -33,8 +33,9 @@ class Watcher:
 class LogSearch:
     """All watchers of one log; those that are done are searched for no more, so that hits become rare."""
 
-    def __init__(self, watchers: Iterable[Watcher]) -> None:
+    def __init__(self, watchers: Iterable[Watcher], quoted: tuple[str, ...] = ()) -> None:
         self._watchers = list(watchers)
+        self._quoted = quoted
         self._choose()
         self.last = ""
 
@@ -68,7 +69,10 @@ class LogSearch:
         if patterns is None:
             return
         fits: dict[int, str] = {}
-        for way in views(text):
+        ways = views(text)
+        if is_quoted(self._quoted, ways):
+            return
+        for way in ways:
             for index in patterns.which(way):
                 fits.setdefault(index, way)
         if not fits:
@@ -85,6 +89,11 @@ class LogSearch:
         for where in WHERE:
             texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
             self._sets[where] = pattern_set(texts) if texts else None
+
+
+def is_quoted(patterns: tuple[str, ...], ways: Iterable[str]) -> bool:
+    """Return whether a line, read in one of these ways, holds what a model wrote: no fact of the run."""
+    return any(compile_pattern(pattern).fits(way) for way in ways for pattern in patterns)
 
 
 def _looks(watcher: Watcher, where: Where) -> bool:

@@ -21,7 +21,7 @@ from rlbox.job.gate_rule import (
     raise_problems,
 )
 from rlbox.spec.kinds import Frozen
-from rlbox.spec.pattern import check_pattern, compile_re2, tokens
+from rlbox.spec.pattern import PatternText, check_pattern, compile_re2, tokens
 
 
 class Gate(Frozen):
@@ -31,6 +31,9 @@ class Gate(Frozen):
     ordered: bool = Field(False, description="the first lines of `require` come in the listed order, log by log")
     forbid: tuple[ForbidRule, ...] = ()
     benign: tuple[BenignRule, ...] = ()
+    model_output: tuple[PatternText, ...] = Field(
+        (), description="lines that fit hold what a model wrote: no rule reads them, and none is the first fatal one"
+    )
     exit_codes: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
         (0,), min_length=1, description="exit codes of the command that are good"
     )

@@ -106,6 +106,7 @@ class GatePlan:
     ordered: bool = False
     forbid: tuple[LinePlan, ...] = ()
     benign: tuple[BenignPlan, ...] = ()
+    model_output: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = (0,)
     files: tuple[FilePlan, ...] = ()
     metrics: tuple[MetricPlan, ...] = ()
@@ -119,6 +120,7 @@ def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
         ordered=gate.ordered,
         forbid=tuple(_plan_line(f"{where}.forbid", rule, fill) for rule in gate.forbid),
         benign=tuple(BenignPlan(**_line(f"{where}.benign", rule, fill)) for rule in gate.benign),
+        model_output=tuple(fill.pattern(f"{where}.model_output", text) for text in gate.model_output),
         exit_codes=gate.exit_codes,
         files=plan_files(f"{where}.files", gate.files, fill),
         metrics=tuple(_plan_metric(f"{where}.metrics", rule, fill) for rule in gate.metrics),

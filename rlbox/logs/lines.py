@@ -13,7 +13,8 @@ LINE_LIMIT = 64 * 1024
 _OVERLAP = 4 * 1024
 """Bytes that a piece of a long line shares with the one before, so that a word over the edge is in one of them."""
 _JOINT = 64
-_BEFORE = "…".encode()  # begins a piece: what asks for the beginning of a line does not find it there
+_HEAD = 256
+_BEFORE = "…".encode()  # between the head of a line, by which it is known, and a piece of it
 
 _FEED = ord("\n")
 _SAMPLE = 1 << 14
@@ -231,7 +232,7 @@ class LineCutter:
     def _front(self, line: bytes, number: int) -> bytes:
         """Return what a line shows; what stands behind that is kept in pieces."""
         for at in range(LINE_LIMIT, len(line), LINE_LIMIT):
-            self._hidden.append((number, _BEFORE + line[at - _OVERLAP : at + LINE_LIMIT]))
+            self._hidden.append((number, line[:_HEAD] + _BEFORE + line[at - _OVERLAP : at + LINE_LIMIT]))
         return line[:LINE_LIMIT]
 
     def _grow(self, part: bytes) -> None:
@@ -251,8 +252,9 @@ class LineCutter:
             return
         self._current += data[:room]
         behind = (self._edge or bytes(self._current[-_OVERLAP:])) + data[room:]
+        head = bytes(self._current[:_HEAD]) + _BEFORE
         for at in range(0, len(behind), LINE_LIMIT):
-            self._hidden.append((self.number, _BEFORE + behind[max(0, at - _OVERLAP) : at + LINE_LIMIT]))
+            self._hidden.append((self.number, head + behind[max(0, at - _OVERLAP) : at + LINE_LIMIT]))
         self._edge = behind[-_OVERLAP:]
 
     def _show(self, state: bytes) -> None:

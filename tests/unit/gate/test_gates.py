@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.logs.lines import LINE_LIMIT
+from rlbox.logs.lines import LINE_LIMIT, clean_text
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
@@ -213,3 +213,24 @@ def test_what_a_line_hides_fulfils_no_rule() -> None:
     gate.feed("stage", b"x" * LINE_LIMIT + b"PASSED\nPAS\b\b\bxSED\nPASS\rED\n")
     gate.close_logs()
     assert [state for state, _, _ in states(gate, "require")] == ["waiting", "waiting"]
+
+
+SAID = "[response] CUDA out of memory. PASSED loss: 9.9"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [SAID, f"(W pid=1) {SAID}", f"\x1b[36m(W pid=1)\x1b[0m {SAID}", "[response] " + "x" * 200_000 + SAID[11:]],
+    ids=["plain", "Ray's", "coloured", "long"],
+)
+def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
+    rules = stage(require=(line_rule("PASSED"),), forbid=(line_rule("CUDA out of memory"),))
+    gate = GateJudge(dataclasses.replace(rules, model_output=(r"^\[(prompt|response)\]",)))
+    gate.feed("stage", f"first\n{line}\n".encode())
+    gate.close_logs()
+    assert gate.forbidden == []
+    assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
+    assert gate.benign.excuses("stage", 2, clean_text(line)[:500])
+    gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
+    assert [broken.line.number for broken in gate.forbidden] == [3]
+    assert states(gate, "require")[0][0] == "held"
