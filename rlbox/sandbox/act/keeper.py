@@ -72,8 +72,8 @@ def keep(control: int) -> dict[str, Any]:
         lines.close_given()
         if not message:
             _wait(watch, pids[0], lines, control, began + 20 * plan["cpu_s"] + 10)
-        left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         gone = watch.tree.end(watch.ended)
+        left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         for fd in lines.outputs:
             lines.take(fd, limits.output)
         if watch.tree.cpu_s > plan["cpu_s"]:

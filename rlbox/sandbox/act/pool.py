@@ -30,6 +30,7 @@ from rlbox.sandbox.strength import LAYERS, Strength
 from rlbox.spec.project import PACKAGE
 
 _PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
+_END_S = 20  # for a keeper to end what it keeps
 _SPARE_S = 60  # for starting, ending and a busy machine, beside the limits that the keeper minds
 
 
@@ -114,10 +115,15 @@ class Pool:
     def close(self) -> None:
         """End what runs and remove what is left."""
         with self._lock:
-            for keeper in self._keepers.values():
-                with contextlib.suppress(OSError):
-                    keeper.stdin.close()  # type: ignore[union-attr]
-        remove(self._folder)
+            keepers = list(self._keepers.values())
+        for keeper in keepers:
+            with contextlib.suppress(OSError):
+                keeper.stdin.close()  # type: ignore[union-attr]
+        for keeper in keepers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                keeper.wait(_END_S)
+        with contextlib.suppress(OSError):
+            remove(self._folder)
 
     def _lowered(self, request: ProgramRequest) -> ProgramLimits:
         return self.settings.limits.lowered(request.run_s, request.compile_s, request.memory_mb)
