@@ -15,7 +15,7 @@ from rlbox.job.plan import StagePlan
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
-    "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe",
+    "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "listens",
 ]  # fmt: skip
 
 End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere"]
