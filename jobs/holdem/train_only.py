@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 def _tokenizer(path: str) -> Any:
     from slime.utils.processing_utils import load_tokenizer
 
-    return load_tokenizer(path, trust_remote_code=True)
+    return load_tokenizer(path, trust_remote_code=False)
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[list[Any]]:

@@ -35,6 +35,19 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_args(words[:at]), words[at + 1 :]
 
 
+def remote_code_problem(command: list[str]) -> str:
+    """Return why the command may not carry out Python code of its model's repository; empty when it does not, or may.
+
+    What a repository on the hub holds changes under its name, and the code runs beside the secrets of the run.
+    """
+    settings = dict(word.partition("=")[::2] for word in command)
+    model = settings.get("model.path", "").strip('"')
+    if settings.get("model.trust_remote_code") != "True" or Path(model).is_dir():
+        return ""
+    step = f"hf download {model} --revision COMMIT --local-dir DIR, then name DIR"
+    return f"remote_code: {model} is no folder, and whoever changes that repository runs code here: {step}"
+
+
 def prune(folder: Path, keep: int) -> list[Path]:
     """Remove optimizer and model shards of all but the latest `keep` finished checkpoints; the exports stay.
 
@@ -68,7 +81,7 @@ def main() -> None:
     args, command = options()
     print(f"{'=' * 44}\n{args.title}\n  {args.says}\n{'=' * 44}", flush=True)
     args.metrics.parent.mkdir(parents=True, exist_ok=True)
-    if found := plan.problem(args, args.checkpoints):
+    if found := remote_code_problem(command) or plan.problem(args, args.checkpoints):
         sys.exit(f"sft.train: error: {found}")
     passes, steps = plan.accumulation(args.batch, args.gpus, args.micro_batch), plan.steps_of(args)
     shown = ", ".join(map(str, steps)) or "not known"

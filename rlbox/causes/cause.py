@@ -16,6 +16,7 @@ from rlbox.job.plan import StagePlan
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "contradiction",
+    "listens",
 ]  # fmt: skip
 
 End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"]

@@ -24,12 +24,21 @@ CA_NAMES = (
 
 TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
 
+OWN = "own"
+"""A network of the container's own: a bridge that is made before it and goes with it."""
+
+DISK_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
+"""What root in a container keeps: a data disk may be somebody else's, and root without them cannot write to it."""
+
+_CLOSED = "no-new-privileges"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
     """One container; `user` is `uid:gid`, or empty for the image's own. Without `init`, `argv` is its process 1.
 
-    Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
+    It has no capability but `cap_add`, and nothing in it gets more than it was started with. `network` is one of the
+    engine's, or `OWN`. Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
     """
 
     image: str
@@ -73,6 +82,7 @@ def plan_container(
     ca_bundle
         Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
     """
+    user = caller if limits.user == "caller" and caller != "0:0" else ""
     return ContainerPlan(
         image=image,
         name=name,
@@ -89,17 +99,22 @@ def plan_container(
         memory_gib=limits.memory_gib,
         cpus=limits.cpus,
         pids=limits.pids,
-        user=caller if limits.user == "caller" and caller != "0:0" else "",
+        user=user,
         ulimits=limits.ulimits,
-        cap_add=limits.cap_add,
+        cap_add=limits.cap_add if user else tuple(sorted({*DISK_CAPABILITIES, *limits.cap_add})),
         gpus=gpus,
         init=init,
     )
 
 
 def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
-    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
-    words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={plan.network}"]
+    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
+
+    The client makes no network: one that is to have its own is on the engine's bridge.
+    """
+    network = "bridge" if plan.network == OWN else plan.network
+    words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
+    words += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
     words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
     words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
@@ -135,7 +150,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "environment": dict(plan.env),
         "labels": dict(plan.labels),
         "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
-        "network_mode": plan.network,
+        "network_mode": plan.name if plan.network == OWN else plan.network,
         "shm_size": _bytes(plan.shm_gib) or None,
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
@@ -143,8 +158,10 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "pids_limit": plan.pids or None,
         "user": plan.user or None,
         "ulimits": [_ulimit(name, limit) for name, limit in sorted(plan.ulimits.items())],
+        "cap_drop": ["ALL"],
         "cap_add": list(plan.cap_add),
         "init": plan.init,
+        "security_opt": [_CLOSED],
         "detach": True,
         **_gpu_options(plan.gpus),
     }

@@ -12,6 +12,7 @@ class ContainerDefaults:
 
     `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine. `gpus`
     is how many GPUs they get: 0 for none, -1 for all of the machine; `gpu`, `arch` and `grade` say which are meant.
+    `open` says that strangers may reach what listens in them.
     """
 
     network: str
@@ -26,6 +27,7 @@ class ContainerDefaults:
     need_gib: float
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
+    open: bool = False
     gpus: int = 0
     gpu: str = ""
     arch: str = ""

@@ -29,6 +29,7 @@ class FactRules:
     exit: GateRule
     ray: GateRule | None
     probes: tuple[GateRule, ...]
+    listens: GateRule
     files: tuple[GateRule, ...]
     silence: GateRule
     total: GateRule
@@ -39,7 +40,8 @@ class FactRules:
 
     def after(self) -> list[GateRule]:
         """Return those that are decided by the command and at its end."""
-        return [self.exit, *([self.ray] if self.ray else []), *self.probes, *self.files, self.silence, self.total]
+        ray = [self.ray] if self.ray else []
+        return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
 def fact_rules(stage: StagePlan) -> FactRules:
@@ -55,6 +57,7 @@ def fact_rules(stage: StagePlan) -> FactRules:
         exit=GateRule("exit", exit_text(stage)),
         ray=GateRule("ray", "job SUCCEEDED") if stage.ray else None,
         probes=tuple(GateRule("probe", probe_text(probe)) for probe in stage.probes),
+        listens=GateRule("listens", "listens on nothing but what the job declares"),
         files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
         silence=GateRule("silence", f"at most {stage.silence_s:g} s"),
         total=GateRule("total", f"at most {stage.total_s:g} s"),

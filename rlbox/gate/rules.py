@@ -21,6 +21,7 @@ RuleKind = Literal[
     "exit",
     "ray",
     "probe",
+    "listens",
     "file",
     "silence",
     "total",
@@ -28,7 +29,7 @@ RuleKind = Literal[
 RuleStatus = Literal["waiting", "held", "broken"]
 
 SEEN_LIMIT = 500
-AT_END: frozenset[RuleKind] = frozenset({"forbid", "benign", "silence", "total"})
+AT_END: frozenset[RuleKind] = frozenset({"forbid", "benign", "listens", "silence", "total"})
 """Rules that hold when the end of a stage finds them unbroken."""
 
 

@@ -139,7 +139,7 @@ def _in_container(
 ) -> Report | list[Finding]:
     plan = plan_container(
         image.tag,
-        image.container,
+        engine().reachable(image.container),
         name=f"rlbox-doctor-{image.target}-{os.getpid()}",
         argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
+from rlbox.job.listens import Listen
 from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
@@ -50,7 +51,10 @@ class Service(Frozen):
     name: Name
     title: str
     command: tuple[Word, ...] = Field(min_length=1)
-    ports: tuple[Word, ...] = Field((), description="names of the ports it listens on")
+    ports: tuple[Word, ...] = Field((), description="names of the ports it listens on, for this machine alone")
+    listens: tuple[Listen, ...] = Field(
+        (), description="ports that others than this machine may reach; see docs/jobs.md"
+    )
     ready: Ready
     start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
     answer_s: Annotated[float, Field(ge=0)] = Field(
@@ -89,6 +93,7 @@ class Stage(Frozen):
     command: tuple[Word, ...] = Field(min_length=1)
     services: tuple[Word, ...] = ()
     needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
+    listens: tuple[Listen, ...] = Field((), description="ports of its command that others may reach, as of a service")
     ray: RayJob | None = None
     env: dict[EnvName, str] = Field(default_factory=dict)
     gate: Gate = Gate()

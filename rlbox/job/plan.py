@@ -23,6 +23,8 @@ from rlbox.job.phase import PhasePlan, plan_phases
 class ServicePlan:
     """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
 
+    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`).
+
     `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
     a stage whose next names it too.
     """
@@ -35,6 +37,7 @@ class ServicePlan:
     ready: ReadyPlan
     start_s: float
     log: str
+    listens: tuple[str, ...] = ()
     answer_s: float = 0.0
     silence_s: float = 0.0
     keep: bool = False
@@ -68,6 +71,7 @@ class StagePlan(GatePlan):
     ray: RayPlan | None
     total_s: float
     silence_s: float
+    listens: tuple[str, ...] = ()
     attempt: int = 1
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
@@ -82,8 +86,9 @@ class RunPlan:
     names the stage to begin again with (empty: the first that has not passed), `skipped` those that `--from --force`
     left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
     the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
-    comes over the supervisor's standard input; `notes` are what a user must know of a resumed run. `benign` are the
-    lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said.
+    comes over the supervisor's standard input; `notes` are what a user must know of the run. `benign` are the
+    lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said. `network` is that which the
+    run's processes are on (`own`: no other's), and `open` says that the user lets strangers reach them.
     """
 
     run_id: str
@@ -111,6 +116,8 @@ class RunPlan:
     notes: tuple[str, ...] = ()
     benign: tuple[BenignPlan, ...] = ()
     gpus: str = ""
+    network: str = "host"
+    open: bool = False
     schema: int = 1
 
     @property
@@ -193,6 +200,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         env=fill.table(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=plan_files(f"{where}.needs", stage.needs, fill),
+        listens=fill.words(f"{where}.listens", stage.listens),
         ray=ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
@@ -211,6 +219,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         argv=fill.words(f"{where}.command", service.command),
         env=fill.table(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
+        listens=fill.words(f"{where}.listens", service.listens),
         ready=plan_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,
         answer_s=service.answer_s,

@@ -65,6 +65,7 @@ class Docker:
         from rlbox.engine.act.docker import DockerEngine
 
         engine = DockerEngine.connect()
+        image = dataclasses.replace(image, container=engine.reachable(image.container))
         return ReadyDocker(
             target=target, ledger=ledger, image=image, bytecode=bytecode, engine=engine, gpus=gpus, access=access
         )
@@ -150,6 +151,11 @@ class ReadyDocker:
     engine: DockerEngine
     gpus: str = ""
     access: GpuAccess = NO_GPUS
+
+    @property
+    def network(self) -> str:
+        """That of the container."""
+        return self.image.container.network
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""

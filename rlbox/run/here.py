@@ -75,6 +75,7 @@ class ReadyHere:
     target: str
     ledger: Ledger
     place: BroughtPlace
+    network: str = "host"
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""

@@ -67,7 +67,11 @@ class Start:
 
 
 class ReadyPlace(Protocol):
-    """A place made ready for the runs of one target on one data disk."""
+    """A place made ready for the runs of one target on one data disk; `network` is that which its runs are on."""
+
+    @property
+    def network(self) -> str:
+        """`own`, `host`, `bridge` or `none`."""
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run; it names a container if the run's processes are those of one."""
@@ -120,3 +124,4 @@ class RunWish:
     detach: bool = False
     first_stage: str = ""
     force: bool = False
+    open: bool = False

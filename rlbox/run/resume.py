@@ -23,6 +23,7 @@ from rlbox.record.act.rebuild import first_open, plan_attempts
 from rlbox.record.act.settle import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
+from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import disk_of
 from rlbox.run.inputs import SPEC, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
@@ -56,7 +57,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
-        now = _take_up(app, ledger, run_dir, ledger.plan(run_dir), job, wish, tuple(secrets))
+        now = _take_up(app, ledger, run_dir, ledger.plan(run_dir), job, wish, tuple(secrets), ready.network)
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
         return ready.start(now, run_dir, secrets)
 
@@ -83,10 +84,18 @@ def _show(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish
 
 
 def _take_up(
-    app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
+    app: App,
+    ledger: Ledger,
+    run_dir: Path,
+    plan: RunPlan,
+    job: Job,
+    wish: RunWish,
+    secrets: tuple[str, ...],
+    network: str,
 ) -> RunPlan:
     """Check that the run may go on, and write down the plan of its next attempt."""
     now, forced = _next_plan(app, ledger, run_dir, plan, job, wish, secrets)
+    now = close_plan(app, now, network, opened=wish.open)
     values = Values(profile=now.profile, params=now.params, origins=now.origins)
     entry = override_entry(
         values,

@@ -23,6 +23,7 @@ from rlbox.machine.act.identity import user_name
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
+from rlbox.run.closed import close_plan
 from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
 from rlbox.run.launch import launch
 from rlbox.run.places import RunWish, Start, place_named
@@ -57,6 +58,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         host=socket.gethostname(),
         benign=known_benign(fixes),
     )
+    plan = close_plan(app, plan, ready.network, opened=wish.open)
     plan = _begin_late(plan, ledger, wish)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
 

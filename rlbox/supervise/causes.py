@@ -94,6 +94,16 @@ def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, me
     )
 
 
+def undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, port: int) -> Cause:
+    """Something waits for connections of others that the job does not declare."""
+    who = f"stage {stage.name}" if part in ("main", "other") else f"service {part}"
+    return Cause(
+        kind="listens",
+        what=f"{holder} of {who} listens on {address}, which the job does not declare",
+        next_step=f'have it listen on 127.0.0.1; if others are to reach it: listens = ["{port}"] of {who} in the job',
+    )
+
+
 def too_long(stage: StagePlan) -> Cause:
     """The stage ran past its limit."""
     return Cause(

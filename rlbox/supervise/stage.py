@@ -20,6 +20,7 @@ from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
+from rlbox.supervise.port_audit import PortAudit
 from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_services import StageServices, end_kept
@@ -58,6 +59,7 @@ class _StageRun:
         self._folder = bench.run_dir / stage.directory
         self._watch = StageWatch(bench, stage)
         self._services = StageServices(bench, stage, self._watch)
+        self._audit = PortAudit(bench, stage, self._watch)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
         self._before: Before | None = None
@@ -108,6 +110,7 @@ class _StageRun:
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)
+        self._audit.look()
         self._run_main()
 
     def _check_needs(self) -> None:
@@ -134,6 +137,7 @@ class _StageRun:
             self._watch.look()
             self._watch.check_answers()
             self._watch.check_silence()
+            self._audit.look_often()
         self._end_main(code)
 
     def _start_main(self) -> Child | RunningRayJob:
@@ -164,6 +168,7 @@ class _StageRun:
             self._watch.settle(_SETTLE_S)
             usual = self._stage.exit_codes == (0,)
             raise StageStopped(job_cause or (failed_exit if usual else wrong_exit)(self._stage, code))
+        self._audit.look()
         self._probe_work()
 
     def _ended(self, code: int) -> str:

@@ -208,14 +208,17 @@ class Build(Frozen):
 class Run(Frozen):
     """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
 
-    network: Literal["host", "bridge", "none"]
+    network: Literal["own", "host", "bridge", "none"] = Field(
+        description="own: made for each container, others reach nothing in it; several nodes need host"
+    )
     shm_gib: Annotated[float, Field(gt=0)]
     memory_gib: Annotated[float, Field(ge=0)]
     cpus: Annotated[float, Field(ge=0)]
     pids: Annotated[int, Field(ge=0)]
     user: Literal["caller", "root"]
     ulimits: dict[Name, Line] = Field(description="soft limit, or soft:hard; empty: not set, whatever a fix wants")
-    cap_add: tuple[Line, ...] = Field(description="capabilities added")
+    cap_add: tuple[Line, ...] = Field(description="capabilities of containers, which have no other")
+    open: bool = Field(description="run though whoever reaches the machine's ports runs code there, as `--open` does")
 
 
 class Disk(Frozen):
@@ -265,6 +268,10 @@ class Target(Frozen):
         names += [tree.name for tree in self.git] + [file.name for file in self.http]
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [f"two parts of the image have the name {name!r}" for name in twice]
+        if self.hardware.nodes > 1 and self.run.network != "host":
+            problems.append(
+                f"run.network: must be 'host' for hardware.nodes = {self.hardware.nodes}: nodes reach each other on it"
+            )
         problems += [f"the name {name!r} of a part of the image is rlbox's own" for name in sorted(_OWN & set(names))]
         parts = {tree.name for tree in self.git}
         wanted = sorted({patch.part for patch in self.patches} - parts - {""})

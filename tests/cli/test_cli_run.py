@@ -61,6 +61,7 @@ def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
 #   gate: require loss \\d (at least 2)
 #   gate: forbid NaN
 #   gate: exit code 0
+#   gate: listens on nothing but what the job declares
 #   gate: file /data/runs/two-DRY-RUN/out
 #   gate: silence at most 600 s
 #   gate: total at most 3600 s
@@ -71,6 +72,7 @@ ask 3
 #   gate: port http 8100
 #   gate: service server
 #   gate: exit code 0
+#   gate: listens on nothing but what the job declares
 #   gate: silence at most 600 s
 #   gate: total at most 3600 s
 """,

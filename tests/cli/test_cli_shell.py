@@ -35,10 +35,12 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 
 def words(folder: Folder, data: str, *command: str) -> list[str]:
-    user = [] if os.getuid() == 0 else [f"--user={os.getuid()}:{os.getgid()}"]
+    root, user = ["CHOWN", "DAC_OVERRIDE", "FOWNER"], [f"--user={os.getuid()}:{os.getgid()}"]
+    rights = [f"--cap-add={name}" for name in root] if os.getuid() == 0 else user
     return [
-        "docker", "run", "--rm", "--init", "--pull=never", f"--name=rlbox-shell-mine-{os.getpid()}", "--network=host",
-        f"--shm-size={1 << 30}", *user, f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine",
+        "docker", "run", "--rm", "--init", "--pull=never", f"--name=rlbox-shell-mine-{os.getpid()}", "--network=bridge",
+        "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--shm-size={1 << 30}", *rights,
+        f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine",
         f"--volume={data}:/data", "--interactive", "rlbox/mine:latest", *command,
     ]  # fmt: skip
 

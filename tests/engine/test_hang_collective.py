@@ -14,6 +14,7 @@ target = "local"
 name = "reduce"
 title = "all_reduce over gloo"
 command = ["{python}", "{job}/ranks/ranks.py"]
+listens = ["29511", "ephemeral"]
 limits = { total_s = 300, silence_s = 10 }
 """
 

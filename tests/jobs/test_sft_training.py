@@ -43,6 +43,17 @@ def test_training_has_the_seeds_parameters() -> None:
     assert "hf_model" in found["checkpoint.save_contents"]
 
 
+def test_code_of_a_repository_must_lie_in_a_folder(tmp_path: Path) -> None:
+    assert settings("train")["model.trust_remote_code"] == settings("smoke")["model.trust_remote_code"] == "False"
+    trusting = overrides(stage_of(plan_of("sft", "", {"remote_code": "true"}), "train"), MODULE)
+    assert train.remote_code_problem(trusting) == (
+        "remote_code: Qwen/Qwen2.5-Coder-7B-Instruct is no folder, and whoever changes that repository runs code here: "
+        "hf download Qwen/Qwen2.5-Coder-7B-Instruct --revision COMMIT --local-dir DIR, then name DIR"
+    )
+    assert train.remote_code_problem([*trusting, f"model.path={tmp_path}"]) == ""
+    assert train.remote_code_problem(["model.path=Qwen/x", "model.trust_remote_code=False"]) == ""
+
+
 def test_profiles_change_what_the_seed_says() -> None:
     plain = settings("train")
     changed = {

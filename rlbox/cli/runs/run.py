@@ -24,6 +24,9 @@ from rlbox.errors import SpecError
 @click.option("--resume", "run", metavar="RUN", help="Take RUN up again where it ended, in its own directory.")
 @click.option("--from", "first_stage", default="", metavar="STAGE", help="Begin with this stage.")
 @click.option("--force", is_flag=True, help="Begin though earlier stages have not passed with these specs; recorded.")
+@click.option(
+    "--open", "opened", is_flag=True, help="Run though strangers who reach its ports run code in it; recorded."
+)
 @dry_run
 @shared
 def verb(
@@ -40,6 +43,7 @@ def verb(
     run: str | None,
     first_stage: str,
     force: bool,
+    opened: bool,
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
@@ -66,6 +70,7 @@ def verb(
         detach=detach,
         first_stage=first_stage,
         force=force,
+        open=opened,
     )
     if run:
         from rlbox.run.resume import resume_run

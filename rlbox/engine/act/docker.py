@@ -6,7 +6,7 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPException
 from typing import Any, cast
@@ -17,7 +17,9 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
-from rlbox.engine.container import ContainerPlan, engine_options
+from rlbox.engine.act.networks import drop_network, has_bridge, make_network
+from rlbox.engine.container import OWN, ContainerPlan, engine_options
+from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
 from rlbox.secrets.act.hand_over import send_secrets
@@ -28,6 +30,7 @@ _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanw
 _CONFLICT = 409
 _LAST_LINES = 2000  # a supervisor says a line for each change of a stage or service
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
+_NETWORK_STEP = 'docker network ls shows who has them; run.network = "bridge" in the target needs none of its own'
 _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
 
 
@@ -155,8 +158,14 @@ class DockerEngine:
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
 
+    def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
+        """Return the limits with a network that containers can have here: the host's where there are no bridges."""
+        with self._asked():
+            closed = limits.network != OWN or has_bridge(self._client)
+        return limits if closed else replace(limits, network="host")
+
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
-        """Create and start the container and return its id; on failure none is left behind.
+        """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
         Parameters
         ----------
@@ -168,21 +177,23 @@ class DockerEngine:
         EngineError
             The engine refused; its own words are quoted, with what they mean where that is known.
         """
-        started = ""
+        made: list[Any] = []
         with self._asked():
             try:
+                if plan.network == OWN:
+                    make_network(self._client, plan.name, plan.labels)
                 options = engine_options(plan) | {"stdin_open": bool(secrets)}
-                container = self._client.containers.create(**cast(dict[str, Any], options))
-                started = str(container.id)
+                made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
                 if secrets:
                     self._start_with(container, secrets)
                 else:
                     container.start()
             except (APIError, ImageNotFound) as error:
-                if started:
-                    self.remove(started)
+                for one in made:
+                    self.remove(one.id)
+                drop_network(self._client, plan.name)
                 raise _refused(plan, str(error.explanation or error)) from error
-        return started
+        return str(container.id)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
         """Start a container whose standard input is attached already, and send the secrets."""
@@ -229,13 +240,19 @@ class DockerEngine:
             self._client.containers.get(name).stop(timeout=grace_s)
 
     def remove(self, name: str) -> None:
-        """Remove a container of ours, running or not; one that somebody else removes at this moment is gone as well."""
-        with self._asked(), contextlib.suppress(NotFound):
+        """Remove a container of ours, running or not, and its network.
+
+        One that somebody else removes at this moment is gone as well.
+        """
+        with self._asked():
             try:
                 self._client.containers.get(name).remove(force=True, v=True)
+            except NotFound:
+                pass
             except APIError as error:
                 if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
                     raise
+            drop_network(self._client, name)
 
     def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
@@ -247,10 +264,10 @@ class DockerEngine:
         TimedOut
             It ran longer than `timeout_s`.
         """
-        started = self.start(plan)
+        self.start(plan)
         try:
             with self._asked():
-                container = self._client.containers.get(started)
+                container = self._client.containers.get(plan.name)
                 try:
                     code = int(container.wait(timeout=timeout_s)["StatusCode"])
                 except (ReadTimeout, BrokenOff) as error:  # the head of the answer comes before its end
@@ -259,7 +276,7 @@ class DockerEngine:
                     raise TimedOut(f"{plan.name} took longer than {timeout_s:g} s") from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:
-            self.remove(started)
+            self.remove(plan.name)
         return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
 
     @contextlib.contextmanager
@@ -298,6 +315,8 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
     if "No such image" in words:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
+    if "address pool" in words:
+        return EngineError(f"the engine has no addresses for one more network: {words}", next_step=_NETWORK_STEP)
     if "error setting rlimit" in words:
         return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
     if any(text in words for text in _ABOUT_GPUS):

@@ -111,6 +111,8 @@ def _paths(baked: Baked) -> dict[str, str]:
 def _left(container: ContainerDefaults) -> Iterator[str]:
     """Yield the limits that no definition can set, each with the option that may."""
     yield f"{container.shm_gib:g} GiB of shared memory: /dev/shm is the host's"
+    if container.network == "own":
+        yield "a network of its own: what listens in it is reached as on the host"
     if container.user == "root":
         yield "root: --fakeroot, where the site allows it"
     if container.memory_gib:

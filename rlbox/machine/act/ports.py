@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from rlbox.machine.act.process_table import probe_processes, read_text
 
@@ -32,9 +33,23 @@ class TcpSocket:
         """What a link of /proc/PID/fd to it says."""
         return f"socket:[{self.inode}]"
 
+    @property
+    def port(self) -> int:
+        """The port on this side."""
+        return int(self.local.rpartition(":")[2])
+
+    @property
+    def loopback(self) -> bool:
+        """Whether this machine alone can reach it."""
+        return ip_address(self.local.rpartition(":")[0].strip("[]")).is_loopback
+
     def is_at(self, port: str) -> bool:
         """Whether it listens on a port, at whichever address."""
         return self.listens and self.local.rpartition(":")[2] == port
+
+    def holder(self, pids: Iterable[int]) -> int:
+        """Return the first of some processes that has it open; 0 when none has."""
+        return next((pid for pid in pids if self.link in links_of(pid)), 0)
 
 
 def probe_port(number: int) -> str:
@@ -59,6 +74,12 @@ def tcp_sockets() -> Iterator[TcpSocket]:
             if len(fields) >= 10:
                 local, remote = (_address(field) for field in fields[1:3])
                 yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
+
+
+def ephemeral_ports() -> range:
+    """Return the ports that the kernel chooses from for who asks for any."""
+    words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
+    return range(int(words[0]), int(words[1]) + 1) if len(words) > 1 else range(32768, 61000)
 
 
 def links_of(pid: int) -> Iterator[str]:

@@ -59,7 +59,7 @@ COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link --from=rlbox.other /out/ /
 ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
-    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
+    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"own\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
 ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
@@ -78,5 +78,5 @@ LABEL org.opencontainers.image.title="nothing but one group" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="f0dce28b05af7fab52c1f81b79bf10657e29f8e20e09a8d1afd70be84f8ef5e3" \
+      rlbox.spec="e9c84ac68511811f1937db0878b222b2b508c6715ea0093ba7a9542d9f856cda" \
       rlbox.target="bare"

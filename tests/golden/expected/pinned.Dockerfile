@@ -65,7 +65,7 @@ COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link --from=rlbox.other /out/ /
 ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
-    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
+    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"own\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
 ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
@@ -84,5 +84,5 @@ LABEL org.opencontainers.image.title="on an image, with packages" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-self-test nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="dac7056fb8a0003b1a685feec387e4d458acaa77528f86ddffcbdff628b161a1" \
+      rlbox.spec="8b873778526787b9de187710ac35227f3faa6c7516e1a8142f5f37c845048b87" \
       rlbox.target="pinned"

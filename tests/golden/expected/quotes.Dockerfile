@@ -56,7 +56,7 @@ COPY --link --from=rlbox.fixes /out/ /
 COPY --link --from=rlbox.files /out/ /
 COPY --link --from=rlbox.other /out/ /
 ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
-    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"host\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
+    RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"own\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
 ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
@@ -77,5 +77,5 @@ LABEL org.opencontainers.image.title="Zeichen: äöü 世界 \${HOME} # no \\ en
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership glibc-too-old hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="e69508dfd672ab57eecd55fc4eb8f91996064dcfb1c0aa41827e1c92c6639c9c" \
+      rlbox.spec="e532ed1bc83889896b2c9512c0f3f8afb1bbb6c05c27a595611b43d57f6ac2ab" \
       rlbox.target="quotes"

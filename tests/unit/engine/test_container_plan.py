@@ -63,11 +63,13 @@ def test_user(asked: str, caller: str, user: str) -> None:
 
 def test_client_words() -> None:
     assert client_words(SMALL, interactive=False, terminal=False) == (
-        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=host", f"--shm-size={GIB}", "--user=1000:1000",
+        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=host", "--cap-drop=ALL",
+        "--security-opt=no-new-privileges", f"--shm-size={GIB}", "--user=1000:1000",
         "--volume=/disk:/data", "rlbox/mine:latest", "sh", "-c", "echo $HOME; exit 3",
     )  # fmt: skip
     assert client_words(LARGE, interactive=True, terminal=True) == (
-        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=bridge", f"--shm-size={5 * GIB // 2}",
+        "run", "--rm", "--init", "--pull=never", "--name=n", "--network=bridge", "--cap-drop=ALL",
+        "--security-opt=no-new-privileges", f"--shm-size={5 * GIB // 2}",
         f"--memory={14 * GIB}", f"--memory-swap={14 * GIB}", "--cpus=1.5", "--pids-limit=4096", "--user=1000:100",
         "--label=rlbox.run=r", "--label=rlbox.target=mine", "--env=A=1=2", "--env=B=two words",
         "--volume=/disk:/d", "--interactive", "--tty", "rlbox/mine:latest",
@@ -96,7 +98,9 @@ def test_engine_options() -> None:
         "pids_limit": None,
         "user": "1000:1000",
         "ulimits": [],
+        "cap_drop": ["ALL"],
         "cap_add": [],
+        "security_opt": ["no-new-privileges"],
         "init": True,
         "detach": True,
     }

@@ -69,7 +69,7 @@ def target(folder: Folder, text: str = "") -> Target:
         ({"platform": ["autodl"]}, VAST, False, "platform vast, not autodl"),
         ({"region": ["cn"]}, A800, True, "region cn"),
         ({"base": "image"}, "", False, "base is of kind bootstrap, not image"),
-        ({"network": ["host"]}, "", True, "network of containers host"),
+        ({"network": ["own"]}, "", True, "network of containers own"),
         ({"pids_per_core_below": 16}, VAST, True, "process limit 1000 is below 16 x 64 cores"),
         ({"pids_per_core_below": 15}, VAST, False, "process limit 1000 is not below 15 x 64 cores"),
         ({"pids_per_core_below": 16}, "[run]\npids = 5\n", True, "process limit 5, number of cores not known"),

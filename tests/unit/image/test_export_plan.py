@@ -113,18 +113,20 @@ def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
     for line in (
         'image: "rlbox/mine:latest"',
         "pull_policy: never",
-        "network_mode: host",
+        "cap_drop: [ALL]",
+        'security_opt: ["no-new-privileges:true"]',
         "shm_size: 1073741824",
         "mem_limit: 1610612736",
         "pids_limit: 100",
         "memlock: {soft: -1, hard: -1}",
         "nofile: {soft: 1024, hard: 2048}",
-        "cap_add: [IPC_LOCK]",
+        "cap_add: [CHOWN, DAC_OVERRIDE, FOWNER, IPC_LOCK]     # root's own on a data disk of somebody else",
         'source: "${RLBOX_DATA:-~/disk}"',
         "bind: {create_host_path: true}",
     ):
         assert line in lines, line
-    assert not [line for line in lines if line.startswith(("user:", "deploy:", "cpus:"))]
+    assert not [line for line in lines if line.startswith(("user:", "deploy:", "cpus:", "network_mode:"))]
+    assert "network_mode: host" in compose(SHIPPED, "cluster-2node")
 
 
 def test_compose_of_a_pushed_image_pulls_it(folder: Folder) -> None:

@@ -48,7 +48,7 @@ def test_the_whole_plan(folder: Folder) -> None:
     lock = replace(
         fitting_lock(target, ("rich",)), runtime=LockedGroup(name="runtime", packages=(rich, UV)), build=tools
     )
-    limits = replace(LIMITS, memory_gib=2.5, host="~/disk", create=True)
+    limits = replace(LIMITS, network="own", memory_gib=2.5, host="~/disk", create=True)
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"], None) == image_plan(
         rendered={
             "images/mine/Dockerfile": "FROM mine\n",

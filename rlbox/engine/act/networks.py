@@ -1,0 +1,47 @@
+"""Networks of single containers: made before the container, gone with it, known by their label alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+
+import docker
+from docker.errors import APIError
+
+from rlbox.engine.container import OWNER_LABEL
+
+NETWORK_LABEL, _MADE_LABEL = "rlbox.network", "rlbox.made"
+_BRIDGE = "bridge"
+_FRESH_S = 120.0
+"""How long a network may be without its container, which is made next."""
+
+
+def has_bridge(client: docker.DockerClient) -> bool:
+    """Return whether the engine connects containers by bridges; one started with `--bridge none` does not."""
+    found = client.networks.list(names=[_BRIDGE], filters={"driver": _BRIDGE})
+    return any(network.name == _BRIDGE for network in found)
+
+
+def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
+    """Make the network of the container `name`, in the place of one that was left; others that were left go, too."""
+    _sweep(client, labels.get(OWNER_LABEL, ""))
+    drop_network(client, name)
+    known = {**labels, NETWORK_LABEL: name, _MADE_LABEL: f"{time.time():.0f}"}
+    client.networks.create(name, driver=_BRIDGE, labels=known)
+
+
+def drop_network(client: docker.DockerClient, name: str) -> None:
+    """Remove the network of the container `name`, if there is one."""
+    for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={name}"}):
+        with contextlib.suppress(APIError):  # gone by now, or somebody put a container of theirs into it
+            network.remove()
+
+
+def _sweep(client: docker.DockerClient, owner: str) -> None:
+    """Remove what a killed rlbox of this user left; the engine refuses for those in which a container runs."""
+    for network in client.networks.list(filters={"label": [NETWORK_LABEL, f"{OWNER_LABEL}={owner}"]}):
+        made = str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, ""))
+        if made.isdigit() and abs(time.time() - int(made)) > _FRESH_S:
+            with contextlib.suppress(APIError):
+                network.remove()

@@ -1,0 +1,61 @@
+"""Who reaches what a run listens on: a Ray head that takes commands of strangers is refused unless the user says so."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlbox.app import App
+from rlbox.engine.container import OWN
+from rlbox.errors import SpecError
+from rlbox.fixes.applies import has_package, stack_versions
+from rlbox.image.act.plans import image_plan
+from rlbox.job.plan import RunPlan
+from rlbox.target.load import load_target
+from rlbox.target.lock import load_lock
+
+_FIX = "ray-token"
+_HAS_TOKENS = "ray>=2.52"
+"""Source: Ray's documentation of token authentication; 2.43 was seen to take a job and a KV write of anybody."""
+
+
+def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool) -> RunPlan:
+    """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
+
+    Parameters
+    ----------
+    network
+        That which the place gives.
+    opened
+        Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
+
+    Raises
+    ------
+    SpecError
+        A head of the run has no token on a network that others reach, and nobody said that it may be so.
+    """
+    limits, notes = image_plan(app.project, plan.target).container, []
+    opened = opened or plan.open or limits.open
+    if limits.network == OWN and network != OWN and plan.container:
+        notes.append(f"open: this engine has no bridge, so the run is on the network {network}")
+    if network != OWN and (why := _tokenless(app, plan)):
+        if not opened:
+            raise SpecError(
+                f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
+                next_step="rlbox run --open, on a network that only its nodes reach; it is recorded with the run",
+            )
+        notes.append(f"open: {why}; whoever reaches this machine's ports runs code in the run")
+    for note in notes:
+        app.say(note)
+    known = (note for note in plan.notes if not note.startswith("open: "))
+    return dataclasses.replace(plan, network=network, open=opened, notes=(*known, *notes))
+
+
+def _tokenless(app: App, plan: RunPlan) -> str:
+    """Return why the Ray heads of a run ask nobody for a token; empty when they do, or when there is none."""
+    if not any(stage.ray for stage in plan.stages):
+        return ""
+    target = load_target(app.project, plan.target).target
+    if _FIX in target.fixes.off:
+        return f"its target leaves out the fix {_FIX}"
+    held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
+    return "" if held else f"Ray's tokens came with 2.52, and {fact}"

@@ -1,0 +1,107 @@
+"""A run whose Ray takes commands of strangers is refused, unless somebody says that it may be so."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fakes import ON_IMAGE, Folder
+
+from rlbox.app import App
+from rlbox.errors import SpecError
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import RunPlan
+from rlbox.run.closed import close_plan
+from rlbox.run.inputs import container_plan
+
+JOB = """
+title = "one stage on Ray"
+target = "mine"
+[ports]
+dashboard = 8101
+[[services]]
+name = "ray"
+title = "head"
+command = ["ray-start", "head"]
+ports = ["dashboard"]
+[services.ready]
+url = "http://127.0.0.1:{port.dashboard}/api/jobs/"
+[[stages]]
+name = "train"
+title = "trains"
+services = ["ray"]
+command = ["train"]
+"""
+ON_RAY = """
+[stages.ray]
+dashboard = "http://127.0.0.1:{port.dashboard}"
+service = "ray"
+temp_dir = "/tmp/ray"
+"""
+OLD, NEW = "2.43.0", "2.60.0"
+WHY = "Ray's tokens came with 2.52, and ray 2.43.0 is not >=2.52"
+OPEN = f"open: {WHY}; whoever reaches this machine's ports runs code in the run"
+NO_BRIDGE = "open: this engine has no bridge, so the run is on the network host"
+
+
+def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:
+    folder.target("mine", ON_IMAGE.replace("six==1.16.0", f"ray=={ray}") + more)
+    folder.job("one", job)
+    app = App(project=folder.project)
+    one = load_job(app.project, "one")
+    plan = container_plan(one, plan_values(one, (), {}), "/data", "one-1", "docker", "mine")
+    return app, dataclasses.replace(plan, container="rlbox-one-1")
+
+
+@pytest.mark.parametrize(
+    ("ray", "network", "opened", "notes"),
+    [
+        (OLD, "own", False, ()),
+        (NEW, "own", False, ()),
+        (NEW, "host", False, (NO_BRIDGE,)),
+        (OLD, "host", True, (NO_BRIDGE, OPEN)),
+    ],
+)
+def test_what_is_open_is_noted(folder: Folder, ray: str, network: str, opened: bool, notes: tuple[str, ...]) -> None:
+    app, plan = planned(folder, ray)
+    closed = close_plan(app, plan, network, opened=opened)
+    assert (closed.network, closed.open, closed.notes) == (network, opened, notes)
+    assert close_plan(app, closed, network, opened=False) == closed  # the next attempt
+
+
+@pytest.mark.parametrize("container", ["rlbox-one-1", ""])
+@pytest.mark.parametrize(
+    ("ray", "more", "why"),
+    [
+        (OLD, "", WHY),
+        (NEW, '[fixes.off]\nray-token = "ours"\n', "its target leaves out the fix ray-token"),
+    ],
+)
+def test_an_open_head_is_refused(folder: Folder, ray: str, more: str, why: str, container: str) -> None:
+    app, plan = planned(folder, ray, more)
+    with pytest.raises(SpecError) as refused:
+        close_plan(app, dataclasses.replace(plan, container=container), "host", opened=False)
+    assert refused.value.what == (
+        f"job one would be open: {why}, so whoever reaches this machine's ports runs code in it"
+    )
+    assert refused.value.next_step == (
+        "rlbox run --open, on a network that only its nodes reach; it is recorded with the run"
+    )
+
+
+def test_a_target_may_say_that_it_is_open(folder: Folder) -> None:
+    app, plan = planned(folder, OLD, '[run]\nnetwork = "host"\nopen = true\n')
+    assert close_plan(app, plan, "host", opened=False).notes == (OPEN,)
+
+
+def test_a_run_without_ray_needs_no_token(folder: Folder) -> None:
+    app, plan = planned(folder, OLD, job=JOB)
+    assert close_plan(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
+
+
+def test_several_nodes_are_on_the_hosts_network(folder: Folder) -> None:
+    app, plan = planned(folder, NEW, "[hardware]\nnodes = 2\n")
+    with pytest.raises(SpecError) as refused:
+        close_plan(app, plan, "host", opened=False)
+    assert "run.network: must be 'host' for hardware.nodes = 2: nodes reach each other on it" in refused.value.what
