@@ -305,7 +305,7 @@ def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text
     assert rlbox("render", "mine").code == 0
     [fix] = [fix for fix in load_fixes(folder.project) if fix.id == "answer"]
     assert json.loads(signature_list([fix])) == [
-        {"pattern": "no answer", "id": "answer", "title": title, "remedy": remedy}
+        {"pattern": "no answer", "unless": "", "id": "answer", "title": title, "remedy": remedy}
     ]
     target = load_target(folder.project, "mine").target
     [row] = json.loads(fix_manifest([fix], target, {}, {}))["fixes"]

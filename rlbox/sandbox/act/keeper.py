@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
 from rlbox.sandbox.act.lines import ProgramLines
@@ -50,7 +50,7 @@ def keep(control: int) -> dict[str, Any]:
     `missing`, `alive` (something outlived its end), `files`.
     """
     with os.fdopen(os.dup(control), "rb") as stream:
-        plan = json.loads(stream.readline())
+        plan = parse_json(stream.readline())
     kernel.adopt_orphans()
     limits = ProgramLimits.from_json(plan["limits"])
     began = time.monotonic()

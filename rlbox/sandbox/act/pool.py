@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import NodeError
+from rlbox.foreign import parse_json
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import remove
 from rlbox.sandbox.act.keeper import PROGRAMS
@@ -213,7 +214,7 @@ def _talk(keeper: subprocess.Popen[bytes], plan: Mapping[str, Any], wait_s: floa
     try:
         keeper.stdin.write(json.dumps(plan).encode() + b"\n")  # type: ignore[union-attr]
         keeper.stdin.flush()  # type: ignore[union-attr]
-        found: dict[str, Any] = json.loads(keeper.stdout.readline())  # type: ignore[union-attr]
+        found: dict[str, Any] = parse_json(keeper.stdout.readline())  # type: ignore[union-attr]
         return found
     except (OSError, ValueError):
         said = keeper.stderr.read().decode("utf-8", "replace").strip()  # type: ignore[union-attr]
@@ -237,4 +238,4 @@ def _python_folders(python: str) -> list[str]:
         ) from error
     own = {str(Path(python).parent), str(Path(python).resolve().parent)}
     site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
-    return sorted({*json.loads(told), *own, *site} - {"/"})
+    return sorted({*parse_json(told), *own, *site} - {"/"})

@@ -8,6 +8,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.sandbox.act.pool import Pool
 from rlbox.sandbox.answer import broken
 from rlbox.sandbox.request import AskedWrong, read_request
@@ -42,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"detail": "Not Found"})
             return
         try:
-            request = read_request(json.loads(content), checks=_ASKED[self.path])
+            request = read_request(parse_json(content), checks=_ASKED[self.path])
         except (AskedWrong, ValueError, RecursionError) as error:
             self._answer(422, {"detail": f"no request: {error}"})
             return

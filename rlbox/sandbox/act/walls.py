@@ -15,6 +15,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.root import DEVICES
@@ -92,7 +93,7 @@ def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
     ours.close()
     told: dict[str, Any] = {}
     for line in words.splitlines():
-        told |= json.loads(line)
+        told |= parse_json(line)
     if "error" in told or not told:
         raise WallError(told.get("error", "the process of the program ended before it began"))
     return pid, Strength.of(told["layers"], told["missing"]), listener

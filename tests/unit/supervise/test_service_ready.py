@@ -13,6 +13,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import SpecError
+from rlbox.foreign import toml_table
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.job import Job, Service
@@ -20,7 +21,6 @@ from rlbox.job.params import plan_values
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineCutter
 from rlbox.spec.check import check_spec
-from rlbox.spec.load import tomllib
 from rlbox.supervise import services
 from rlbox.supervise.services import RunningService, probe_ready
 from rlbox.values import Command
@@ -210,7 +210,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
 
 def test_the_services_of_the_guide_are_specs() -> None:
     [block] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
-    found = [check_spec(Service, row, "docs/report.md") for row in tomllib.loads(block)["services"]]
+    found = [check_spec(Service, row, "docs/report.md") for row in toml_table(block)["services"]]
     assert [(service.name, service.keep, bool(service.ready.url)) for service in found] == [
         ("vllm", True, True),
         ("sandbox", False, False),

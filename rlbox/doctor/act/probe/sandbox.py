@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 from rlbox.errors import TimedOut
+from rlbox.foreign import parse_json
 from rlbox.machine.act.command import run_command
 from rlbox.sandbox.strength import Strength
 from rlbox.values import Command
@@ -15,7 +15,7 @@ def probe_sandbox(timeout_s: float) -> Strength | None:
     """Return the strength of a program's walls; None when that was not known in time."""
     try:
         done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s))
-        told = json.loads(done.stdout)
+        told = parse_json(done.stdout)
     except (OSError, TimedOut, ValueError):
         return None
     return Strength.of(told["layers"], told["missing"])
