@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from attackbox import attack, listening
 from enginebox import CHECKOUT, Box, wait_until
 
@@ -56,6 +57,7 @@ def head_job() -> str:
     return text[: parts["reward"]] + re.split(r"\n\[\[stages\]\]", text[parts["ray"] :])[0] + STAGE
 
 
+@pytest.mark.slow
 def test_no_stranger_gives_commands(local: Box) -> None:
     local.job("head", head_job())
     folder = local.project / "jobs/head"
