@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, Said
 
-(EXAMPLE,) = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
+from rlbox.foreign import toml_table
+from rlbox.job.job import Service, Stage
+
+EXAMPLE, LISTENS = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
 (ENV,) = re.findall(r"```sh\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_example_of_what_listens_has_keys_that_there_are() -> None:
+    table = toml_table(LISTENS)
+    assert table["services"][0].keys() <= Service.model_fields.keys()
+    assert table["stages"][0].keys() <= Stage.model_fields.keys()
 
 
 @pytest.fixture

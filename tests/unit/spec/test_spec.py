@@ -68,7 +68,8 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
         "env": {},
         "build": {"network": "host", "epoch": 1735689600, "own_layer_mib": 20, "bake_ca": False},
         "run": {
-            "network": "host",
+            "network": "own",
+            "open": False,
             "shm_gib": 1.0,
             "memory_gib": 0.0,
             "cpus": 0.0,
