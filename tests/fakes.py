@@ -175,7 +175,7 @@ class EngineSocket:
             if tag in self.images:
                 return 200, json.dumps(self.images[tag]).encode()
             return 404, json.dumps({"message": f"No such image: {tag}"}).encode()
-        return 501, b'{"message": "this engine only knows images"}'
+        return 501, json.dumps({"message": f"this engine only knows images: {path}"}).encode()
 
     def _carry_out(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Answer what is asked about containers."""
@@ -183,13 +183,13 @@ class EngineSocket:
             case ["containers", "create"]:
                 self.made.append(json.loads(body))
                 return 201, b'{"Id": "c1"}'
-            case ["containers", "c1", "json"]:
+            case ["containers", _, "json"]:
                 return 200, b'{"Id": "c1", "Config": {"Tty": false}}'
-            case ["containers", "c1", "wait"]:
+            case ["containers", _, "wait"]:
                 return 200, b'{"StatusCode": 0}'
-            case ["containers", "c1", "logs"]:
+            case ["containers", _, "logs"]:
                 return 200, b""
-            case ["containers", "c1", *_]:
+            case ["containers", _, *_]:
                 return 204, b""
             case ["networks"]:
                 return 200, b"[]"
