@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from enginebox import CHECKOUT, docker
-from faultbox import SPEC, STACK, _tar, lab_env, tag, tomllib
+from faultbox import SPEC, STACK, _tar, lab_env, tag
 
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import ImageFile, bake_fixes
 from rlbox.fixes.load import load_fixes
+from rlbox.foreign import toml_table
 from rlbox.image.forms.onstart import plan_onstart
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
@@ -153,8 +154,8 @@ def _environment(text: str) -> dict[str, str]:
 
 def spec(image: str) -> Target:
     """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
-    lab = tomllib.loads(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
-    over = tomllib.loads(OVER + ("" if image == "bare" else WITH_SANDBOX))
+    lab = toml_table(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
+    over = toml_table(OVER + ("" if image == "bare" else WITH_SANDBOX))
     data = {**merge(merge(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
     return check_spec(Target, data, "tests/engine/vastinstance.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from fakes import repository_files
+from fakes import CHECKOUT, repository_files
 
 # Written in pieces, or this file would be a finding.
 REGISTRIES = [
@@ -57,3 +57,10 @@ def test_no_cache_is_committed(texts: dict[str, str]) -> None:
     assert [
         name for name in texts if re.search(r"(^|/)(__pycache__|\.mypy_cache|\.ruff_cache|\.venv|node_modules)/", name)
     ] == []
+
+
+def test_each_promise_of_the_security_page_names_a_test_that_there_is() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    for path, test in named:
+        assert f"def {test or 'test_'}" in (CHECKOUT / path).read_text(encoding="utf-8"), f"{path}::{test}"
