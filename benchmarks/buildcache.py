@@ -46,10 +46,11 @@ def _records() -> list[Record]:
     done = subprocess.run(["docker", "buildx", "du", "--verbose"], capture_output=True, text=True, check=False)
     found = []
     for block in done.stdout.split("\n\n"):
-        rows = re.findall(r"^(ID|Parents?|Created at|Description):\s*(.*)$", block, re.MULTILINE)
+        rows = re.findall(r"^(ID|Parents?|Created at|Description):[ \t]*(.*)$", block, re.MULTILINE)
         fields: dict[str, str] = dict(rows)
         if "ID" in fields:
-            parents = frozenset(fields.get("Parent", fields.get("Parents", "")).split(","))
+            listed = re.findall(r"^ - (\S+)$", block, re.MULTILINE)  # by newer clients; older ones use commas
+            parents = frozenset([*listed, *fields.get("Parent", fields.get("Parents", "")).split(",")])
             made, what = fields.get("Created at", ""), _NUMBER.sub("", fields.get("Description", ""))
             found.append(Record(identity=fields["ID"].rstrip("*"), parents=parents, made=made, what=what))
     return found

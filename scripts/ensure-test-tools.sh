@@ -3,7 +3,8 @@
 #
 # docker-registry, shellcheck: what is on PATH is left as it is; otherwise the distribution's package is unpacked into
 # .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
-# installed; others do without (the tests that make network namespaces need root, too).
+# installed; others do without (the tests that make network namespaces need root, too). So is python3.11, the interpreter of
+# the targets that tests lay in place, where the distribution has it beside another one (Ubuntu 22.04).
 #
 # Exit: 0 they are there; 4 they cannot be had, one line on stderr says why and what to do next.
 set -euo pipefail
@@ -21,9 +22,12 @@ cannot() { # WHAT
 
 missing=()
 for program in docker-registry shellcheck; do have "$program" || missing+=("$program"); done
-want_ip=0
-[ "$(id -u)" != 0 ] || have ip || want_ip=1
-if [ ${#missing[@]} = 0 ] && [ $want_ip = 0 ]; then exit 0; fi
+wanted=()
+if [ "$(id -u)" = 0 ]; then
+  have ip || wanted+=(iproute2)
+  have python3.11 || ! apt-cache show python3.11-venv >/dev/null 2>&1 || wanted+=(python3.11-venv)
+fi
+if [ ${#missing[@]} = 0 ] && [ ${#wanted[@]} = 0 ]; then exit 0; fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -31,10 +35,10 @@ trap 'rm -rf "$scratch"' EXIT
 command -v apt-get >/dev/null 2>&1 || cannot "${missing[*]} not on PATH, and this system has no apt-get"
 exec 9<.
 flock 9 # two calls at once must not fill one folder
-if [ $want_ip = 1 ]; then
-  say "installing iproute2"
-  { apt install -y --no-install-recommends iproute2 || { update && apt install -y --no-install-recommends iproute2; }; } >"$scratch/log" 2>&1 ||
-    cannot "apt-get cannot install iproute2"
+if [ ${#wanted[@]} != 0 ]; then
+  say "installing ${wanted[*]}"
+  { apt install -y --no-install-recommends "${wanted[@]}" || { update && apt install -y --no-install-recommends "${wanted[@]}"; }; } >"$scratch/log" 2>&1 ||
+    cannot "apt-get cannot install ${wanted[*]}"
 fi
 if [ ${#missing[@]} != 0 ]; then
   get() { (cd "$scratch" && apt -o APT::Sandbox::User=root download "${missing[@]}") >"$scratch/log" 2>&1; }

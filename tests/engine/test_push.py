@@ -153,7 +153,8 @@ def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert done.code == 0, done.err
     assert proxy.times == 0
-    assert "attempt 1 of 4 failed: " in done.err
+    by_itself = int(on(box, "version", "--format={{.Server.Version}}").partition(".")[0]) >= 29  # it repeats a request
+    assert by_itself or "attempt 1 of 4 failed: " in done.err
 
 
 BASIC = {"WWW-Authenticate": 'Basic realm="x"'}
