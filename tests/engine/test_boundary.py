@@ -265,7 +265,7 @@ limits = { total_s = 60, silence_s = 60 }
 """
 
 
-@pytest.mark.parametrize("place", ["here", "docker"])
+@pytest.mark.parametrize("place", ["here", pytest.param("docker", marks=pytest.mark.slow)])
 def test_three_runs_that_are_started_at_once_on_three_disks(tiny: Box, tmp_path: Path, place: str) -> None:
     tiny.job("quick", QUICK)
     boxes = [Box(project=tiny.project, data=tmp_path / f"disk-{number}") for number in range(3)]

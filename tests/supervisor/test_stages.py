@@ -53,7 +53,7 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
     second = bench.last("second")
     assert {rule.state for rule in second.gate} == {"held"}
     assert [rule.kind for rule in second.gate] == [
-        "need", "port", "service", "require", "require", "forbid", "exit", "file", "silence", "total",
+        "need", "port", "service", "require", "require", "forbid", "exit", "listens", "file", "silence", "total",
     ]  # fmt: skip
     assert second.services[0].state == "stopped"
     assert second.exit_code == 0
