@@ -48,12 +48,17 @@ def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, link
     Raises
     ------
     OSError
-        As `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file.
+        As `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file, `EMLINK` that
+        what is to be written has a second name.
     """
     handle = os.open(path, flags | _ALWAYS, mode) if links else _open(path, flags, mode)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if not links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EMLINK, "it is a second name of a file that may lie elsewhere: remove it", str(path))
     return handle
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import time
@@ -131,6 +132,8 @@ def _open(path: Path) -> int:
             break
         except OSError as error:
             problem = error
+            if error.errno in (errno.ELOOP, errno.EMLINK, errno.EINVAL):  # somebody else's file
+                break
     if handle < 0:
         raise NodeError(f"the data disk cannot be locked: {problem.strerror}", where=str(path)) from problem
     with contextlib.suppress(OSError):

@@ -150,3 +150,13 @@ def test_a_link_that_leads_to_the_disk_is_the_users(disk: Path, tmp_path: Path) 
     with pytest.raises(OSError, match="it is a link"):
         beneath.read_bytes(path)
     assert beneath.read_bytes(path.resolve()) == beneath.read_bytes(path, links=True) == b"{}"
+
+
+def test_a_second_name_of_a_file_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("of the host")
+    os.link(tmp_path / "file", tmp_path / "name")
+    with pytest.raises(OSError, match="a second name"):
+        beneath.open_handle(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
+    assert beneath.read_bytes(tmp_path / "name") == b"of the host"
+    beneath.write_file(tmp_path / "name", b"of the run")
+    assert (tmp_path / "file").read_text() == "of the host"
