@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rlbox.gate.lines import BenignRules, Board, LineRule
-from rlbox.gate.metric import MetricJudge
+from rlbox.gate.metric import MetricJudge, number_of
+from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
 from rlbox.gate.search import LogSearch, Watcher
+from rlbox.gate.steps import Steps
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
@@ -77,22 +80,29 @@ class GateJudge:
     `facts` are the rules that the caller decides (`hold`, `refuse`); lines and numbers decide all others. `revision`
     grows with every change of a state, so that a caller can tell cheaply whether there is something new to record.
     `forbidden` are forbidden lines that came, `breaches` other rules that can no longer hold: each of them ends the
-    stage at once. `benign` says which lines are no failure: the job's, and those `known` to the fix catalogue, which
-    are shown once they came. Lines that a model wrote (`model_output`) are read by no rule.
+    stage at once; `noted` are forbidden lines of a process that went on making steps. `benign` says which lines are no
+    failure: the job's, and those `known` to the fix catalogue, which are shown once they came. What a model wrote
+    (`model_output`, `model_texts`) is read by no rule.
     """
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
         self._board = Board()
         self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
-        self.benign = BenignRules((*stage.benign, *known), self._board, stage.model_output)
-        self._lines = [LineRule("require", plan, self._board, self.benign) for plan in stage.require]
-        self._lines += [LineRule("forbid", plan, self._board, self.benign) for plan in stage.forbid]
-        self._metrics = [_MetricRule(plan, self._board) for plan in stage.metrics]
+        self.noted = self._board.noted
+        self._steps = Steps()
+        self.benign = BenignRules((*stage.benign, *known), self._board)
+        names = (STAGE_LOG, *(service.name for service in stage.services))
+        self._quotes = {name: Quotes(stage.model_output, stage.model_texts) for name in names}
+        self._lines = [self._line_rule("require", plan) for plan in stage.require]
+        self._lines += [self._line_rule("forbid", plan) for plan in stage.forbid]
+        self._metrics = [_MetricRule(plan, self._board, self._steps_of(plan.log)) for plan in stage.metrics]
         self.facts = fact_rules(stage)
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
-        names = (STAGE_LOG, *(service.name for service in stage.services))
-        self._logs = {name: LogSearch(self._watchers(name), stage.model_output) for name in names}
+        self._logs = {
+            name: LogSearch(self._watchers(name), stage.model_output, quotes.is_open)
+            for name, quotes in self._quotes.items()
+        }
         self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
 
     @property
@@ -115,6 +125,7 @@ class GateJudge:
         """Look at lines of a log that were cut elsewhere; the first has the number `first`."""
         if log in self._logs:
             self._logs[log].take(first, block_of(texts))
+            self._settle()
             return
         for rule in self._metrics:
             if rule.plan.key and rule.plan.file == log:
@@ -133,6 +144,7 @@ class GateJudge:
         for log, cutter in self._cutters.items():
             first = cutter.number + 1
             self.take(log, first, cutter.close())
+        self.end_command()
 
     def begin_stop(self) -> None:
         """From here on forbidden lines break nothing: what is being stopped may complain about it."""
@@ -140,8 +152,25 @@ class GateJudge:
 
     def pass_time(self, elapsed_s: float) -> None:
         """Say how many seconds ago the command was started; all that was written until then must have been taken."""
+        self._steps.elapsed_s = elapsed_s
+        self._settle()
         for rule in self._lines:
             rule.pass_time(elapsed_s)
+
+    def end_command(self) -> None:
+        """Say that the command has ended, and all that it wrote was taken: no further step comes."""
+        self._settle(over=True)
+
+    def excuses(self, log: str, number: int, text: str) -> bool:
+        """Return whether a line is no failure: benign, what a model wrote, or of a lane that made steps after it."""
+        return self.outlived(log, number, text) or self.benign.excuses(log, number, text)
+
+    def outlived(self, log: str, number: int, text: str) -> bool:
+        """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
+
+        Of these its lane must have made two, since one may have been on its way.
+        """
+        return self._quotes[log].holds(number, text) or (log == STAGE_LOG and self._steps.since(text, number) > 1)
 
     def last_line(self, log: str) -> str:
         """Return the last line of a log that is not blank, or an empty text."""
@@ -162,7 +191,7 @@ class GateJudge:
             metric.end()
         for rule in self._all():
             if rule.state == "waiting" and rule.kind in AT_END:
-                self._board.revision += rule.decide("held", "")
+                self._board.revision += rule.decide("held", rule.seen)
             elif rule.state == "waiting" and isinstance(rule, LineRule):
                 self._board.revision += rule.decide("broken", self.last_line(rule.plan.log))
 
@@ -177,29 +206,48 @@ class GateJudge:
     def _all(self) -> list[GateRule]:
         return [*self.facts.before(), *self._lines, *self.benign.rules(), *self._metrics, *self.facts.after()]
 
+    def _line_rule(self, kind: Literal["require", "forbid"], plan: LinePlan) -> LineRule:
+        steps = None if plan.always else self._steps_of(plan.log)
+        return LineRule(kind, plan, self._board, self.benign, self._quotes[plan.log], steps)
+
+    def _steps_of(self, log: str) -> Steps | None:
+        return self._steps if log == STAGE_LOG else None
+
+    def _settle(self, *, over: bool = False) -> None:
+        for rule in self._lines:
+            rule.settle(over=over)
+
     def _watchers(self, log: str) -> Iterator[Watcher]:
+        yield from self._quotes[log].watchers()
+        if log == STAGE_LOG:
+            yield self._steps.watcher
+        for metric in self._metrics:  # before the lines: one that tells of a step quotes nothing
+            if metric.plan.pattern and metric.plan.log == log:
+                yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
         for rule in self._lines:
             if rule.plan.log == log:
                 yield from rule.watchers()
-        for metric in self._metrics:
-            if metric.plan.pattern and metric.plan.log == log:
-                yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
         yield from self.benign.watchers(log)
 
 
 class _MetricRule(GateRule):
     """A metric rule among the others."""
 
-    def __init__(self, plan: MetricPlan, board: Board) -> None:
+    def __init__(self, plan: MetricPlan, board: Board, steps: Steps | None) -> None:
         super().__init__("metric", metric_text(plan))
         self.plan = plan
+        self._steps = steps
         self._board = board
         self._metric = MetricJudge(plan)
 
     def met(self, line: Line, way: str) -> None:
         """Take a line of the log that fits."""
+        groups = compile_pattern(self.plan.pattern).groups(way) or {}
+        step = number_of(groups.get("step") or "")
+        if self._steps and step is not None:
+            self._steps.hear(line, self.plan.pattern, step)
         if self.state != "broken" and not self._board.stopping:
-            self._metric.take_groups(compile_pattern(self.plan.pattern).groups(way) or {})
+            self._metric.take_groups(groups)
             self._tell(line)
 
     def take_rows(self, rows: Sequence[str]) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rlbox.causes.fatal_lines import lane
+from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
-from rlbox.gate.search import Watcher, is_quoted
+from rlbox.gate.search import Watcher
+from rlbox.gate.steps import Steps
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern
@@ -20,11 +23,15 @@ _ACTORS = 256
 
 @dataclass
 class Board:
-    """What the rules of one gate tell: `revision` grows with every change of a state."""
+    """What the rules of one gate tell: `revision` grows with every change of a state.
+
+    `noted` are forbidden lines whose lane went on making steps.
+    """
 
     revision: int = 0
     stopping: bool = False
     forbidden: list[Broken] = field(default_factory=list)
+    noted: list[Broken] = field(default_factory=list)
     breaches: list[Breach] = field(default_factory=list)
 
     def breach(
@@ -52,15 +59,35 @@ class _Marker:
         self.watcher.done = True
 
 
-class LineRule(GateRule):
-    """A required or forbidden line of one log."""
+@dataclass(frozen=True)
+class _Doubt:
+    """A forbidden line of a lane that has made steps, or in a text that a model may have written.
 
-    def __init__(self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignRules) -> None:
+    It counts when no step follows until `due_s`, or the text finds no end.
+    """
+
+    line: Line
+    due_s: float
+    quoted: bool = False
+
+
+class LineRule(GateRule):
+    """A required or forbidden line of one log.
+
+    `quotes` is what a model wrote there; `steps` are those of the log, where lanes are to be told apart.
+    """
+
+    def __init__(
+        self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignRules, quotes: Quotes, steps: Steps | None
+    ) -> None:
         super().__init__(kind, rule_text(plan))
         self.plan = plan
         self.before: LineRule | None = None
         self._board = board
         self._benign = benign
+        self._quotes = quotes
+        self._steps = steps
+        self._doubts: dict[tuple[str, bool], _Doubt] = {}
         self._after = _Marker(plan.after) if plan.after else None
         self._until = _Marker(plan.until) if plan.until else None
         self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid", whole=kind == "forbid")
@@ -78,6 +105,22 @@ class LineRule(GateRule):
             seen = f"{self.count} of {self.plan.count} lines" if self.plan.count > 1 else "no such line"
             self._board.breach(self, self.plan.log, f"{seen} within {limit:g} s", why=self.plan.why, late=True)
 
+    def settle(self, *, over: bool = False) -> None:
+        """Decide on forbidden lines in doubt: those of a text that ended are gone, of a lane that made a step noted.
+
+        With `over` nothing more can come: those that are left count.
+        """
+        for name, doubt in list(self._doubts.items()):
+            line = doubt.line
+            if self._quotes.holds(line.number, line.text):
+                del self._doubts[name]
+            elif doubt.quoted and not over and self._quotes.is_open(line):
+                continue
+            elif self._steps and not doubt.quoted and self._steps.since(line.text, line.number):
+                self._note(self._doubts.pop(name).line)
+            elif over or doubt.quoted or (self._steps and self._steps.elapsed_s > doubt.due_s):
+                self._break(self._doubts.pop(name).line)
+
     def _meet(self, line: Line, way: str) -> None:
         if self._after and not 0 < self._after.number < line.number:
             return
@@ -91,9 +134,23 @@ class LineRule(GateRule):
         if self._board.stopping or ended or self._benign.excuses(self.plan.log, line.number, line.text):
             return
         self.count += self._lines_of(line)
+        quoted = self._quotes.is_open(line)
+        patience_s = self._steps.patience_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
+        self.settle()
+        if not quoted and not patience_s:
+            self._break(line)
+            return
+        due_s = self._steps.elapsed_s + patience_s if self._steps else 0.0
+        self._doubts.setdefault((lane(line.text), quoted), _Doubt(line, due_s, quoted))
+
+    def _break(self, line: Line) -> None:
         if self.state != "broken":
             self._board.forbidden.append(Broken(rule=self.plan, line=line))
         self._board.revision += self.decide("broken", line.text)
+
+    def _note(self, line: Line) -> None:
+        self._board.noted.append(Broken(rule=self.plan, line=line))
+        self._board.revision += self.decide("waiting", line.text)
 
     def _require(self, line: Line) -> None:
         if self.state == "broken":
@@ -135,8 +192,7 @@ class BenignRules:
     A line with a marker is benign only behind the marker's first line.
     """
 
-    def __init__(self, plans: Sequence[BenignPlan], board: Board, quoted: tuple[str, ...] = ()) -> None:
-        self._quoted = quoted
+    def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
         self._marks: dict[tuple[str, str], int] = {}
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
@@ -156,10 +212,8 @@ class BenignRules:
                 yield self._mark(log, pattern)
 
     def excuses(self, log: str, number: int, text: str) -> bool:
-        """Return whether line `number` of `log` is benign, or what a model wrote."""
+        """Return whether line `number` of `log` is benign."""
         ways = views(text)
-        if is_quoted(self._quoted, ways):
-            return True
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
         return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
 

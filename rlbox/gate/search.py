@@ -20,22 +20,26 @@ class Watcher:
 
     `met` is called with each line that fits and the way to read it that fits; it sets `done` when no further line
     matters. `rewritten` ones look at the overwritten states of progress bars, too, and `whole` ones at all that lines
-    hold and do not show.
+    hold and do not show. In what a model may have written, only those that `marks` its end and `whole` ones look.
     """
 
     pattern: str
     met: Callable[[Line, str], None]
     rewritten: bool = False
     whole: bool = False
+    marks: bool = False
     done: bool = False
 
 
 class LogSearch:
     """All watchers of one log; those that are done are searched for no more, so that hits become rare."""
 
-    def __init__(self, watchers: Iterable[Watcher], quoted: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, watchers: Iterable[Watcher], quoted: tuple[str, ...] = (), is_open: Callable[[Line], bool] | None = None
+    ) -> None:
         self._watchers = list(watchers)
         self._quoted = quoted
+        self._is_open = is_open
         self._choose()
         self.last = ""
 
@@ -79,7 +83,8 @@ class LogSearch:
             return
         live = [watcher for watcher in self._watchers if _looks(watcher, where)]
         for index in sorted(fits):
-            live[index].met(line, fits[index])
+            if live[index].marks or live[index].whole or not (self._is_open and self._is_open(line)):
+                live[index].met(line, fits[index])
         if any(watcher.done for watcher in live):
             self._watchers = [watcher for watcher in self._watchers if not watcher.done]
             self._choose()

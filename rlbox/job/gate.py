@@ -16,6 +16,7 @@ from rlbox.job.gate_rule import (
     FileRule,
     ForbidRule,
     MetricRule,
+    ModelText,
     ProbeRule,
     RequireRule,
     raise_problems,
@@ -33,6 +34,9 @@ class Gate(Frozen):
     benign: tuple[BenignRule, ...] = ()
     model_output: tuple[PatternText, ...] = Field(
         (), description="lines that fit hold what a model wrote: no rule reads them, and none is the first fatal one"
+    )
+    model_texts: tuple[ModelText, ...] = Field(
+        (), description="texts of a model over several lines: from the line that fits `begins` to before that of `ends`"
     )
     exit_codes: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
         (0,), min_length=1, description="exit codes of the command that are good"

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.job.filler import Filler
 from rlbox.job.gate import Gate
-from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
+from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, ModelText, Probe, RequireRule
 from rlbox.job.job import Ready
 from rlbox.job.param import Scalar
 
@@ -25,6 +25,7 @@ class LinePlan:
     within_s: float | None = None
     after: str = ""
     until: str = ""
+    always: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,14 @@ class BenignPlan:
     after: str = ""
     why: str = ""
     known: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanPlan:
+    """A text that a model wrote: from the line that fits `begins` to before the one that fits `ends`."""
+
+    begins: str
+    ends: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +116,7 @@ class GatePlan:
     forbid: tuple[LinePlan, ...] = ()
     benign: tuple[BenignPlan, ...] = ()
     model_output: tuple[str, ...] = ()
+    model_texts: tuple[SpanPlan, ...] = ()
     exit_codes: tuple[int, ...] = (0,)
     files: tuple[FilePlan, ...] = ()
     metrics: tuple[MetricPlan, ...] = ()
@@ -121,6 +131,7 @@ def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
         forbid=tuple(_plan_line(f"{where}.forbid", rule, fill) for rule in gate.forbid),
         benign=tuple(BenignPlan(**_line(f"{where}.benign", rule, fill)) for rule in gate.benign),
         model_output=tuple(fill.pattern(f"{where}.model_output", text) for text in gate.model_output),
+        model_texts=tuple(_plan_span(f"{where}.model_texts", span, fill) for span in gate.model_texts),
         exit_codes=gate.exit_codes,
         files=plan_files(f"{where}.files", gate.files, fill),
         metrics=tuple(_plan_metric(f"{where}.metrics", rule, fill) for rule in gate.metrics),
@@ -131,6 +142,10 @@ def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
 def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: Filler) -> LinePlan:
     until = {"until": fill.pattern(where, rule.until)} if isinstance(rule, ForbidRule) else {}
     return LinePlan(**{"count": 1, **_line(where, rule, fill), **until})
+
+
+def _plan_span(where: str, rule: ModelText, fill: Filler) -> SpanPlan:
+    return SpanPlan(begins=fill.pattern(where, rule.begins), ends=fill.pattern(where, rule.ends))
 
 
 def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: Filler) -> dict[str, Any]:

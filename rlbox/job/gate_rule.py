@@ -50,7 +50,13 @@ class RequireRule(_Lines):
 
 
 class ForbidRule(_Lines):
-    """A line that a log must not hold: the stage is stopped there."""
+    """A line that a log must not hold: the stage is stopped there.
+
+    In the stage's own log it is noted instead where its process makes a further step: that process lives on, and has
+    quoted such a line, in a sample of its model as a rule.
+    """
+
+    always: bool = Field(False, description="the stage is stopped also where its process goes on making steps")
 
     until: MaybePattern = Field(
         "", description="pattern: lines behind the first one that fits it are no longer forbidden"
@@ -62,6 +68,19 @@ class BenignRule(_Lines):
 
     With `after` it is benign only behind that marker; before it, it counts as what it is.
     """
+
+
+class ModelText(Frozen):
+    """A text of several lines that a model wrote, as a trainer prints it, between two lines of its own."""
+
+    begins: PatternText
+    ends: PatternText
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> ModelText:
+        same = self.begins == self.ends
+        raise_problems(["ends: is the same as begins: nothing lies between"] if same else [])
+        return self
 
 
 class FileRule(Frozen):

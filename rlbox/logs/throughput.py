@@ -26,6 +26,8 @@ _CANDIDATE = (
     rb"|step[ =:]+\d+[^\n]*(?:loss|reward)|(?:samples|steps|tokens)(?:/s|_per_second|_per_sec)|\d%\|"
 )
 """What a line must hold to be worth a look, so that the text of a log is searched once, not line by line."""
+STEP_LINE = r"(?i)\b(?:step|rollout|perf|eval)[ =:]+\d|\biteration +\d+/|\d%\|"
+"""What a line must hold to tell of a step, as RE2 reads it."""
 
 # No part of these can be read in two ways, so that a line takes time by its length, whatever it holds.
 _NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"

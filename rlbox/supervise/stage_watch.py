@@ -53,11 +53,12 @@ class StageWatch:
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        self._finders = {name: FirstFatal(partial(self.gate.benign.excuses, name)) for name in names}
+        self._finders = {name: FirstFatal(partial(self.gate.excuses, name)) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalSpot] = {}
         self._told_forbidden = 0
+        self._told_noted = 0
         self._told_breaches = 0
 
     @property
@@ -85,7 +86,7 @@ class StageWatch:
             self.pump.wait(_LOOK_S)
 
     def forgive(self, log: str) -> None:
-        """Take nothing for fatal that a service wrote before it was ready: it lives with it."""
+        """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
         self._finders[log].forgive()
         self._told.pop(log, None)
 
@@ -96,6 +97,10 @@ class StageWatch:
             line = broken.line
             event(stage, "forbidden", log=broken.rule.log, number=line.number, line=line.text[:_QUOTED])
         self._told_forbidden = len(self.gate.forbidden)
+        for noted in self.gate.noted[self._told_noted :]:
+            line = noted.line
+            event(stage, "noted", log=noted.rule.log, number=line.number, line=line.text[:_QUOTED])
+        self._told_noted = len(self.gate.noted)
         for breach in self.gate.breaches[self._told_breaches :]:
             event(stage, "broken", rule=breach.rule, problem=breach.problem)
         self._told_breaches = len(self.gate.breaches)
@@ -176,6 +181,7 @@ class StageWatch:
         self._metric_files.close()
         if self._command_begun is not None:
             self.gate.pass_time(time.monotonic() - self._command_begun)
+        self.gate.end_command()
         self._command_begun = None
 
     def settle(self, patience_s: float) -> None:
@@ -221,7 +227,10 @@ class StageWatch:
                 service.hear(texts)
 
     def _find_fatal(self, log: str, first: int, offset: int, texts: Texts) -> None:
-        self._finders[log].take(first, offset, texts)
+        finder = self._finders[log]
+        finder.take(first, offset, texts)
+        if finder.spot and self.gate.outlived(log, finder.spot.number, finder.spot.text):
+            self.forgive(log)
 
 
 class MetricFiles:

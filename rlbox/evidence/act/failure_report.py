@@ -164,6 +164,8 @@ def _told(event: dict[str, Any]) -> str:
             return f"phase {event.get('phase')}"
         case "forbidden":
             return f"forbidden line {event.get('number')} of log {event.get('log')}"
+        case "noted":
+            return f"line {event.get('number')} of log {event.get('log')}, forbidden, of a process that went on"
         case "log-restored" | "log-emptied" | "left-running":
             return str(event["event"]).replace("-", " ")
         case _:

@@ -1,0 +1,142 @@
+"""What a model wrote of a failure stops nothing; a failure does: lanes that go on, and texts of several lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from test_gates import line_rule, stage, states
+
+from rlbox.causes.first_fatal import FirstFatal
+from rlbox.gate.gate import GateJudge
+from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
+from rlbox.logs.lines import clean_text
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory"
+RULE = line_rule("CUDA out of memory")
+SPAN = (SpanPlan(begins=r"^DEBUG:", ends=r"^INFO: update done"),)
+
+
+def judge(*rules: LinePlan, **fields: Any) -> GateJudge:
+    return GateJudge(dataclasses.replace(stage(require=(), forbid=rules or (RULE,)), **fields))
+
+
+def feed(gate: GateJudge, *lines: str) -> list[int]:
+    """Return the numbers of the forbidden lines that count, all lines fed as one block."""
+    gate.feed("stage", "".join(f"{line}\n" for line in lines).encode())
+    return [broken.line.number for broken in gate.forbidden]
+
+
+@pytest.mark.parametrize("mark", ["", "(TaskRunner pid=7) ", "\x1b[36m(TaskRunner pid=7)\x1b[0m ", "[rank0] "])
+@pytest.mark.parametrize(
+    "step",
+    ["step:{} - a/loss:0.5", "iteration {}/ 9 | lm loss: 0.5 |", "Global step {}: {{'loss': 0.5}}", "step {} loss 0.5"],
+)
+def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
+    gate = judge()
+    lines = [mark + step.format(number) for number in (1, 2, 3, 4)]
+    assert feed(gate, *lines[:2], mark + OOM) == []
+    assert (gate.noted, states(gate, "forbid")[0][0]) == ([], "waiting")
+    assert feed(gate, *lines[2:]) == []
+    gate.close_logs()
+    gate.end()
+    assert [noted.line.number for noted in gate.noted] == [3]
+    ((state, seen, count),) = states(gate, "forbid")
+    assert (state, count) == ("held", 1)
+    assert OOM in seen
+    assert gate.excuses("stage", 3, clean_text(mark + OOM))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [OOM, "step 1 loss 1", "step 2 loss 1"],
+        ["(W pid=1) step 1 loss 1", f"(W pid=2) {OOM}", "(W pid=1) step 2 loss 1"],
+        ["step 1 loss 1", "step 2 loss 1 CUDA out of memory", "step 3 loss 1"],
+    ],
+    ids=["before the first step", "another lane goes on", "a line that tells of a step"],
+)
+def test_it_counts_at_once(lines: list[str]) -> None:
+    gate = judge()
+    assert feed(gate, *lines[: [RULE.pattern in line for line in lines].index(True) + 1]) != []
+
+
+@pytest.mark.parametrize(
+    "after",
+    [[], ["step 2 loss 1"], ["step 1 loss 1"], ["(W pid=2) step 3 loss 1"]],
+    ids=["none", "the same", "an old one", "another lane's"],
+)
+def test_without_a_further_step_it_counts_at_the_end(after: list[str]) -> None:
+    gate = judge()
+    assert feed(gate, "step 1 loss 1", "step 2 loss 1", OOM, *after) == []
+    gate.end_command()
+    assert [broken.line.number for broken in gate.forbidden] == [3]
+
+
+def test_without_a_further_step_it_counts_in_time() -> None:
+    gate = judge()
+    for elapsed_s, step in ((40.0, 1), (60.0, 2)):
+        gate.pass_time(elapsed_s)
+        feed(gate, f"step {step} loss 1")
+    feed(gate, OOM)
+    gate.pass_time(60.0 + 2 * 40.0)
+    assert gate.forbidden == []
+    gate.pass_time(60.0 + 2 * 40.0 + 0.1)
+    assert [broken.line.number for broken in gate.forbidden] == [3]
+
+
+def test_a_second_one_without_a_further_step_counts() -> None:
+    gate = judge()
+    assert feed(gate, "step 1 loss 1", OOM, "step 2 loss 1", OOM) == []
+    gate.close_logs()
+    assert [noted.line.number for noted in gate.noted] == [2]
+    assert [broken.line.number for broken in gate.forbidden] == [4]
+
+
+def test_always() -> None:
+    gate = judge(dataclasses.replace(RULE, always=True))
+    assert feed(gate, "step 1 loss 1", OOM, "step 2 loss 1") == [2]
+
+
+def test_the_steps_of_a_metric() -> None:
+    metric = MetricPlan(name="reward", pattern=r"update (?P<step>\d+) reward (?P<value>\S+)")
+    assert feed(judge(metrics=(metric,)), "update 1 reward 2", OOM, "update 2 reward 2") == []
+
+
+def first_fatal(gate: GateJudge, *lines: str) -> int:
+    feed(gate, *lines)
+    finder = FirstFatal(lambda number, text: gate.excuses("stage", number, text))
+    finder.take(1, 0, lines)
+    return finder.spot.number if finder.spot else 0
+
+
+def test_it_is_no_cause_after_two_steps() -> None:
+    lines = ["step 1 loss 1", OOM, "step 2 loss 1"]
+    assert first_fatal(judge(), *lines, "ValueError: bad") == 2
+    assert first_fatal(judge(), *lines, "step 3 loss 1", "ValueError: bad") == 5
+
+
+def test_a_text_of_several_lines() -> None:
+    gate = judge(dataclasses.replace(RULE, always=True), model_texts=SPAN, require=(line_rule("PASSED"),))
+    text = ["(D pid=1) DEBUG: answer", f"(D pid=1) {OOM}", "(D pid=1) PASSED", "(D pid=1) DEBUG: again"]
+    assert feed(gate, *text) == []
+    assert feed(gate, "(D pid=1) INFO: update done.") == []
+    assert states(gate, "require")[0][0] == "waiting"
+    assert gate.excuses("stage", 2, text[1])
+    assert feed(gate, f"(D pid=1) {OOM}") == [6]
+
+
+def test_a_text_of_several_lines_in_another_lane() -> None:
+    gate = judge(model_texts=SPAN)
+    assert feed(gate, "(D pid=1) DEBUG: answer", f"(W pid=2) {OOM}", "(D pid=1) INFO: update done.") == [2]
+
+
+@pytest.mark.parametrize("rest", [[], ["more"] * 10_001], ids=["the command ends", "it is too long"])
+def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
+    gate = judge(model_texts=SPAN)
+    assert feed(gate, "DEBUG: answer", OOM) == []
+    assert not gate.excuses("stage", 2, OOM)
+    feed(gate, *rest, *([OOM] if rest else []))
+    gate.close_logs()
+    assert gate.forbidden[0].line.number == 2
