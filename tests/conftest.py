@@ -54,6 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep on one of several workers what shares an engine, and what shares a file: its fixtures are made once."""
+    for item in items:
+        path = item.path.relative_to(HERE)
+        item.add_marker(pytest.mark.xdist_group("engine" if path.parts[0] == "engine" else str(path)))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With `--named-skips`, end red where a test was skipped for a reason that is not in `NAMED_SKIPS`."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -70,11 +70,11 @@ def word() -> Iterator[str]:
 
 def may_make_groups() -> bool:
     code = (
-        "import sys; from rlbox.machine.act.cgroup import OwnCgroup as G; "
-        "g = G(sys.argv[1]); print(g.enter()); g.leave()"
+        "import sys; from pathlib import Path; from rlbox.machine.act.cgroup import OwnCgroup as G; "
+        "g = G(Path(sys.argv[1])); print(g.enter()); g.leave()"
     )
     argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
-    return subprocess.run(argv, capture_output=True, text=True).stdout == "True\n"
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout == "True\n"
 
 
 def test_a_group_knows_its_members_and_goes_with_them() -> None:
