@@ -15,8 +15,8 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadgroup \
-	    $(addprefix tests/,unit golden cli jobs fuzz sandbox attack supervisor engine bench chaos/test_runs_killed.py) $(ARGS)
+	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadgroup --no-loadscope-reorder \
+	    $(addprefix tests/,engine bench supervisor chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.

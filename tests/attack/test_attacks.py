@@ -10,8 +10,9 @@ import os
 import random
 from pathlib import Path
 
+import claims
+import families
 import pytest
-from families import FAMILIES
 from ground import Attempt, Ground, attempt
 
 SEED = int(os.environ.get("RLBOX_ATTACK_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -23,7 +24,7 @@ SAMPLE = 4
 def attempts(ground: Ground) -> dict[str, list[Attempt]]:
     """Return the attempts of this campaign by family."""
     found = {}
-    for family in FAMILIES:
+    for family in (*families.FAMILIES, *claims.FAMILIES):
         chance = random.Random(f"{SEED}-{family.__name__}")
         made = [one for one in family(ground, chance) if ONLY in one.name]
         found[family.__name__] = made if ALL or ONLY else chance.sample(made, SAMPLE)

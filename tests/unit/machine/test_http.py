@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import ssl
 import threading
@@ -56,14 +57,20 @@ class Talk:
                 return
 
     def head(self, connection: socket.socket) -> str:
-        """Read a request's head; empty when the other side has closed. What came behind it is in `after`."""
+        """Read a request's head; empty when the other side has closed. What came behind it is in `after`.
+
+        A body of a known length is read to its end: closed before, the connection would be reset, and the answer lost.
+        """
         data = b""
         while b"\r\n\r\n" not in data:
             if not (more := connection.recv(1 << 16)):
                 return ""
             data += more
-        self.heads.append(data.partition(b"\r\n\r\n")[0].decode() + "\r\n")
-        self.after = data.partition(b"\r\n\r\n")[2]
+        head, _, self.after = data.partition(b"\r\n\r\n")
+        self.heads.append(head.decode() + "\r\n")
+        length = re.search(r"(?im)^content-length: (\d+)", self.heads[-1])
+        while length and len(self.after) < int(length[1]) and (more := connection.recv(1 << 16)):
+            self.after += more
         return self.heads[-1]
 
     def close(self) -> None:
