@@ -40,11 +40,15 @@ def birth_ns(path: Path) -> int:
     return seconds * 10**9 + nanoseconds if told & _STATX_BTIME else 0
 
 
-def now_ns(folder: Path) -> int:
-    """Return what the clock of a folder's file system says, by a file made there for a moment; 0 where none can be."""
+def clock_of(folder: Path) -> tuple[int, int]:
+    """Return the device of files made in a folder, and what the clock of their file system says (ns since 1970).
+
+    A file is made there for a moment: layered file systems give a folder another device. Where none can be made, it is
+    the folder's device, and 0; raises `OSError` when the folder is gone.
+    """
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".rlbox-clock-") as file:
-        return birth_ns(Path(file.name))
-    return 0
+        return os.fstat(file.fileno()).st_dev, birth_ns(Path(file.name))
+    return folder.stat().st_dev, 0
 
 
 class Writes:

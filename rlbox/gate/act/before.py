@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.files.act.origin import Inode, Writes, inode_of, now_ns
+from rlbox.files.act.origin import Inode, Writes, clock_of, inode_of
 from rlbox.job.gate_rule import WILD
 
 _BLOCK = 1 << 20
@@ -60,8 +60,10 @@ class Before:
             same = facts.st_size == seen.size and inode not in self._writes.written()
             same = same and self._digest(path, facts.st_size) == seen.digest
             return "is as it was before the stage, which has not written it" if same else ""
-        born, (folder, began) = inode[2], self._began.get(inode[0], (path.parent, 0))
-        ends = now_ns(folder) if born and began else 0
+        if inode[0] not in self._began:
+            return "lies on another disk, where nothing was looked at before the stage"
+        born, (folder, began) = inode[2], self._began[inode[0]]
+        ends = clock_of(folder)[1] if born and began else 0
         if ends < began or not ends:  # no clock, or one that was set back meanwhile
             return "has another name, by which it may be older than the stage" if facts.st_nlink > 1 else ""
         return "" if began <= born <= ends else "was made before the stage, which has not written it"
@@ -72,9 +74,8 @@ class Before:
 
     def _start_clock(self, path: Path) -> None:
         folder = next((parent for parent in path.parents if parent.is_dir()), Path("/"))
-        device = folder.stat().st_dev
-        if device not in self._began:
-            self._began[device] = folder, now_ns(folder)
+        device, now = clock_of(folder)
+        self._began.setdefault(device, (folder, now))
 
     def _see(self, path: Path) -> None:
         try:

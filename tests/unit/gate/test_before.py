@@ -97,7 +97,7 @@ def test_an_old_file_under_a_new_name_is_old(old: Path, tmp_path: Path) -> None:
 def test_a_clock_that_is_set_back_makes_no_file_old(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     born = 10**18
     clock = [born + 10, born - 10]  # before the stage, and after it
-    monkeypatch.setattr(module, "now_ns", lambda folder: clock.pop(0))
+    monkeypatch.setattr(module, "clock_of", lambda folder: (folder.stat().st_dev, clock.pop(0)))
     monkeypatch.setattr("rlbox.files.act.origin.birth_ns", lambda path: born)
     assert problem(old.with_name("fresh"), lambda: old.with_name("fresh").write_bytes(b"x")) == ""
 
@@ -107,6 +107,12 @@ def test_without_births_a_second_name_is_no_proof(old: Path, monkeypatch: pytest
     fresh, link = old.with_name("fresh"), old.with_name("link")
     assert problem(fresh, lambda: fresh.write_bytes(b"x")) == ""
     assert problem(link, lambda: os.link(old, link)) == "has another name, by which it may be older than the stage"
+
+
+def test_a_link_to_another_disk_is_no_proof(old: Path) -> None:
+    link = old.with_name("elsewhere")
+    found = problem(link, lambda: link.symlink_to("/proc/version"))
+    assert found == "lies on another disk, where nothing was looked at before the stage"
 
 
 def test_a_folder_is_judged_by_its_files(old: Path) -> None:
