@@ -18,7 +18,7 @@ from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.act.networks import drop_network, has_bridge, make_network
-from rlbox.engine.container import OWN, ContainerPlan, engine_options
+from rlbox.engine.container import OWN_NETWORK, ContainerPlan, engine_options
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
@@ -161,7 +161,7 @@ class DockerEngine:
     def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""
         with self._asked():
-            closed = limits.network != OWN or has_bridge(self._client)
+            closed = limits.network != OWN_NETWORK or has_bridge(self._client)
         return limits if closed else replace(limits, network="host")
 
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
@@ -180,7 +180,7 @@ class DockerEngine:
         made: list[Any] = []
         with self._asked():
             try:
-                if plan.network == OWN:
+                if plan.network == OWN_NETWORK:
                     make_network(self._client, plan.name, plan.labels)
                 options = engine_options(plan) | {"stdin_open": bool(secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
