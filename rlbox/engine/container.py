@@ -27,6 +27,9 @@ TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner
 OWN_NETWORK = "own"
 """A network of the container's own: a bridge that is made before it and goes with it."""
 
+GOING = ("created", "running", "restarting", "paused")
+"""What an engine says of a container that goes on, or is about to start."""
+
 DISK_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root in a container keeps: a data disk may be somebody else's, and root without them cannot write to it."""
 

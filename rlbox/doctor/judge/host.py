@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rlbox.amounts import GIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
+from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
@@ -28,7 +29,7 @@ class Container:
     @property
     def lives(self) -> bool:
         """Whether a run goes on in it, or is being started: its process 1 is the supervisor."""
-        return self.busy or self.state in ("running", "restarting", "paused", "created")
+        return self.busy or self.state in GOING
 
 
 @dataclass(frozen=True, kw_only=True)

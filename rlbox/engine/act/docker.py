@@ -18,7 +18,7 @@ from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.act.networks import drop_network, has_bridge, make_network
-from rlbox.engine.container import OWN_NETWORK, ContainerPlan, engine_options
+from rlbox.engine.container import GOING, OWN_NETWORK, ContainerPlan, engine_options
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
@@ -217,7 +217,7 @@ class DockerEngine:
     def running(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
         found = self.container(name)
-        return found is not None and found.status in ("running", "created", "restarting", "paused")
+        return found is not None and found.status in GOING
 
     def ended(self, name: str) -> Ended | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
