@@ -11,19 +11,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from rlbox.errors import RlboxError
 from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.act.verdict import RunEnd
+from rlbox.record.kinds import as_kind
 
 _RUNS = "runs"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +62,8 @@ class HostRecords:
         data = read_table(self._path(run), links=True)
         return HostRecord(
             plan=_plan(data.get("plan")),
-            note=_one(CarrierNote, data.get("note")),
-            verdict=_one(RunEnd, data.get("verdict")),
+            note=as_kind(CarrierNote, data.get("note")),
+            verdict=as_kind(RunEnd, data.get("verdict")),
         )
 
     def write(self, run: str, record: HostRecord) -> None:
@@ -96,10 +93,3 @@ def _plan(data: Any) -> RunPlan | None:
         return load_run_plan(data) if data else None
     except RlboxError:
         return None  # of another rlbox
-
-
-def _one(kind: type[T], data: Any) -> T | None:
-    try:
-        return TypeAdapter(kind).validate_python(data) if data else None
-    except ValidationError:
-        return None
