@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
 from rlbox.sandbox.act.lines import ProgramLines
@@ -51,7 +52,7 @@ def keep(control: int) -> dict[str, Any]:
     """
     with os.fdopen(os.dup(control), "rb") as stream:
         plan = parse_json(stream.readline())
-    kernel.adopt_orphans()
+    adopt_orphans()
     limits = ProgramLimits.from_json(plan["limits"])
     began = time.monotonic()
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from rlbox.errors import NodeError
 from rlbox.foreign import parse_json
-from rlbox.sandbox.act import kernel
+from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act.folder import remove
 from rlbox.sandbox.act.keeper import PROGRAMS
 from rlbox.sandbox.act.tree import below, children
@@ -73,7 +73,7 @@ class Pool:
         self._lock = threading.Lock()
         self._keepers: dict[int, subprocess.Popen[bytes]] = {}
         self._number = 0
-        kernel.adopt_orphans()
+        adopt_orphans()
 
     def __enter__(self) -> Pool:
         """Return itself."""
