@@ -25,7 +25,7 @@ from rlbox.sandbox.act.lines import ProgramLines
 from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
 from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
 from rlbox.sandbox.act.watch import LOOK_S, Watch
-from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.strength import NAMESPACES, Strength
 
 PROGRAMS = str(Path(__file__).parent / "programs")
@@ -72,7 +72,7 @@ def keep(control: int) -> dict[str, Any]:
             watch.limit, message = "start", str(error)
         lines.close_given()
         if not message:
-            _wait(watch, pids[0], lines, control, began + 20 * plan["cpu_s"] + 10)
+            _wait(watch, pids[0], lines, control, began + wall_s(plan["cpu_s"]))
         gone = watch.tree.end(watch.ended)
         left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         for fd in lines.outputs:

@@ -25,7 +25,7 @@ from rlbox.sandbox.act.keeper import PROGRAMS
 from rlbox.sandbox.act.tree import below, children
 from rlbox.sandbox.answer import answer, broken, verdict
 from rlbox.sandbox.languages import LANGUAGES
-from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.request import ProgramRequest
 from rlbox.sandbox.strength import LAYERS, Strength
 from rlbox.spec.project import PACKAGE
@@ -160,7 +160,7 @@ class Pool:
                     "layers": self.settings.layers,
                     "weak": self.settings.weak,
                 }
-                return self._carry_out(plan, 20 * cpu_s + 10 + _SPARE_S)
+                return self._carry_out(plan, wall_s(cpu_s) + _SPARE_S)
             except OSError as error:
                 return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}
             finally:
