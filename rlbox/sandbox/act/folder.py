@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -31,34 +31,18 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, bytes]:
-    """Return what a program left under `names`: regular files, not through links, `limit` bytes together."""
+    """Return what a program left under `names`: regular files, not through links, `limit` bytes together.
+
+    `folder` is a path without links.
+    """
+    from rlbox.files.act.beneath import read_bytes  # a keeper starts for each request, and few ask for files
+
     found: dict[str, bytes] = {}
     for name in names:
-        with contextlib.suppress(OSError), _opened(folder, name) as file:
-            facts = os.fstat(file)
-            if stat.S_ISREG(facts.st_mode) and facts.st_size <= limit:
-                limit -= facts.st_size
-                with open(file, "rb", closefd=False) as stream:
-                    found[name] = stream.read(facts.st_size)
+        with contextlib.suppress(OSError):
+            found[name] = read_bytes(folder / name, limit)
+            limit -= len(found[name])
     return found
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int]:
-    at = os.open(folder, _FOLDER)
-    try:
-        *above, last = name.split("/")
-        for part in above:
-            lower = os.open(part, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = lower
-        file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    finally:
-        os.close(at)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def weigh(folder: Path, limit: int) -> int:

@@ -69,7 +69,7 @@ class Pool:
         self.settings = settings
         self._read = _python_folders(settings.python)
         self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
-        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None))
+        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
         self._keepers: dict[int, subprocess.Popen[bytes]] = {}
         self._number = 0
