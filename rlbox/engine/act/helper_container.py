@@ -27,6 +27,7 @@ from rlbox.engine.act.address import engine_unreachable
 from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
+from rlbox.machine.act.interrupt import signals_to
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.values import Command
 
@@ -125,15 +126,12 @@ def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
             container.kill(signal=signal.Signals(number).name)
 
     words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
-        client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
-        return start_command(client, stdin=None, session=not terminal).wait()
-    except FileNotFoundError as error:
-        raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+    client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
+    with signals_to(pass_on):
+        try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
+            return start_command(client, stdin=None, session=not terminal).wait()
+        except FileNotFoundError as error:
+            raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
 
 
 def _forget_ended(client: docker.DockerClient) -> None:
