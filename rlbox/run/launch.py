@@ -196,7 +196,14 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     if state.plot.path:
         app.say(f"curves: {run_dir / Path(state.plot.path).name}")
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
-    return state.exit_code if state.exit_code is not None else WorkFailed.exit_code
+    return _exit_code(state)
+
+
+def _exit_code(state: RunState) -> int:
+    """Return rlbox's exit code for a run that ended; its record alone makes no 0 of one that did not pass."""
+    code = state.exit_code or 0
+    passed = state.state == "passed" and state.exit_code == 0
+    return code if passed or 0 < code < 256 else WorkFailed.exit_code
 
 
 def _reports(run_dir: Path, state: RunState) -> list[Path]:
