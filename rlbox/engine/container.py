@@ -24,8 +24,11 @@ CA_NAMES = (
 
 TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
 
-OWN = "own"
+OWN_NETWORK = "own"
 """A network of the container's own: a bridge that is made before it and goes with it."""
+
+GOING = ("created", "running", "restarting", "paused")
+"""What an engine says of a container that goes on, or is about to start."""
 
 DISK_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root in a container keeps: a data disk may be somebody else's, and root without them cannot write to it."""
@@ -38,7 +41,7 @@ class ContainerPlan:
     """One container; `user` is `uid:gid`, or empty for the image's own. Without `init`, `argv` is its process 1.
 
     It has no capability but `cap_add`, and nothing in it gets more than it was started with. `network` is one of the
-    engine's, or `OWN`. Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
+    engine's, or `OWN_NETWORK`. Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
     """
 
     image: str
@@ -112,7 +115,7 @@ def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> t
 
     The client makes no network: one that is to have its own is on the engine's bridge.
     """
-    network = "bridge" if plan.network == OWN else plan.network
+    network = "bridge" if plan.network == OWN_NETWORK else plan.network
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     words += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
     words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
@@ -150,7 +153,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "environment": dict(plan.env),
         "labels": dict(plan.labels),
         "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
-        "network_mode": plan.name if plan.network == OWN else plan.network,
+        "network_mode": plan.name if plan.network == OWN_NETWORK else plan.network,
         "shm_size": _bytes(plan.shm_gib) or None,
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from rlbox.machine.counters import Activity, ProcessActivity, rates_between
+from rlbox.record.kinds import as_kind
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0
@@ -95,16 +93,7 @@ def make_sample(
 
 def read_sample(row: object) -> Sample | None:
     """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
-    try:
-        return _adapter().validate_python(row)
-    except ValidationError:
-        return None
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[Sample]:
-    """Return what reads rows; a supervisor, which writes them, needs none."""
-    return TypeAdapter(Sample)
+    return as_kind(Sample, row)
 
 
 def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:

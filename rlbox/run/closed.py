@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rlbox.app import App
-from rlbox.engine.container import OWN
+from rlbox.engine.container import OWN_NETWORK
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import has_package, stack_versions
 from rlbox.image.act.plans import image_plan
@@ -35,9 +35,9 @@ def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool) -> RunPla
     """
     limits, notes = image_plan(app.project, plan.target).container, []
     opened = opened or plan.open or limits.open
-    if limits.network == OWN and network != OWN and plan.container:
+    if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(f"open: this engine has no bridge, so the run is on the network {network}")
-    if network != OWN and (why := _tokenless(app, plan)):
+    if network != OWN_NETWORK and (why := _tokenless(app, plan)):
         if not opened:
             raise SpecError(
                 f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",

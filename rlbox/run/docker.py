@@ -14,7 +14,7 @@ from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
-from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
+from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError
 from rlbox.files.act.beneath import names_in, remove_tree
@@ -44,7 +44,6 @@ if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where
 # stamps in an image are all alike, so the folder is named after the image.
 BYTECODE = "PYTHONPYCACHEPREFIX"
 _NAME = "docker"
-_LIVING = ("running", "paused", "restarting")
 
 
 class Docker:
@@ -107,7 +106,7 @@ class RunContainer:
         if found is None or found.labels.get(RUN_LABEL) != self.note.run:
             return "gone"
         status = found.status
-        return "made" if status == "created" else "living" if status in _LIVING else "ended"
+        return "made" if status == "created" else "living" if status in GOING else "ended"
 
     def last_word(self) -> LastWord | None:
         """What its exit code, its output and the engine's flags say."""

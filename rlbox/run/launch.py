@@ -16,6 +16,7 @@ from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFai
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
+from rlbox.machine.act.interrupt import Interrupt, signals_to
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
@@ -47,24 +48,24 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
     Interrupted
         Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
-    with interruptible() as stopped:
-        start, there = _begin(app, ledger, me, prepare, stopped)
+    with stoppable() as asked:
+        start, there = _begin(app, ledger, me, prepare, asked)
         alive = _alive(ledger, start.plan.run_id, there)
-        if detach and not stopped():
+        if detach and not asked.name:
             return _leave_alone(app, ledger, start, alive)
-        follow(app, start.run_dir, lambda: not stopped() and alive())
-        if stopped():
+        follow(app, start.run_dir, lambda: not asked.name and alive())
+        if asked.name:
             app.say("stopping the run")
-            stop_run(ledger, start.run_dir, start.plan, user=user_name(), by=stopped.name)
+            stop_run(ledger, start.run_dir, start.plan, user=user_name(), by=asked.name)
     code = finish(app, ledger, start.run_dir, start.plan, me)
-    if stopped():
+    if asked.name:
         what = f"run {start.plan.run_id} was stopped; nothing of it is left running"
         raise Interrupted(what, where=str(start.run_dir))
     return code
 
 
 def _begin(
-    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], stopped: Stopped
+    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], asked: Interrupt
 ) -> tuple[Start, Callable[[], bool]]:
     hold = ledger.take(me)
     try:
@@ -76,7 +77,7 @@ def _begin(
             raise held_by(Holder(run=run, what="its container runs"), hold.path, ledger.stage_of(run))
         start = prepare()
         hold.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
-        if stopped():
+        if asked.name:
             what = f"run {start.plan.run_id} was stopped before it started"
             raise Interrupted(what, where=str(start.run_dir), next_step=f"rlbox run --resume {start.plan.run_id}")
         there = start.begin(hold)
@@ -125,30 +126,16 @@ def _alive(ledger: Ledger, run: str, there: Callable[[], bool]) -> Callable[[], 
     return alive
 
 
-class Stopped:
-    """Whether Ctrl-C or SIGTERM came; it is asked between polls, so that no step is torn."""
-
-    def __init__(self) -> None:
-        self.name = ""
-
-    def __call__(self) -> bool:
-        return bool(self.name)
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal."""
-        self.name = self.name or ("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
-
-
 @contextmanager
-def interruptible() -> Iterator[Stopped]:
-    """Note Ctrl-C and SIGTERM instead of dying of them while the block runs."""
-    stopped = Stopped()
-    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+def stoppable() -> Iterator[Interrupt]:
+    """Remember Ctrl-C and SIGTERM while the block runs; it is asked for them between polls, so that no step is torn."""
+    asked = Interrupt()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.begin("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+
+    with signals_to(note):
+        yield asked
 
 
 def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
@@ -209,7 +196,14 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     if state.plot.path:
         app.say(f"curves: {run_dir / Path(state.plot.path).name}")
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
-    return state.exit_code if state.exit_code is not None else WorkFailed.exit_code
+    return _exit_code(state)
+
+
+def _exit_code(state: RunState) -> int:
+    """Return rlbox's exit code for a run that ended; its record alone makes no 0 of one that did not pass."""
+    code = state.exit_code or 0
+    passed = state.state == "passed" and state.exit_code == 0
+    return code if passed or 0 < code < 256 else WorkFailed.exit_code
 
 
 def _reports(run_dir: Path, state: RunState) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
@@ -51,100 +52,105 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)
     job = load_job(app.project, plan.job)
+    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, job=job, wish=wish)
     if app.dry_run:
-        return _show(app, ledger, run_dir, plan, job, wish)
+        return again.show()
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file)
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
-        now = _take_up(app, ledger, run_dir, ledger.plan(run_dir), job, wish, tuple(secrets), ready.network)
+        settled = dataclasses.replace(again, plan=ledger.plan(run_dir))
+        now = settled.take_up(tuple(secrets), ready.network)
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
         return ready.start(now, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
 
 
-def _show(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish) -> int:
-    """Say what would run, and touch nothing."""
-    now, _ = _next_plan(app, ledger, run_dir, plan, job, wish, ())
-    state = ledger.state(run_dir, plan)
-    attempts = plan_attempts(state, wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
-    lines = [f"# run {plan.run_id}, attempt {now.attempt}, on {plan.target}, place {plan.place}"]
-    for stage in now.stages:
-        if stage.name in attempts:
-            lines += [
-                "",
-                f"# stage {stage.name}, attempt {attempts[stage.name]}: {stage.title}",
-                shlex.join(stage.argv),
-            ]
-        else:
-            lines += ["", f"# stage {stage.name}: {'left out' if stage.name in now.skipped else 'has passed'}"]
-    app.result({"plan": now.as_json(), "attempts": attempts}, "\n".join(lines))
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class _Again:
+    """A run that is to be taken up: its directory, the plan and the job that it had, and how it is to go on."""
 
+    app: App
+    ledger: Ledger
+    run_dir: Path
+    plan: RunPlan
+    job: Job
+    wish: RunWish
 
-def _take_up(
-    app: App,
-    ledger: Ledger,
-    run_dir: Path,
-    plan: RunPlan,
-    job: Job,
-    wish: RunWish,
-    secrets: tuple[str, ...],
-    network: str,
-) -> RunPlan:
-    """Check that the run may go on, and write down the plan of its next attempt."""
-    now, forced = _next_plan(app, ledger, run_dir, plan, job, wish, secrets)
-    now = close_plan(app, now, network, opened=wish.open)
-    values = Values(profile=now.profile, params=now.params, origins=now.origins)
-    entry = override_entry(
-        values,
-        wish.settings,
-        before=plan.params,
-        first_stage=wish.first_stage,
-        force=wish.force,
-        notes=now.notes,
-        resume=True,
-    )
-    record_overrides(run_dir, {**entry, "attempt": now.attempt, **forced})
-    _keep_specs(app, run_dir, plan, job, forced.get("changed_specs", []))
-    for name in (SUPERVISOR_FILE, STOP_FILE):
-        remove_file(run_dir / name)
-    write_plan(run_dir, now)
-    return now
+    def show(self) -> int:
+        """Say what would run, and touch nothing."""
+        plan = self.plan
+        now, _ = self._next_plan(())
+        state = self.ledger.state(self.run_dir, plan)
+        attempts = plan_attempts(state, self.wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
+        lines = [f"# run {plan.run_id}, attempt {now.attempt}, on {plan.target}, place {plan.place}"]
+        for stage in now.stages:
+            if stage.name in attempts:
+                lines += [
+                    "",
+                    f"# stage {stage.name}, attempt {attempts[stage.name]}: {stage.title}",
+                    shlex.join(stage.argv),
+                ]
+            else:
+                lines += ["", f"# stage {stage.name}: {'left out' if stage.name in now.skipped else 'has passed'}"]
+        self.app.result({"plan": now.as_json(), "attempts": attempts}, "\n".join(lines))
+        return 0
 
+    def take_up(self, secrets: tuple[str, ...], network: str) -> RunPlan:
+        """Check that the run may go on, and write down the plan of its next attempt."""
+        wish = self.wish
+        now, forced = self._next_plan(secrets)
+        now = close_plan(self.app, now, network, opened=wish.open)
+        entry = override_entry(
+            Values(profile=now.profile, params=now.params, origins=now.origins),
+            wish.settings,
+            before=self.plan.params,
+            first_stage=wish.first_stage,
+            force=wish.force,
+            notes=now.notes,
+            resume=True,
+        )
+        record_overrides(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        self._keep_specs(forced.get("changed_specs", []))
+        for name in (SUPERVISOR_FILE, STOP_FILE):
+            remove_file(self.run_dir / name)
+        write_plan(self.run_dir, now)
+        return now
 
-def _keep_specs(app: App, run_dir: Path, plan: RunPlan, job: Job, changed: list[str]) -> None:
-    """Put the specs of this attempt in the place of those that changed, which stay beside them."""
-    files = run_files(app, job, plan.target, load_fixes(app.project))
-    for name in changed:
-        path = run_dir / name
-        if is_file(path):
-            old = path.parent / f"{ATTEMPT}{plan.attempt}"
-            make_folder_at(old)
-            move(path, old / path.name)
-        if name in files:
-            write_file(path, files[name].encode())
+    def _keep_specs(self, changed: list[str]) -> None:
+        """Put the specs of this attempt in the place of those that changed, which stay beside them."""
+        files = self._files()
+        for name in changed:
+            path = self.run_dir / name
+            if is_file(path):
+                old = path.parent / f"{ATTEMPT}{self.plan.attempt}"
+                make_folder_at(old)
+                move(path, old / path.name)
+            if name in files:
+                write_file(path, files[name].encode())
 
+    def _next_plan(self, secrets: tuple[str, ...]) -> tuple[RunPlan, dict[str, list[str]]]:
+        """Return the plan of the run's next attempt, and what `--force` overrode for it."""
+        plan, wish, files = self.plan, self.wish, self._files()
+        state = self.ledger.state(self.run_dir, plan)
+        changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
+        before = check_stage(plan, wish.first_stage)
+        skipped = unpassed(state, before) if state else before
+        _refuse(plan, state, changed, skipped, wish)
+        if state:
+            attempts = plan_attempts(state, wish.first_stage)
+            plan = plan_resume(self.job, plan, attempts, wish.settings)
+            plan = dataclasses.replace(plan, attempt=state.attempt + 1)
+        # said outright: the run's own record may be changed before its supervisor reads it
+        begin_at = wish.first_stage or (first_open(state) if state else "")
+        plan = dataclasses.replace(
+            plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
+        )
+        return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
-def _next_plan(
-    app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, job: Job, wish: RunWish, secrets: tuple[str, ...]
-) -> tuple[RunPlan, dict[str, list[str]]]:
-    """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-    state = ledger.state(run_dir, plan)
-    files = run_files(app, job, plan.target, load_fixes(app.project))
-    changed = _changed(run_dir, files) if specs_digest(files) != plan.digest else ()
-    before = check_stage(plan, wish.first_stage)
-    skipped = unpassed(state, before) if state else before
-    _refuse(plan, state, changed, skipped, wish)
-    if state:
-        attempts = plan_attempts(state, wish.first_stage)
-        plan = plan_resume(job, plan, attempts, wish.settings)
-        plan = dataclasses.replace(plan, attempt=state.attempt + 1)
-    # said outright: the run's own record may be changed before its supervisor reads it
-    begin_at = wish.first_stage or (first_open(state) if state else "")
-    plan = dataclasses.replace(plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets)
-    return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
+    def _files(self) -> dict[str, str]:
+        return run_files(self.app, self.job, self.plan.target, load_fixes(self.app.project))
 
 
 def _refuse(

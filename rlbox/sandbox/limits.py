@@ -33,11 +33,6 @@ class ProgramLimits:
     tasks: int = 64
     output: int = 1 << 20
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds after which a program is stopped that neither sleeps nor gets a processor, or hides what it takes."""
-        return 20 * self.cpu_s + 10
-
     def lowered(self, cpu_s: float | None, compile_s: float | None, memory_mb: float | None) -> ProgramLimits:
         """Return these limits, lowered to what is asked; what is no number above zero asks for nothing."""
         return replace(
@@ -55,6 +50,14 @@ class ProgramLimits:
     def from_json(cls, data: dict[str, Any]) -> ProgramLimits:
         """Return what `as_json` gave."""
         return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+def wall_s(cpu_s: float) -> float:
+    """Return after how many seconds one is stopped that neither sleeps nor gets a processor, or hides what it takes.
+
+    `cpu_s`: the processor time that it may take.
+    """
+    return 20 * cpu_s + 10
 
 
 def _lower(own: float, asked: float | None) -> float:

@@ -13,10 +13,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_LD, _AND, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERRNO, _NOTIFY, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 _NUMBER, _ARCH, _ARGS = 0, 4, 16
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET, TIME
+_CUT = 0o1000  # O_TRUNC
 _LAST_KNOWN = 469  # file_setattr; what is newer was not looked at
 Code = tuple[int, int, int, int]
 
@@ -71,7 +72,7 @@ _OTHERS = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "prlimit64": (302, 261), "prctl": (157, 167),
     "setpriority": (141, 140), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "fcntl": (72, 25), "ioctl": (16, 29),
-    "truncate": (76, 45),
+    "truncate": (76, 45), "open": (2, 0), "openat": (257, 56), "openat2": (437, 437),
 }  # fmt: skip
 _TABLE = _CALLS | _NOTHING | _OTHERS
 _ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -95,7 +96,7 @@ def build_filter(machine: str, *, forks: bool, pid: int = 0, truncate: bool = Tr
     pid
         Not 0: signals go to this process alone, for want of another layer that keeps them inside.
     truncate
-        Whether a file may be cut by its path; no where nothing else keeps that inside.
+        Whether a file may be cut by its path, or by opening it to be read; no where nothing else keeps that inside.
     """
     column, arch = _ARCHES[machine]
     calls = {name: numbers[column] for name, numbers in _TABLE.items() if numbers[column]}
@@ -132,6 +133,10 @@ def _asked(*, forks: bool, pid: int, truncate: bool) -> Iterator[tuple[str, list
         yield "tkill", [no]
     if not truncate:
         yield "truncate", [no]
+        for name, index in (("open", 1), ("openat", 2)):  # for reading alone, or for neither, which is 3
+            cuts = [(_JSET, 0, 4, _CUT), (_AND, 0, 0, 3), (_JEQ, 2, 0, 1), (_JEQ, 1, 0, 2)]
+            yield name, [_arg(index), *cuts, no, allow]
+        yield "openat2", [_error(errno.ENOSYS)]  # its flags lie in memory; the C library takes openat
 
 
 def _arg(index: int) -> Code:

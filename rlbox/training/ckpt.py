@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rlbox.foreign import whole_number
+
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
 _BUSY_S = 300.0
@@ -248,7 +250,8 @@ def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> Check
 
 def _judge(found: Found, tracker: str | None) -> Checkpoint:
     problems = list(problems_of(found.kind, found.entries))
-    if found.kind in ("verl", "megatron") and tracker and tracker.isdigit() and (found.step or 0) > int(tracker):
+    step = whole_number(tracker or "")
+    if found.kind in ("verl", "megatron") and step is not None and (found.step or 0) > step:
         problems.append(f"it was never finished: the tracker names step {tracker}")
     parts: dict[str, int] = {}
     for entry in found.entries:

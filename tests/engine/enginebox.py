@@ -12,22 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.place import SMALLEST
+
 CHECKOUT = Path(__file__).resolve().parents[2]
-TINY = """
-title = "smallest target with Python"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "python3", "python3-venv"]
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0"]
-[run]
-shm_gib = 0.25
-memory_gib = 0.5
-pids = 200
-[disk]
-need_gib = 0.01
-"""
+TINY = SMALLEST
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import subprocess
@@ -40,6 +41,14 @@ def test_the_answer_has_sandboxfusions_fields(server: Server) -> None:
     result = answer["run_result"]
     assert result.pop("execution_time") < 1
     assert result == {"status": "Finished", "return_code": 0, "stdout": "in\n", "stderr": "e"}
+
+
+@pytest.mark.parametrize("length", ["", "x", "-1", "9" * 9, "9" * 5000])
+def test_a_request_of_no_length_is_refused(server: Server, length: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/run_code", headers={"Content-Length": length})
+    assert connection.getresponse().status == 413
+    connection.close()
 
 
 def test_files_go_in_and_come_back(server: Server) -> None:

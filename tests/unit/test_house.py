@@ -79,6 +79,15 @@ DOORS = {
         ("rlbox.machine.act.http",),
         {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
     ),
+    "the C library": (
+        ("ctypes.CDLL",),
+        ("rlbox.machine.act.libc",),
+        {
+            "rlbox.doctor.act.probe.host",  # not the C library but CUDA's
+            "rlbox.doctor.act.programs.probe_gpu",  # as these, which the stack's interpreter runs
+            "rlbox.doctor.act.programs.probe_torch",
+        },
+    ),
     "httpx": (("httpx",), (), set[str]()),
     "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
     "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),

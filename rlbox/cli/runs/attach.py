@@ -22,15 +22,15 @@ def verb(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach smoke-20260101
     """
     from rlbox.record.act.folder import load_plan
-    from rlbox.run.launch import finish, follow, interruptible
+    from rlbox.run.launch import finish, follow, stoppable
 
     ledger = disk_of(app, target, data)
     bring_up_to_date(app, ledger)
     run_dir = ledger.find(name)
     plan = load_plan(run_dir)
-    with interruptible() as left:
-        follow(app, run_dir, lambda: not left() and ledger.goes_on(plan.run_id))
-        if left() and ledger.goes_on(plan.run_id):
+    with stoppable() as left:
+        follow(app, run_dir, lambda: not left.name and ledger.goes_on(plan.run_id))
+        if left.name and ledger.goes_on(plan.run_id):
             app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
     return finish(app, ledger, run_dir, plan, myself("the end of a run"))

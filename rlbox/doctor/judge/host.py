@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rlbox.amounts import GIB, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.judge.processes import live_runs
+from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
@@ -28,7 +30,7 @@ class Container:
     @property
     def lives(self) -> bool:
         """Whether a run goes on in it, or is being started: its process 1 is the supervisor."""
-        return self.busy or self.state in ("running", "restarting", "paused", "created")
+        return self.busy or self.state in GOING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +94,8 @@ def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     stale = [row for row in facts.containers if row.run and not row.lives]
     alive = [row for row in facts.containers if row.run and row.lives]
     if alive:
-        yield Finding(
-            id="live-runs", title="runs of rlbox go on on this engine", level="note",
-            seen=listed([f"{row.run} ({row.owner})" for row in alive]), where="engine",
-            remedy=f"leave it alone, or end it with: rlbox stop {alive[0].run} --data ITS-DATA-DISK",
-        )  # fmt: skip
+        rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
+        yield live_runs(rows, place="on this engine", where="engine", stop=stop)
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(

@@ -75,14 +75,19 @@ def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
 def _live(processes: Sequence[Running]) -> Iterator[Finding]:
     runs = list(dict.fromkeys(process.run for process in processes if process.run))
     if runs:
-        yield Finding(
-            id="live-runs",
-            title="runs of rlbox go on here",
-            level="note",
-            seen=listed(runs),
-            where="processes",
-            remedy=f"leave it alone, or end it with: rlbox stop {runs[0]}",
-        )
+        yield live_runs(runs, place="here", where="processes", stop=runs[0])
+
+
+def live_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
+    """Return the note that runs go on at a place; `stop` are the words after `rlbox stop` that end the first."""
+    return Finding(
+        id="live-runs",
+        title=f"runs of rlbox go on {place}",
+        level="note",
+        seen=listed(seen),
+        where=where,
+        remedy=f"leave it alone, or end it with: rlbox stop {stop}",
+    )
 
 
 def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.act.networks import drop_network, has_bridge, make_network
-from rlbox.engine.container import OWN, ContainerPlan, engine_options
+from rlbox.engine.container import GOING, OWN_NETWORK, ContainerPlan, engine_options
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
@@ -161,7 +161,7 @@ class DockerEngine:
     def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""
         with self._asked():
-            closed = limits.network != OWN or has_bridge(self._client)
+            closed = limits.network != OWN_NETWORK or has_bridge(self._client)
         return limits if closed else replace(limits, network="host")
 
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
@@ -180,7 +180,7 @@ class DockerEngine:
         made: list[Any] = []
         with self._asked():
             try:
-                if plan.network == OWN:
+                if plan.network == OWN_NETWORK:
                     make_network(self._client, plan.name, plan.labels)
                 options = engine_options(plan) | {"stdin_open": bool(secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
@@ -217,7 +217,7 @@ class DockerEngine:
     def running(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
         found = self.container(name)
-        return found is not None and found.status in ("running", "created", "restarting", "paused")
+        return found is not None and found.status in GOING
 
     def ended(self, name: str) -> Ended | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""

@@ -27,6 +27,7 @@ from rlbox.engine.act.address import engine_unreachable
 from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
+from rlbox.machine.act.interrupt import signals_to
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.values import Command
 
@@ -73,6 +74,24 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
     EngineError
         The engine refused it, or the connection was lost: what it started goes on.
     """
+    container = _make(tunnel, project, helper)
+    code = _attach(tunnel, container, helper.terminal)
+    try:
+        container.reload()
+        if container.status in ("exited", "dead"):
+            _fetch_new(container)
+        container.remove(force=True)
+    except NotFound:
+        return code
+    except (DockerException, OSError) as error:
+        raise EngineError(
+            "the connection to the engine was lost; a run that had started goes on", next_step="rlbox attach"
+        ) from error
+    return code
+
+
+def _make(tunnel: Tunnel, project: Project, helper: Helper) -> Container:
+    """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.address, timeout=60)
         _forget_ended(client)
@@ -94,6 +113,7 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
             mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
         )
         container.put_archive("/", archive_for(tunnel, project, helper))
+        return container
     except (APIError, ImageNotFound) as error:
         words = str(error.explanation or error)
         if "bind source path does not exist" in words:
@@ -102,19 +122,6 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
         raise EngineError(f"the engine refused the container: {words}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
-    code = _attach(tunnel, container, helper.terminal)
-    try:
-        container.reload()
-        if container.status in ("exited", "dead"):
-            _fetch_new(container)
-        container.remove(force=True)
-    except NotFound:
-        return code
-    except (DockerException, OSError) as error:
-        raise EngineError(
-            "the connection to the engine was lost; a run that had started goes on", next_step="rlbox attach"
-        ) from error
-    return code
 
 
 def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
@@ -125,15 +132,12 @@ def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
             container.kill(signal=signal.Signals(number).name)
 
     words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
-        client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
-        return start_command(client, stdin=None, session=not terminal).wait()
-    except FileNotFoundError as error:
-        raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+    client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
+    with signals_to(pass_on):
+        try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
+            return start_command(client, stdin=None, session=not terminal).wait()
+        except FileNotFoundError as error:
+            raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
 
 
 def _forget_ended(client: docker.DockerClient) -> None:

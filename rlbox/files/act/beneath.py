@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.machine.act.libc import LIBC
+
 MOST_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
 
@@ -30,7 +32,6 @@ _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class _How(ctypes.Structure):
@@ -206,7 +207,7 @@ def _open_at_once(path: Path, flags: int, mode: int) -> int:
     if sys.platform != "linux":
         raise NotImplementedError
     how = _How(flags, mode if flags & os.O_CREAT else 0, _NO_SYMLINKS)
-    handle = int(_LIBC.syscall(_OPENAT2, _HERE, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
+    handle = int(LIBC.syscall(_OPENAT2, _HERE, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
     if handle >= 0:
         return handle
     number = ctypes.get_errno()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import os
 import struct
 import tempfile
 from pathlib import Path
+
+from rlbox.machine.act.libc import LIBC
 
 Inode = tuple[int, int, int]
 """Device, number and birth (ns since 1970, 0 where it is not kept); a number alone is given to another file again."""
@@ -32,7 +33,7 @@ def inode_of(path: Path) -> Inode:
 def birth_ns(path: Path) -> int:
     """Return when the inode at `path` was made, by the clock of its file system; 0 where that is not kept."""
     answer = ctypes.create_string_buffer(_STATX_BYTES)
-    statx = getattr(_libc(), "statx", None)
+    statx = getattr(LIBC, "statx", None)
     if statx is None or statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer):
         return 0
     (told,) = struct.unpack_from("I", answer, _MASK_AT)
@@ -58,14 +59,14 @@ class Writes:
     """
 
     def __init__(self) -> None:
-        self._queue = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._queue = LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._watched: dict[int, Inode] = {}
         self._written: set[Inode] = set()
 
     def watch(self, path: Path, inode: Inode) -> None:
         """Watch the file at `path`, which is `inode`; one watch too many for this machine is left out."""
         if self._queue >= 0:
-            number = _libc().inotify_add_watch(self._queue, os.fsencode(path), _IN_MODIFY | _IN_ONESHOT)
+            number = LIBC.inotify_add_watch(self._queue, os.fsencode(path), _IN_MODIFY | _IN_ONESHOT)
             if number >= 0:
                 self._watched[number] = inode
 
@@ -91,8 +92,3 @@ class Writes:
         if self._queue >= 0:
             os.close(self._queue)
             self._queue = -1
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlbox.engine.container import OWN_NETWORK
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import Baked, bake_fixes
@@ -111,7 +112,7 @@ def _paths(baked: Baked) -> dict[str, str]:
 def _left(container: ContainerDefaults) -> Iterator[str]:
     """Yield the limits that no definition can set, each with the option that may."""
     yield f"{container.shm_gib:g} GiB of shared memory: /dev/shm is the host's"
-    if container.network == "own":
+    if container.network == OWN_NETWORK:
         yield "a network of its own: what listens in it is reached as on the host"
     if container.user == "root":
         yield "root: --fakeroot, where the site allows it"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlbox.files.act.beneath import open_file
 from rlbox.files.act.tail import BLOCK
+from rlbox.foreign import whole_number
 from rlbox.secrets.credentials import CredentialStream
 from rlbox.secrets.mask_stream import MaskStream
 
@@ -143,8 +144,9 @@ class Times:
             return
         for line in data.splitlines():
             offset, _, moment = line.strip().partition(b" ")
-            if offset.isdigit() and moment.isdigit() and (not self._rows or int(offset) >= self._rows[-1][0]):
-                self._rows.append((int(offset), int(moment) / 1000))
+            place, at_ms = whole_number(offset), whole_number(moment)
+            if place is not None and at_ms is not None and (not self._rows or place >= self._rows[-1][0]):
+                self._rows.append((place, at_ms / 1000))
 
     def at(self, offset: int) -> float | None:
         """Return the Unix time at which the byte at `offset` was written; None when nobody noted it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlbox.files.act.tail import Tail, last_lines
+from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT
 
 
@@ -72,5 +73,4 @@ def _folder(path: Path, root: Path) -> str:
 
 
 def _number(path: Path, root: Path) -> int:
-    number = _folder(path, root).partition("-")[0]
-    return int(number) if number.isdigit() else 0
+    return whole_number(_folder(path, root).partition("-")[0]) or 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 HURRY_S = 6.0
@@ -40,3 +42,14 @@ class Interrupt:
 
 def _stay(number: int, frame: FrameType | None) -> None:
     """Do nothing. SIG_IGN would be inherited by every process of the run."""
+
+
+@contextlib.contextmanager
+def signals_to(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM told to `note` while the block runs, instead of dying of them."""
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

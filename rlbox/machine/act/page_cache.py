@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 
+from rlbox.machine.act.libc import LIBC
 from rlbox.machine.act.memory import available_bytes, probe_memory
 
 _CACHESTAT = 451  # its number on every architecture
@@ -26,11 +27,10 @@ class _Stat(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recent"))
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-_LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -47,7 +47,7 @@ def resident_bytes(handle: int, offset: int, length: int) -> int | None:
 
 def _cachestat(handle: int, offset: int, length: int) -> int | None:
     asked, said = _Range(offset, length), _Stat()
-    if _LIBC.syscall(_CACHESTAT, handle, ctypes.byref(asked), ctypes.byref(said), 0):
+    if LIBC.syscall(_CACHESTAT, handle, ctypes.byref(asked), ctypes.byref(said), 0):
         return None
     return int(said.cache)
 
@@ -66,14 +66,14 @@ def _mincore(handle: int, offset: int, length: int) -> int | None:
 
 
 def _mincore_piece(handle: int, offset: int, length: int) -> int | None:
-    at = _LIBC.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, handle, offset)
+    at = LIBC.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, handle, offset)
     if at == _FAILED:
         return None
     flags = (ctypes.c_ubyte * -(-length // _PAGE))()
     try:
-        return None if _LIBC.mincore(at, length, flags) else sum(byte & 1 for byte in bytes(flags))
+        return None if LIBC.mincore(at, length, flags) else sum(byte & 1 for byte in bytes(flags))
     finally:
-        _LIBC.munmap(at, length)
+        LIBC.munmap(at, length)
 
 
 def _may_ask(handle: int) -> bool:

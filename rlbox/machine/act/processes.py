@@ -9,7 +9,7 @@ are needed for what left the tree.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
 import signal
 import time
@@ -20,6 +20,7 @@ from pathlib import Path
 from rlbox.machine.act.cgroup import OwnCgroup
 from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.libc import adopt_orphans, prctl
 from rlbox.machine.act.process_table import Process, ancestors, carries, descendants, probe_process, probe_processes
 from rlbox.values import Command
 
@@ -39,7 +40,7 @@ Measured with Ray 2.60: a head that gets SIGTERM together with its raylet drains
 
 _KILL_S = 5.0
 _LOOK_S = 0.05
-_SET_CHILD_SUBREAPER, _SET_DUMPABLE = 36, 4
+_SET_DUMPABLE = 4
 
 FIRST = 1
 """The id of a container's own process: the kernel lets no process of the container kill or stop it."""
@@ -47,10 +48,8 @@ FIRST = 1
 
 def become_subreaper() -> None:
     """Have orphans below this process handed to it instead of to process 1 (Linux; elsewhere nothing happens)."""
-    try:
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (OSError, AttributeError):
-        return
+    with contextlib.suppress(OSError, AttributeError):
+        adopt_orphans()
 
 
 def guard_memory() -> None:
@@ -58,10 +57,8 @@ def guard_memory() -> None:
 
     Those with CAP_SYS_PTRACE still can. Source: prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking.
     """
-    try:
-        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
-    except (OSError, AttributeError):
-        return
+    with contextlib.suppress(OSError, AttributeError):
+        prctl("guard memory", _SET_DUMPABLE, 0)
 
 
 class Child:

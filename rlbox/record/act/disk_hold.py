@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.lock import try_lock
 from rlbox.foreign import parse_json
+from rlbox.record.kinds import as_kind
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
@@ -154,6 +153,7 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 def _read(handle: int) -> Holder:
     try:
-        return TypeAdapter(Holder).validate_python(parse_json(os.pread(handle, 1 << 16, 0)))
-    except (OSError, ValueError):  # pydantic's errors are ValueErrors
-        return Holder(what="no word about it")
+        data = parse_json(os.pread(handle, 1 << 16, 0))
+    except (OSError, ValueError):
+        data = None
+    return as_kind(Holder, data) or Holder(what="no word about it")

@@ -11,19 +11,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from rlbox.errors import RlboxError
 from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.act.verdict import RunEnd
+from rlbox.record.kinds import as_kind
 
 _RUNS = "runs"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +59,16 @@ class HostRecords:
 
     def read(self, run: str) -> HostRecord:
         """Return what is known of a run; nothing when it was not started from here."""
-        data = read_table(self._path(run), links=True)
-        return HostRecord(
-            plan=_plan(data.get("plan")),
-            note=_one(CarrierNote, data.get("note")),
-            verdict=_one(RunEnd, data.get("verdict")),
-        )
+        data = self._table(run)
+        return HostRecord(plan=_plan(data.get("plan")), note=_note(data), verdict=_verdict(data))
+
+    def note(self, run: str) -> CarrierNote | None:
+        """Return what carries a run, its plan left unread; None when nothing is known to."""
+        return _note(self._table(run))
+
+    def verdict(self, run: str) -> RunEnd | None:
+        """Return how a run ended, its plan left unread; None when that is not known."""
+        return _verdict(self._table(run))
 
     def write(self, run: str, record: HostRecord) -> None:
         """Write down what is known of a run; `OSError` when the folder cannot be written."""
@@ -82,13 +83,16 @@ class HostRecords:
         """Return where a file about a run lies that is no record."""
         return self.folder / f"{run}.{name}"
 
+    def _table(self, run: str) -> dict[str, Any]:
+        return read_table(self._path(run), links=True)
+
     def _path(self, run: str) -> Path:
         return self.folder / f"{run}.json"
 
 
 def kept_end(run_dir: Path) -> RunEnd | None:
     """Return how the run of a directory ended, as this host kept it; None when it does not know."""
-    return HostRecords(run_dir.parent.parent).read(run_dir.name).verdict
+    return HostRecords(run_dir.parent.parent).verdict(run_dir.name)
 
 
 def _plan(data: Any) -> RunPlan | None:
@@ -98,8 +102,9 @@ def _plan(data: Any) -> RunPlan | None:
         return None  # of another rlbox
 
 
-def _one(kind: type[T], data: Any) -> T | None:
-    try:
-        return TypeAdapter(kind).validate_python(data) if data else None
-    except ValidationError:
-        return None
+def _note(data: dict[str, Any]) -> CarrierNote | None:
+    return as_kind(CarrierNote, data.get("note"))
+
+
+def _verdict(data: dict[str, Any]) -> RunEnd | None:
+    return as_kind(RunEnd, data.get("verdict"))

@@ -143,7 +143,7 @@ class Ledger:
 
     def carrier(self, run: str) -> Carrier | None:
         """Return what carries a run out; None when that is but processes of this machine."""
-        note = self._records.read(run).note
+        note = self._records.note(run)
         if note is None:
             with contextlib.suppress(SpecError):
                 note = self._sought(load_plan(self.run_dir(run)))
@@ -151,7 +151,8 @@ class Ledger:
 
     def notes(self) -> dict[str, CarrierNote]:
         """Return the notes of carriers by run id."""
-        return {run: note for run in self._records.runs() if (note := self._records.read(run).note)}
+        records = self._records
+        return {run: note for run in records.runs() if (note := records.note(run))}
 
     def write_note(self, note: CarrierNote, plan: RunPlan | None = None) -> None:
         """Write down a carrier that is about to be made for `plan`, or that has started."""

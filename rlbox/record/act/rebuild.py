@@ -62,15 +62,17 @@ def _after(state: RunState, event: dict[str, Any]) -> RunState:
             if now == "running":
                 state = _begun_again(state)
                 return dataclasses.replace(state, state="running", started_at=state.started_at or at)
-            return dataclasses.replace(state, state=cast(RunStatus, now), ended_at=at, exit_code=event.get("exit_code"))
+            code = event.get("exit_code")
+            code = code if isinstance(code, int) else None
+            return dataclasses.replace(state, state=cast(RunStatus, now), ended_at=at, exit_code=code)
         case "stage" if now in get_args(StageStatus):
             changes: dict[str, Any] = {"state": now}
             if now == "starting":
                 changes |= {"started_at": at, "ended_at": "", "cause": None}
             elif now not in ("waiting", "running"):
                 changes["ended_at"] = at
-            if event.get("cause"):
-                changes["cause"] = Cause(kind="interrupted" if now == "interrupted" else "lost", what=event["cause"])
+            if (cause := event.get("cause")) and isinstance(cause, str):
+                changes["cause"] = Cause(kind="interrupted" if now == "interrupted" else "lost", what=cause)
             return change_stage(state, str(event.get("stage")), **changes)
         case _:
             return state

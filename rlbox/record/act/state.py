@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from rlbox.causes.cause import Cause
 from rlbox.errors import SpecError
@@ -19,6 +18,7 @@ from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.clock import utc_now
+from rlbox.record.kinds import adapter
 from rlbox.secrets.masks import Masks
 
 RUN_FILE = "run.json"
@@ -174,7 +174,7 @@ def load_run_state(run_dir: Path) -> RunState:
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise SpecError(f"run.json was not written by this rlbox (it reads schema {SCHEMA})", where=str(path))
     try:
-        state = _adapter().validate_python(data)
+        state = adapter(RunState).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -190,8 +190,3 @@ def _strange_path(state: RunState) -> str:
     names = [PurePath(service.name) for stage in state.stages for service in stage.services]
     strange = [path for path in folders if path.is_absolute() or ".." in path.parts]
     return str(next(iter(strange + [path for path in names if len(path.parts) != 1 or path.is_absolute()]), ""))
-
-
-@functools.lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[RunState]:
-    return TypeAdapter(RunState)

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from rlbox.errors import NodeError
 from rlbox.files.act.beneath import create_file
 from rlbox.files.act.folders import write_atomic
@@ -31,6 +29,7 @@ from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.process_table import Process, probe_command_line, probe_process
 from rlbox.machine.act.processes import RunProcesses
 from rlbox.record.act.host_record import HostRecords
+from rlbox.record.kinds import as_kind
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
@@ -100,10 +99,7 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
 
 def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    try:
-        return TypeAdapter(SupervisorFacts).validate_python(read_table(run_dir / SUPERVISOR_FILE))
-    except ValidationError:
-        return None
+    return as_kind(SupervisorFacts, read_table(run_dir / SUPERVISOR_FILE))
 
 
 def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:

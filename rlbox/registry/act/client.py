@@ -26,6 +26,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
+from rlbox.foreign import whole_number
 from rlbox.machine.act.http import Answer
 from rlbox.registry.act.wire import Content, Wire
 
@@ -189,4 +190,4 @@ def _starts_at(response: Answer) -> int:
     if response.status != 206:
         return 0
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(first) if first.isdigit() else 0
+    return whole_number(first) or 0

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import open_file, read_bytes
 from rlbox.files.act.tail import read_end
@@ -23,6 +21,7 @@ from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state, new_run_state
 from rlbox.record.act.verdict import believed
+from rlbox.record.kinds import adapter
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.report.act.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
@@ -195,7 +194,7 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
 
 
 def _masked(state: RunState, masks: Masks) -> RunState:
-    return TypeAdapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
+    return adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
 
 
 def _samples(files: _Files) -> list[Sample]:

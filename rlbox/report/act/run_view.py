@@ -89,7 +89,7 @@ class _Live:
 
 def summary_text(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
-    width = max(len(stage.name) for stage in state.stages)
+    width = max((len(stage.name) for stage in state.stages), default=0)
     rows = [
         f"{stage.name:<{width}}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
         for stage in state.stages

@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from rlbox.sandbox.act.tree import below
 
 _ENTRIES = 10_000
 """How many files and folders a program may make; more count as a full folder."""
+_BRANCHES = 64
+"""How many folders above one another may have more than one folder in them."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -28,61 +31,64 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, bytes]:
-    """Return what a program left under `names`: regular files, not through links, `limit` bytes together."""
+    """Return what a program left under `names`: regular files, not through links, `limit` bytes together.
+
+    `folder` is a path without links.
+    """
+    from rlbox.files.act.beneath import read_bytes  # a keeper starts for each request, and few ask for files
+
     found: dict[str, bytes] = {}
     for name in names:
-        with contextlib.suppress(OSError), _opened(folder, name) as file:
-            facts = os.fstat(file)
-            if stat.S_ISREG(facts.st_mode) and facts.st_size <= limit:
-                limit -= facts.st_size
-                with open(file, "rb", closefd=False) as stream:
-                    found[name] = stream.read(facts.st_size)
+        with contextlib.suppress(OSError):
+            found[name] = read_bytes(folder / name, limit)
+            limit -= len(found[name])
     return found
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int]:
-    at = os.open(folder, _FOLDER)
-    try:
-        *above, last = name.split("/")
-        for part in above:
-            lower = os.open(part, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = lower
-        file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    finally:
-        os.close(at)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def weigh(folder: Path, limit: int) -> int:
     """Return the bytes on disk below `folder`, with deleted files that processes below this one hold open.
 
-    Above `limit`, or with too many entries, it is some number above `limit`.
+    Above `limit`, with too many entries, or where a folder hides what is in it, it is some number above `limit`.
     """
-    total, count, waiting = 0, 0, [os.open(folder, _FOLDER)]
+    total, count, waiting = 0, 0, [(os.open(folder.parent, _FOLDER), [folder.name])]
     try:
         while waiting and total <= limit:
-            at = waiting.pop()
-            with os.scandir(at) as entries:
-                for entry in entries:
-                    count += 1
-                    with contextlib.suppress(OSError):
-                        facts = entry.stat(follow_symlinks=False)
-                        total += facts.st_blocks * 512
-                        if stat.S_ISDIR(facts.st_mode) and len(waiting) < 64:
-                            waiting.append(os.open(entry.name, _FOLDER, dir_fd=at))
-                    if count > _ENTRIES:
-                        total = limit + 1
-                        break
-            os.close(at)
+            above, names = waiting[-1]
+            try:
+                at = os.open(names.pop(), _FOLDER, dir_fd=above)
+            except PermissionError:
+                return limit + 1
+            except OSError:  # it is gone
+                at = -1
+            if not names:
+                waiting.pop()
+                os.close(above)
+            if at >= 0:
+                weight, entries, lower = _look(at)
+                total, count = total + weight, count + entries
+                if lower:
+                    waiting.append((at, lower))
+                else:
+                    os.close(at)
+            if count > _ENTRIES or len(waiting) > _BRANCHES:
+                return limit + 1
     finally:
-        for at in waiting:
+        for at, _ in waiting:
             os.close(at)
     return total + sum(_deleted().values())
+
+
+def _look(at: int) -> tuple[int, int, list[str]]:
+    """Return the bytes on disk of what lies in an opened folder, how many entries that are, and the folders' names."""
+    total, count, folders = 0, 0, []
+    with contextlib.suppress(OSError), os.scandir(at) as entries:
+        for count, entry in enumerate(islice(entries, _ENTRIES + 1), 1):  # noqa: B007
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                total += facts.st_blocks * 512
+                if stat.S_ISDIR(facts.st_mode):
+                    folders.append(entry.name)
+    return total, count, folders
 
 
 def _deleted() -> dict[tuple[int, int], int]:

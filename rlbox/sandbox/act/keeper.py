@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
 from rlbox.sandbox.act.lines import ProgramLines
 from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
 from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
 from rlbox.sandbox.act.watch import LOOK_S, Watch
-from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.strength import NAMESPACES, Strength
 
 PROGRAMS = str(Path(__file__).parent / "programs")
@@ -51,7 +52,7 @@ def keep(control: int) -> dict[str, Any]:
     """
     with os.fdopen(os.dup(control), "rb") as stream:
         plan = parse_json(stream.readline())
-    kernel.adopt_orphans()
+    adopt_orphans()
     limits = ProgramLimits.from_json(plan["limits"])
     began = time.monotonic()
     try:
@@ -61,17 +62,10 @@ def keep(control: int) -> dict[str, Any]:
         return {"limit": "start", "message": f"no folder could be made for a program: {error}"}
     with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
         watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder))
-        pids: list[int] = []
-        strength, message = Strength.of((), place.lacks), ""
-        try:
-            for number, argv in enumerate(plan["programs"]):
-                pid, strength = _start(plan, number, argv, limits, place, lines, watch)
-                pids.append(pid)
-        except (WallError, OSError) as error:
-            watch.limit, message = "start", str(error)
+        pids, strength, message = _start(plan, limits, place, lines, watch)
         lines.close_given()
         if not message:
-            _wait(watch, pids[0], lines, control, began + 20 * plan["cpu_s"] + 10)
+            _wait(watch, pids[0], lines, control, began + wall_s(plan["cpu_s"]))
         gone = watch.tree.end(watch.ended)
         left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         for fd in lines.outputs:
@@ -94,17 +88,14 @@ def keep(control: int) -> dict[str, Any]:
 
 
 def _start(
-    plan: Mapping[str, Any],
-    number: int,
-    argv: list[str],
-    limits: ProgramLimits,
-    place: _Place,
-    lines: ProgramLines,
-    watch: Watch,
-) -> tuple[int, Strength]:
-    checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
-    pid, strength, listener = fork_program(
-        ProgramStart(
+    plan: Mapping[str, Any], limits: ProgramLimits, place: _Place, lines: ProgramLines, watch: Watch
+) -> tuple[list[int], Strength, str]:
+    """Start the programs; return their ids, the strength of their walls, and why one did not start, or nothing."""
+    pids: list[int] = []
+    strength = Strength.of((), place.lacks)
+    for number, argv in enumerate(plan["programs"]):
+        checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
+        start = ProgramStart(
             argv=tuple(argv),
             fds=lines.of_program(number),
             folder="" if checks else place.inside,
@@ -116,10 +107,15 @@ def _start(
             weak=plan["weak"],
             lacks=place.lacks,
         )
-    )
-    if listener >= 0:
-        watch.listeners.append(listener)
-    return pid, strength
+        try:
+            pid, strength, listener = fork_program(start)
+        except (WallError, OSError) as error:
+            watch.limit = "start"
+            return pids, strength, str(error)
+        pids.append(pid)
+        if listener >= 0:
+            watch.listeners.append(listener)
+    return pids, strength, ""
 
 
 def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:

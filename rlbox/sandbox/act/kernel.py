@@ -11,7 +11,8 @@ import os
 import struct
 from collections.abc import Iterable
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from rlbox.machine.act.libc import LIBC, checked, prctl, system_call
+
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -19,7 +20,7 @@ _MACHINE = os.uname().machine
 
 NEW_USER, NEW_PID, NEW_NET, NEW_MOUNT = 0x10000000, 0x20000000, 0x40000000, 0x00020000
 NEW_IPC, NEW_UTS, NEW_CGROUP = 0x08000000, 0x04000000, 0x02000000
-_PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS, _BOUNDING_DROP = 1, 36, 38, 24
+_PDEATHSIG, _NO_NEW_PRIVS, _BOUNDING_DROP = 1, 38, 24
 _BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x1000, 0x4000, 1 << 18, 2
 _LANDLOCK, _MOUNT_SETATTR = 444, 442  # the same on every machine, as all later ones
 _ATTR_READ_ONLY = 0x1 | 0x2 | 0x4  # and no setuid, no devices
@@ -28,40 +29,19 @@ _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # rights of fi
 _RECV, _SEND, _NOTIFY_BYTES = 0xC0502100, 0xC0182101, 80
 
 
-def _call(name: str, result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
-    return result
-
-
-def _syscall(name: str, number: int, *args: object) -> int:
-    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
-    return _call(name, int(_LIBC.syscall(ctypes.c_long(number), *words)))
-
-
-def _prctl(name: str, *args: int) -> None:
-    _call(name, int(_LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of all below it that lose theirs."""
-    _prctl("adopt orphans", _SUBREAPER, 1)
-
-
 def die_with_parent() -> None:
     """End this process when the one that forked it ends."""
-    _prctl("die with parent", _PDEATHSIG, 9)
+    prctl("die with parent", _PDEATHSIG, 9)
 
 
 def drop_privileges() -> None:
     """Give up every capability, for what is carried out later too."""
-    _prctl("no new privileges", _NO_NEW_PRIVS, 1)
+    prctl("no new privileges", _NO_NEW_PRIVS, 1)
     for number in range(64):
-        if _LIBC.prctl(_BOUNDING_DROP, ctypes.c_ulong(number), 0, 0, 0) < 0:
+        if LIBC.prctl(_BOUNDING_DROP, ctypes.c_ulong(number), 0, 0, 0) < 0:
             break  # past the last one, or not ours to drop: without new privileges it is lost with the others
     header, data = struct.pack("=Ii", 0x20080522, 0), bytes(24)
-    _syscall("drop capabilities", _CAPSET[_MACHINE], header, data)
+    system_call("drop capabilities", _CAPSET[_MACHINE], header, data)
 
 
 # ---------------------------------------------------------------------------------------------- namespaces and mounts
@@ -69,39 +49,39 @@ def drop_privileges() -> None:
 
 def unshare(flags: int) -> None:
     """Give this process, and for processes its children, namespaces of their own."""
-    _call("unshare", int(_LIBC.unshare(flags)))
+    checked("unshare", int(LIBC.unshare(flags)))
 
 
 def mount_tmpfs(path: str, options: str) -> None:
     """Mount an empty file system in memory."""
-    _call("mount tmpfs", int(_LIBC.mount(b"sandbox", os.fsencode(path), b"tmpfs", 2 | 4, options.encode())))
+    checked("mount tmpfs", int(LIBC.mount(b"sandbox", os.fsencode(path), b"tmpfs", 2 | 4, options.encode())))
 
 
 def make_private(path: str) -> None:
     """Keep mounts below `path` from other namespaces."""
-    _call("make mounts private", int(_LIBC.mount(None, os.fsencode(path), None, _MS_REC | _MS_PRIVATE, None)))
+    checked("make mounts private", int(LIBC.mount(None, os.fsencode(path), None, _MS_REC | _MS_PRIVATE, None)))
 
 
 def bind_read_only(source: str, path: str) -> None:
     """Let `source` be seen at `path`, with all that is mounted below it, and nothing in it be changed."""
     words = os.fsencode(source), os.fsencode(path)
-    _call(f"bind {source}", int(_LIBC.mount(*words, None, _BIND | _MS_REC, None)))
+    checked(f"bind {source}", int(LIBC.mount(*words, None, _BIND | _MS_REC, None)))
     wanted = struct.pack("=QQQQ", _ATTR_READ_ONLY, 0, 0, 0)
     recursive = 0x8000
-    _syscall(f"make {source} read-only", _MOUNT_SETATTR, -100, words[1], recursive, wanted, len(wanted))
+    system_call(f"make {source} read-only", _MOUNT_SETATTR, -100, words[1], recursive, wanted, len(wanted))
 
 
 def bind_device(path: str, goal: str) -> None:
     """Let one device be seen at `goal`."""
-    _call(f"bind {path}", int(_LIBC.mount(os.fsencode(path), os.fsencode(goal), None, _BIND, None)))
+    checked(f"bind {path}", int(LIBC.mount(os.fsencode(path), os.fsencode(goal), None, _BIND, None)))
 
 
 def enter_root(path: str) -> None:
     """Make `path`, a mount, the root of this process' own mount namespace; nothing else is left in it."""
     unshare(NEW_MOUNT)
     os.chdir(path)
-    _syscall("pivot_root", _PIVOT_ROOT[_MACHINE], b".", b".")
-    _call("leave the old root", int(_LIBC.umount2(b".", _MNT_DETACH)))
+    system_call("pivot_root", _PIVOT_ROOT[_MACHINE], b".", b".")
+    checked("leave the old root", int(LIBC.umount2(b".", _MNT_DETACH)))
     os.chdir("/")
 
 
@@ -110,7 +90,7 @@ def enter_root(path: str) -> None:
 
 def landlock_version() -> int:
     """Return the version of Landlock here."""
-    return _syscall("landlock", _LANDLOCK, None, 0, 1)
+    return system_call("landlock", _LANDLOCK, None, 0, 1)
 
 
 def landlock(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) -> None:
@@ -121,13 +101,13 @@ def landlock(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) 
     version = landlock_version()
     every = sum(bits for since, bits in _RIGHTS.items() if since <= version)
     attributes = struct.pack("=QQQ", every, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    rules = _syscall("landlock_create_ruleset", _LANDLOCK, attributes, len(attributes), 0)
+    rules = system_call("landlock_create_ruleset", _LANDLOCK, attributes, len(attributes), 0)
     opening = 2 | 4 | (1 << 14 if version >= 3 else 0)
     for paths, rights in ((read, _READ), (write, every & ~(64 | 2048)), (devices, opening)):
         for path in paths:
             _allow(rules, path, rights & every)
-    _prctl("no new privileges", _NO_NEW_PRIVS, 1)
-    _syscall("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
+    prctl("no new privileges", _NO_NEW_PRIVS, 1)
+    system_call("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
     os.close(rules)
 
 
@@ -139,7 +119,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         if not os.path.isdir(path):
             rights &= 1 | 2 | 4 | 1 << 14 | 1 << 15
-        _syscall("landlock_add_rule", _LANDLOCK + 1, rules, 1, struct.pack("=Qi", rights, beneath), 0)
+        system_call("landlock_add_rule", _LANDLOCK + 1, rules, 1, struct.pack("=Qi", rights, beneath), 0)
     finally:
         os.close(beneath)
 
@@ -151,8 +131,8 @@ def install_filter(code: bytes, *, listen: bool) -> int:
     """Put this process and its children under a filter; return the listener, or -1 where none was asked for."""
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
-    _prctl("no new privileges", _NO_NEW_PRIVS, 1)
-    found = _syscall("seccomp", _SECCOMP[_MACHINE], 1, 8 if listen else 0, program)
+    prctl("no new privileges", _NO_NEW_PRIVS, 1)
+    found = system_call("seccomp", _SECCOMP[_MACHINE], 1, 8 if listen else 0, program)
     return found if listen else -1
 
 

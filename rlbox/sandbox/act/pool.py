@@ -19,13 +19,13 @@ from typing import Any
 
 from rlbox.errors import NodeError
 from rlbox.foreign import parse_json
-from rlbox.sandbox.act import kernel
+from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act.folder import remove
 from rlbox.sandbox.act.keeper import PROGRAMS
 from rlbox.sandbox.act.tree import below, children
 from rlbox.sandbox.answer import answer, broken, verdict
 from rlbox.sandbox.languages import LANGUAGES
-from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.request import ProgramRequest
 from rlbox.sandbox.strength import LAYERS, Strength
 from rlbox.spec.project import PACKAGE
@@ -69,11 +69,11 @@ class Pool:
         self.settings = settings
         self._read = _python_folders(settings.python)
         self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
-        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None))
+        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
         self._keepers: dict[int, subprocess.Popen[bytes]] = {}
         self._number = 0
-        kernel.adopt_orphans()
+        adopt_orphans()
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -160,7 +160,7 @@ class Pool:
                     "layers": self.settings.layers,
                     "weak": self.settings.weak,
                 }
-                return self._carry_out(plan, 20 * cpu_s + 10 + _SPARE_S)
+                return self._carry_out(plan, wall_s(cpu_s) + _SPARE_S)
             except OSError as error:
                 return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}
             finally:

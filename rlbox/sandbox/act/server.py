@@ -8,7 +8,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_json, whole_number
 from rlbox.sandbox.act.pool import Pool
 from rlbox.sandbox.answer import broken
 from rlbox.sandbox.request import AskedWrong, read_request
@@ -33,18 +33,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        size = self.headers.get("Content-Length", "")
-        if not size.isdecimal() or int(size) > _LONGEST:
+        size = whole_number(self.headers.get("Content-Length", ""))
+        if size is None or size > _LONGEST:
             self.close_connection = True
             self._answer(413, {"detail": f"a request has a length of at most {_LONGEST} bytes"})
             return
-        content = self.rfile.read(int(size))
+        content = self.rfile.read(size)
         if self.path not in _ASKED:
             self._answer(404, {"detail": "Not Found"})
             return
         try:
             request = read_request(parse_json(content), checks=_ASKED[self.path])
-        except (AskedWrong, ValueError, RecursionError) as error:
+        except (AskedWrong, ValueError) as error:
             self._answer(422, {"detail": f"no request: {error}"})
             return
         try:

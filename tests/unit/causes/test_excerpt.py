@@ -86,7 +86,7 @@ def test_the_last_lines(tmp_path: Path) -> None:
 
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
-    (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95")
+    (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
     assert [Times(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
     assert Times(tmp_path / "other.log").at(0) is None
 

@@ -458,3 +458,11 @@ def test_the_sites_ca_is_trusted_and_no_other(
     assert step.startswith("name the site's CA with RLBOX_CA_BUNDLE")
     with Registry(server.host, ca_bundle=str(key)) as registry, pytest.raises(RegistryError, match="cannot be read"):
         registry.ping()
+
+
+def test_a_place_that_is_no_number_is_the_beginning(server: RegistryServer, registry: Registry) -> None:
+    blob = blob_of()
+    for place in ("bytes \u00b2-9/10", f"bytes {'9' * 5000}-", "x", ""):
+        server.faults.append(Fault("GET", "/blobs/", 206, BLOB, {"Content-Range": place}))
+        with registry.open_blob("some/image", blob.digest, 1) as (start, _):
+            assert start == 0

@@ -1,0 +1,35 @@
+"""The C library, for calls of the kernel that Python has no words for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+"""The library that this process runs with; a call that another system's lacks raises `AttributeError`."""
+
+_SUBREAPER = 36
+
+
+def checked(name: str, result: int) -> int:
+    """Return what a call returned; `OSError` with the kernel's number and the call's name where it failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def system_call(name: str, number: int, *args: object) -> int:
+    """Return what a system call returned, called by its number; raises as `checked`."""
+    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
+    return checked(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
+
+
+def prctl(name: str, *args: int) -> None:
+    """Change what the kernel does with this process; raises as `checked`."""
+    checked(name, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all below it that lose theirs; raises as `checked`."""
+    prctl("adopt orphans", _SUBREAPER, 1)

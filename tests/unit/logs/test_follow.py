@@ -1,0 +1,17 @@
+"""Which logs of a run there are, whatever its programs call their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlbox.logs.act.follow import find_logs
+
+
+def test_folders_with_other_names_than_stages_have(tmp_path: Path) -> None:
+    names = ("02-b", "1-a", "²-c", f"{'9' * 200}-d", "e")
+    for name in names:
+        (tmp_path / "stages" / name).mkdir(parents=True)
+        (tmp_path / "stages" / name / "stage.log").touch()
+    found = [path.parent.name for path in find_logs(tmp_path, None, None)]
+    assert sorted(found) == sorted(names)
+    assert found[-2:] == ["1-a", "02-b"]

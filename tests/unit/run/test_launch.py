@@ -1,0 +1,63 @@
+"""How a run that ended is told, and the exit code of whoever asks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.app import App
+from rlbox.job.filler import Paths
+from rlbox.job.plan import RunPlan
+from rlbox.record.act.disk_hold import Holder
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.state import RunState, StageState, new_run_state, write_run_state
+from rlbox.run.launch import finish
+from rlbox.run.places import reach
+from rlbox.secrets.masks import Masks
+from rlbox.spec.project import Project
+
+PLAN = RunPlan(
+    run_id="r-1",
+    job="r",
+    target="local",
+    place="here",
+    profile="",
+    params={},
+    paths=Paths(run="/r", job="/r/job", data="/", python="python"),
+    env={},
+    stages=(),
+    plot=(),
+    curves="",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"state": "passed", "exit_code": 0}, 0),
+        ({"state": "passed", "exit_code": None}, 1),
+        ({"state": "failed", "exit_code": 7}, 7),
+        ({"state": "interrupted", "exit_code": 130}, 130),
+        ({"state": "failed", "exit_code": None}, 1),
+        ({"state": "failed", "exit_code": 0}, 1),
+        ({"state": "failed", "exit_code": 256}, 1),
+        ({"state": "failed", "exit_code": -1}, 1),
+        ({"state": "failed", "exit_code": 10**30}, 1),
+    ],
+    ids=str,
+)
+def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict[str, Any], code: int) -> None:
+    """Its record can be changed by programs of later runs; of an exit code a shell sees the last eight bits."""
+    ledger = Ledger(folder=tmp_path, reach=reach)
+    run_dir = ledger.make(PLAN, None, {})
+    stages = (StageState(name="a", title="a", directory="stages/1-a"),)
+    state: RunState = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
+    write_run_state(run_dir, state, Masks({}))
+    app = App(project=Project(folder=CHECKOUT))
+    assert finish(app, ledger, run_dir, PLAN, Holder(what="a test")) == code
+    write_run_state(run_dir, dataclasses.replace(state, stages=()), Masks({}))
+    assert finish(app, ledger, run_dir, PLAN, Holder(what="a test")) == code
