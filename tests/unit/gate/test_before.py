@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rlbox.files.act import origin
 from rlbox.gate.act import before as module
 from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
@@ -111,8 +113,18 @@ def test_without_births_a_second_name_is_no_proof(old: Path, monkeypatch: pytest
 
 def test_a_link_to_another_disk_is_no_proof(old: Path) -> None:
     link = old.with_name("elsewhere")
-    found = problem(link, lambda: link.symlink_to("/proc/version"))
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as other:
+        other.write(b"x")
+        other.flush()
+        found = problem(link, lambda: link.symlink_to(other.name))
     assert found == "lies on another disk, where nothing was looked at before the stage"
+
+
+def test_a_file_without_a_birth_is_old_where_others_have_one(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, fresh = origin.birth_ns, old.with_name("fresh")
+    monkeypatch.setattr(origin, "birth_ns", lambda path: 0 if path == fresh else real(path))
+    words = "was made before the stage, which has not written it"
+    assert problem(fresh, lambda: fresh.write_bytes(b"x")) == words
 
 
 def test_a_folder_is_judged_by_its_files(old: Path) -> None:
