@@ -64,7 +64,7 @@ class Before:
             return "lies on another disk, where nothing was looked at before the stage"
         born, (folder, began) = inode[2], self._began[inode[0]]
         ends = clock_of(folder)[1] if began else 0
-        if born and ends < began or not began:  # a clock that was set back meanwhile, or none
+        if (born and ends < began) or not began:  # a clock that was set back meanwhile, or none
             return "has another name, by which it may be older than the stage" if facts.st_nlink > 1 else ""
         return "" if began <= born <= ends else "was made before the stage, which has not written it"
 
