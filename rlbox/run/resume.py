@@ -53,7 +53,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, plan.job)
     if app.dry_run:
         return _show(app, ledger, run_dir, plan, job, wish)
-    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file)
+    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:
