@@ -24,7 +24,7 @@ WORD = "a common word or name, or like one"
         ("2026-11-22 10:00", "a number"),
         ("xxxxxxxxxxxx", "the same few characters again and again"),
         ("http://localhost:8000", "an address"),
-        ("/root/models/qwen", "a path"),
+        ("/srv/models/qwen", "a path"),
         ("~/.cache/huggingface/token", "a path"),
         ("password", WORD),
         ("password1", WORD),
@@ -48,7 +48,7 @@ def test_too_weak(value: str, why: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
+        "hx_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
         "sk-proj-9aB3xY7kLm2Qp",
         "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567",
         "kX9#mP2q",
