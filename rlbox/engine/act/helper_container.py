@@ -102,7 +102,12 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
         raise EngineError(f"the engine refused the container: {words}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
-    code = _attach(tunnel, container, helper.terminal)
+    try:
+        code = _attach(tunnel, container, helper.terminal)
+    except EngineError:  # it was never started, and so has not removed what it was given
+        with contextlib.suppress(DockerException, OSError):
+            container.remove(force=True)
+        raise
     try:
         container.reload()
         if container.status in ("exited", "dead"):
