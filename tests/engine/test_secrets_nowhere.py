@@ -87,7 +87,8 @@ def needles() -> list[bytes]:
     forms |= {value.encode().hex(*gap) for value in (TOKEN, PASSWORD) for gap in ((), (":",))} | {
         str(list(TOKEN.encode()))
     }
-    return [b"planted", *(form.encode() for form in forms)]
+    pieces = (b"planted=Q", b"planted pass", b"planted-undeclared")  # others of this machine may say "planted", too
+    return [*pieces, *(form.encode() for form in forms)]
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
