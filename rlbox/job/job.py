@@ -65,6 +65,7 @@ class Service(Frozen):
     )
     keep: bool = Field(False, description="it stays up between two stages in a row that both name it")
     env: dict[EnvName, str] = Field(default_factory=dict)
+    secrets: tuple[EnvName, ...] = Field((), description="those of the job's secrets that it gets, by name")
 
 
 class RayJob(Frozen):
@@ -96,6 +97,9 @@ class Stage(Frozen):
     listens: tuple[Listen, ...] = Field((), description="ports of its command that others may reach, as of a service")
     ray: RayJob | None = None
     env: dict[EnvName, str] = Field(default_factory=dict)
+    secrets: tuple[EnvName, ...] = Field(
+        (), description="those of the job's secrets that its command gets; with `ray` its head and workers, too"
+    )
     gate: Gate = Gate()
     limits: Limits = Limits()
     phases: tuple[Phase, ...] = Field((), description="asked before those that rlbox knows; see docs/hangs.md")
@@ -121,7 +125,9 @@ class Job(Frozen):
         default_factory=dict, description="sets of parameters; `include` names those that lie under it"
     )
     resume: Resume = Resume()
-    secrets: tuple[EnvName, ...] = Field((), description="secrets that the run cannot do without, by name")
+    secrets: tuple[EnvName, ...] = Field(
+        (), description="secrets that the run cannot do without, by name; its stages and services say which they get"
+    )
     optional_secrets: tuple[EnvName, ...] = Field((), description="secrets that are handed over when they are there")
     ports: dict[ParamName, Port] = Field(default_factory=dict)
     env: dict[EnvName, str] = Field(default_factory=dict)
@@ -133,7 +139,7 @@ class Job(Frozen):
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self)]
-        problems += [*_secret_problems(self), *_placeholder_problems(self)]
+        problems += [*_secret_problems(self), *_given_problems(self), *_placeholder_problems(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -158,6 +164,40 @@ def _secret_problems(job: Job) -> list[str]:
         for where, table in tables.items()
         for name in table
         if name in named
+    ]
+
+
+def _given_problems(job: Job) -> list[str]:
+    """Return what is wrong with the secrets that the stages and services of a job ask for."""
+    known = (*job.secrets, *job.optional_secrets)
+    asked = {f"stages.{stage.name}.secrets": stage.secrets for stage in job.stages}
+    asked |= {f"services.{service.name}.secrets": service.secrets for service in job.services}
+    problems = [
+        f"{where}: {name} is no secret of the job{suggest(name, list(known))}; name it in its `secrets`, too"
+        for where, names in asked.items()
+        for name in names
+        if name not in known
+    ]
+    given = {name for names in asked.values() for name in names}
+    for key, names in (("secrets", job.secrets), ("optional_secrets", job.optional_secrets)):
+        problems += [
+            f"{key}: {name} is given to nothing; name it in `secrets` of the stages and services that need it"
+            for name in names
+            if name not in given
+        ]
+    return problems + [line for stage in job.stages for line in _head_problems(job, stage)]
+
+
+def _head_problems(job: Job, stage: Stage) -> list[str]:
+    """A head that stays up would carry the secrets of one stage into the next."""
+    head = next((service for service in job.services if stage.ray and service.name == stage.ray.service), None)
+    if head is None or not head.keep:
+        return []
+    return [
+        f"stages.{stage.name}.secrets: its Ray head {head.name!r} is kept for later stages; "
+        f"name {name} in services.{head.name}.secrets"
+        for name in stage.secrets
+        if name not in head.secrets and name in (*job.secrets, *job.optional_secrets)
     ]
 
 

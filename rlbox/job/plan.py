@@ -25,6 +25,8 @@ class ServicePlan:
 
     `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`).
 
+    `secrets` names those that it gets; of a Ray head, those of the stage whose job it takes come to them.
+
     `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
     a stage whose next names it too.
     """
@@ -41,6 +43,7 @@ class ServicePlan:
     answer_s: float = 0.0
     silence_s: float = 0.0
     keep: bool = False
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class StagePlan(GatePlan):
     """One stage with the rules of its gate; `directory` is relative to the run directory and holds its logs.
 
     `silence_stated` says that the job itself gives `silence_s`, which is then that of the phases that rlbox knows.
-    `steps` is how many usual steps without one are a hang (0: never).
+    `steps` is how many usual steps without one are a hang (0: never). `secrets` names those that its command gets.
     """
 
     name: str
@@ -76,6 +79,7 @@ class StagePlan(GatePlan):
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
     steps: float = 20.0
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +90,10 @@ class RunPlan:
     names the stage to begin again with (empty: the first that has not passed), `skipped` those that `--from --force`
     left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
     the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
-    comes over the supervisor's standard input; `notes` are what a user must know of the run. `benign` are the
-    lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said. `network` is that which the
-    run's processes are on (`own`: no other's), and `open` says that the user lets strangers reach them.
+    comes over the supervisor's standard input, `aliases` groups of names that mean the same secret; `notes` are what a
+    user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what
+    `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
+    lets strangers reach them.
     """
 
     run_id: str
@@ -113,6 +118,7 @@ class RunPlan:
     origins: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     benign: tuple[BenignPlan, ...] = ()
     gpus: str = ""
@@ -207,6 +213,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
+        secrets=stage.secrets,
         attempt=fill.attempt,
     )
 
@@ -225,6 +232,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         answer_s=service.answer_s,
         silence_s=service.silence_s,
         keep=service.keep,
+        secrets=service.secrets,
         log=f"{service.name}.log",
     )
 

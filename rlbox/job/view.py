@@ -49,4 +49,6 @@ def _secret_lines(job: Job) -> list[str]:
     rows = [(name, "required") for name in job.secrets] + [(name, "optional") for name in job.optional_secrets]
     if not rows:
         return []
-    return ["# secrets: from .env, --env-file or the environment", *(f"{name}  # {what}" for name, what in rows), ""]
+    given = [(part.name, part.secrets) for part in job.services] + [(part.name, part.secrets) for part in job.stages]
+    told = (f"{name}  # {what}, for {', '.join(part for part, names in given if name in names)}" for name, what in rows)
+    return ["# secrets: from .env, --env-file or the environment", *told, ""]

@@ -27,6 +27,7 @@ from rlbox.run.places import reach, seek
 from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
+from rlbox.secrets.strength import weakness
 
 _HERE = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
@@ -74,7 +75,8 @@ def run_masks(app: App, run_dir: Path) -> Masks:
         named = load_plan(run_dir).secrets
     except RlboxError:
         named = ()
-    names = ",".join((*named, *values, os.environ.get(SECRETS_VARIABLE, "")))
+    strong = (name for name, value in values.items() if not weakness(value))  # what is weak would eat ordinary text
+    names = ",".join((*named, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     return Masks({**values, **os.environ, SECRETS_VARIABLE: names})
 
 

@@ -97,10 +97,11 @@ class ReadyHere:
         known = self.place.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
         argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", str(hold.handle))
+        inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
         with open(run_dir / LOG_FILE, "ab") as log:
             warden = start_command(
                 Command(argv=(*self.place.words, *argv)),
-                environ={**self.place.env, **({SECRETS_VARIABLE: names} if names else {})},
+                environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else NOTHING,
                 stdout=log,
                 stderr=log,

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
+from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.machine.act.clock import utc_now
+from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.ports import probe_port
 from rlbox.record.act.state import change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.report.act.run_view import summary_text
@@ -55,8 +58,16 @@ def programs(app: App, job: Job) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def job_secrets(app: App, job: Job, target: str, data: str | None, env_file: str | None) -> dict[str, Secret]:
-    """Return the secrets of a job; `SpecError` when a required one is nowhere."""
+def job_secrets(
+    app: App, job: Job, target: str, data: str | None, env_file: str | None, params: Mapping[str, Scalar]
+) -> dict[str, Secret]:
+    """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked.
+
+    Parameters
+    ----------
+    params
+        The run's parameters, which its logs may say.
+    """
     if not (job.secrets or job.optional_secrets or env_file):
         return {}
     from rlbox.fixes.bake import secret_aliases
@@ -70,6 +81,11 @@ def job_secrets(app: App, job: Job, target: str, data: str | None, env_file: str
         folders=(app.project.folder, folder_of(app, target, data)),
         environ=os.environ,
         aliases=secret_aliases(load_fixes(app.project)),
+        words=(
+            *(str(value) for value in params.values()),
+            *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
+            *(user_name(), socket.gethostname()),
+        ),
     )
 
 

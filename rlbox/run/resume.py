@@ -55,7 +55,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, job=job, wish=wish)
     if app.dry_run:
         return again.show()
-    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file)
+    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
     ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
 
     def prepare() -> Start:

@@ -10,6 +10,7 @@ import socket
 
 from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
+from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
 from rlbox.gate.gate import GateJudge
@@ -42,7 +43,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, name)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
-    secrets = job_secrets(app, job, target, wish.data, wish.env_file)
+    secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
     if app.dry_run:
         return _show(app, job, values, target, wish.place, tuple(secrets))
     place = place_named(wish.place)
@@ -57,6 +58,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         uid=os.getuid(),
         host=socket.gethostname(),
         benign=known_benign(fixes),
+        aliases=secret_aliases(fixes),
     )
     plan = close_plan(app, plan, ready.network, opened=wish.open)
     plan = _begin_late(plan, ledger, wish)

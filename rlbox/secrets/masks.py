@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from rlbox.secrets.credentials import mask_credentials
+from rlbox.secrets.mask_stream import MASK, SHORTEST, MaskPatterns, MaskStream
 
 SECRETS_VARIABLE = "RLBOX_SECRETS"
 """Environment variable that names, comma separated, the variables that were passed on as secrets."""
-
-MASK = "***"
-SHORTEST = 4
-"""Characters that a value must have to be masked: shorter ones would eat ordinary text."""
 
 _SECRET_NAME = re.compile(r"SECRET|TOKEN(?!IZER)|KEY|PASSW|CREDENTIAL", re.IGNORECASE)
 _PLAIN = re.compile(r"[/.~].*|\d+|\S*\s.*", re.DOTALL)  # a path, a number, a sentence
@@ -46,13 +44,24 @@ class Masks:
         self._named = named - {""}
         values = {environment.get(name, "") for name in self._named}
         values |= {value for name, value in environment.items() if self._hides(name) and _looks_secret(value)}
-        self.forms: tuple[str, ...] = _forms(values)
-        """Every way in which a secret may be written, the longest first."""
+        self.values: tuple[str, ...] = tuple(sorted({value for value in values if len(value) >= SHORTEST}))
+        """The secrets that are masked."""
+
+    @functools.cached_property
+    def _patterns(self) -> MaskPatterns:
+        texts = {text for value in self.values for text in _pieces(value)}
+        return MaskPatterns({form for text in texts for form in _encodings(text)}, texts)
+
+    def stream(self) -> MaskStream:
+        """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
+        return MaskStream(self._patterns if self.values else None)
 
     def text(self, text: str) -> str:
         """Return `text` with every secret value replaced by `***`."""
-        for form in self.forms:
-            text = text.replace(form, MASK)
+        if self.values:
+            lone = "surrogateescape" if _whole(text) else "surrogatepass"
+            stream, data = self.stream(), text.encode("utf-8", lone)
+            text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
         return mask_credentials(text)
 
     def tree(self, value: Any) -> Any:
@@ -60,7 +69,7 @@ class Masks:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {key: self.tree(item) for key, item in value.items()}
+            return {self.tree(key): self.tree(item) for key, item in value.items()}
         return [self.tree(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -81,9 +90,13 @@ def _looks_secret(value: str) -> bool:
     return len(value) >= _LIKELY or any(character.isdigit() for character in value)
 
 
-def _forms(values: Iterable[str]) -> tuple[str, ...]:
-    found = {form for value in values if len(value) >= SHORTEST for form in encodings(value)}
-    return tuple(sorted((form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)))
+def _whole(text: str) -> bool:
+    """Whether a text can be written as bytes: JSON may hold halves of characters."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def secret_lines(text: str) -> tuple[int, ...]:
@@ -94,7 +107,7 @@ def secret_lines(text: str) -> tuple[int, ...]:
 def is_secret(name: str, value: str) -> bool:
     """Whether the value of a variable looks like a secret; one that refers to another variable is none."""
     value = value.strip("\"'")
-    return "$" not in value and (bool(_TOKEN.search(value)) or bool(Masks({name: value}).forms))
+    return "$" not in value and (bool(_TOKEN.search(value)) or bool(Masks({name: value}).values))
 
 
 def _holds_secret(line: str) -> bool:
@@ -102,13 +115,15 @@ def _holds_secret(line: str) -> bool:
     return assigned or bool(_TOKEN.search(line)) or mask_credentials(line) != line
 
 
-def encodings(value: str) -> frozenset[str]:
-    """Return `value` and the other ways in which it may be written; of several lines, each long one by itself too."""
+def _pieces(value: str) -> set[str]:
+    """Return a secret, and of one of several lines each long one by itself too."""
     lines = [line.strip() for line in value.splitlines()]
-    found = set[str]()
-    for text in {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
-        found |= {text, *_escapes(text), *_url_forms(text), *_base64_forms(text)}
-    return frozenset(found - {""})
+    return {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)} - {""}
+
+
+def _encodings(text: str) -> set[str]:
+    """Return `text` and the other ways in which it may be written; in hexadecimal it is found by other means."""
+    return {text, *_escapes(text), *_url_forms(text), *_base64_forms(text), *_number_forms(text)}
 
 
 def _escapes(text: str) -> set[str]:
@@ -149,3 +164,10 @@ def _base64_forms(text: str) -> set[str]:
         if len(form) >= _SHORTEST_BASE64:
             found |= {form, form.replace("+", "-").replace("/", "_")}
     return found
+
+
+def _number_forms(text: str) -> set[str]:
+    """Return its bytes in hexadecimal, as decimal numbers of a list, and its characters as JSON may escape them."""
+    data = text.encode("utf-8", "surrogateescape")
+    escaped = "".join(f"u{unit:04x}" for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"))
+    return {data.hex(), data.hex().upper(), ",".join(map(str, data)), escaped}

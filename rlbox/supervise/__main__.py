@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
 
 def _supervise(argv: list[str], interrupt: Interrupt) -> int:
     from rlbox.record.act.folder import load_plan
-    from rlbox.secrets.act.hand_over import accept_secrets, receive_secrets
+    from rlbox.secrets.act.hand_over import keep_apart, receive_secrets
+    from rlbox.secrets.grants import Grants
     from rlbox.secrets.masks import Masks
     from rlbox.supervise.supervisor import carry_out_run
 
@@ -57,12 +58,14 @@ def _supervise(argv: list[str], interrupt: Interrupt) -> int:
     plan = load_plan(run_dir)
     _check_patterns(plan)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
-    accept_secrets(os.environ, receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name)))
+    secrets = receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name))
+    keep_apart(os.environ, secrets)
     return carry_out_run(
         plan,
         run_dir,
         interrupt=interrupt,
-        masks=Masks(os.environ),
+        masks=Masks({**os.environ, **secrets}),
+        grants=Grants(secrets, plan.aliases),
         on_failure=collect_evidence,
         on_event=_tell_event,
     )

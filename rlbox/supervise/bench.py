@@ -18,6 +18,7 @@ from rlbox.machine.act.memory import probe_memory
 from rlbox.machine.act.processes import RunProcesses
 from rlbox.record.act.journal import Journal
 from rlbox.record.act.supervisor_file import stop_asked
+from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class KeptService:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The plan of the run, where it is recorded, and what holds its processes.
+    """The plan of the run, where it is recorded, what holds its processes, and what these are given of its secrets.
 
     `kept` are the services that wait for the next stage, by name.
     """
@@ -59,6 +60,7 @@ class Bench:
     journal: Journal
     processes: RunProcesses
     interrupt: Interrupt
+    grants: Grants
     kept: dict[str, KeptService] = field(default_factory=dict)
 
     def watched(self, stage: StagePlan) -> Watched:

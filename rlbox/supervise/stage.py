@@ -147,7 +147,8 @@ class _StageRun:
             marks = {"PYTHONUNBUFFERED": "1", **self._bench.processes.marks(stage.name)}
             self._watch.pump.follow(STAGE_LOG, driver_log(stage.ray), self._folder / STAGE_LOG_FILE)
             return RunningRayJob(stage.ray, stage.argv, {**environment, **marks})
-        command = Command(argv=stage.argv, env=environment, cwd=str(self._folder))
+        given = self._bench.grants.environment(stage.secrets)
+        command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             child = self._bench.processes.start(command, output, stage=stage.name, part=MAIN)
         self._watch.pump.wake_at_end(child.pid)

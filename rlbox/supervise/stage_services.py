@@ -67,8 +67,10 @@ class StageServices:
         self._watch.record_service(service, state="ready", ready_at=utc_now())
 
     def _begin(self, plan: ServicePlan) -> RunningService:
-        command = Command(argv=plan.argv, env={**self._bench.plan.env, **plan.env}, cwd=str(self._folder))
         ray = self._stage.ray is not None and self._stage.ray.service == plan.name
+        # a job's driver and workers have the head's environment; Ray would write what `runtime_env` holds into its logs
+        given = self._bench.grants.environment((*plan.secrets, *(self._stage.secrets if ray else ())))
+        command = Command(argv=plan.argv, env={**self._bench.plan.env, **plan.env, **given}, cwd=str(self._folder))
         headers = auth_headers({**os.environ, **command.env}) if ray else {}
         with self._watch.pump.pipe(plan.name, self._folder / plan.log) as output:
             return self._bench.start(

@@ -25,6 +25,7 @@ from rlbox.record.act.journal import Event, Journal
 from rlbox.record.act.rebuild import begin_attempt
 from rlbox.record.act.state import PlotResult, RunStatus, StageStatus
 from rlbox.record.act.supervisor_file import ProcessRecord
+from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.causes import absent_fix, supervisor_bug
@@ -45,6 +46,7 @@ def carry_out_run(
     *,
     interrupt: Interrupt,
     masks: Masks,
+    grants: Grants,
     on_failure: Callable[[StageFailure], Cause],
     on_event: Callable[[Event], None],
 ) -> int:
@@ -52,6 +54,8 @@ def carry_out_run(
 
     Parameters
     ----------
+    grants
+        What each part of the run finds of its secrets; they are in no environment but those of the parts.
     on_failure
         Called once all processes of a failed stage are gone; it returns the cause with the line that shows it.
     on_event
@@ -64,7 +68,7 @@ def carry_out_run(
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
-    bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt)
+    bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt, grants=grants)
     sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
     journal.listen(sampler.note)
     sampler.start()
@@ -157,6 +161,7 @@ def _collect(bench: Bench, end: StageEnd, cause: Cause, on_failure: Callable[[St
         fatals=end.fatals,
         snapshot=end.snapshot,
         masks=bench.journal.masks,
+        given=bench.grants.hidden(end.stage.secrets),
     )
     try:
         return on_failure(failure)

@@ -72,7 +72,7 @@ def test_show(rlbox: Rlbox, mine: Folder) -> None:
     assert "# --profile full, over smoke" in lines
     assert "data = {data}/small.jsonl  # of smoke" in lines
     assert "# --resume: weights and progress only: the optimizer's state is lost" in lines
-    assert "HF_TOKEN  # required" in lines
+    assert "HF_TOKEN  # required, for train" in lines
 
 
 @pytest.mark.parametrize("dry", [True, False], ids=["dry", "real"])

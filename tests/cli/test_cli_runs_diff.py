@@ -33,6 +33,7 @@ HOME = "{run}/home"
 [[stages]]
 name = "train"
 title = "learns"
+secrets = ["HF_TOKEN"]
 command = ["{python}", "train.py", "--rounds", "{param.rounds}", "--out", "{run}/out"]
 env = { WAIT = "{param.wait}" }
 gate = { require = [{ pattern = "loss" }], files = [{ path = "{run}/out" }] }

@@ -50,7 +50,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(disk / "runs" / run, run.partition("-")[0], states, f"2026-01-01T0{number}:00:00.000+00:00")
     (disk / "model").mkdir()
     (disk / "model/weights").write_bytes(b"1" * 4096)
-    (disk / ".env").write_text("HF_TOKEN=none\nWANDB_API_KEY=none\n")
+    (disk / ".env").write_text("HF_TOKEN=n0ne-7Qx1-9zKw\nWANDB_API_KEY=n0ne-8Rt2-4bLm\n")
     return disk
 
 

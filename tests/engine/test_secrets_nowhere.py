@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from enginebox import Box, containers, docker
+from enginebox import Box, containers, docker, wait_until
 
 pytestmark = pytest.mark.slow  # the fast half, in place: tests/supervisor/test_run_secrets.py
 
@@ -30,9 +30,36 @@ for character in "in pieces: " + token + "\\n":
     os.write(1, character.encode())
     time.sleep(0.01)
 print(json.dumps([token, password]), urllib.parse.quote(token), base64.b64encode(f"u:{token}".encode()).decode())
+print(token.encode().hex(), password.encode().hex(":"), list(token.encode()), token[:9] + "\\x1b[31m" + token[9:])
+folded = base64.b64encode(f"u:{token}".encode()).decode()
+print("folded", *(folded[n:n + 5] for n in range(0, len(folded), 5)), "wrapped " + token[:9], token[9:], sep="\\n  ")
 print("Authorization: Bearer", other, "redis://me:" + other + "@db", flush=True)
 time.sleep(1.5)
 raise SystemExit(f"RuntimeError: login with {password} was refused")
+"""
+
+LOOK = """
+import os, time
+print("named", os.environ["RLBOX_SECRETS"], "has", [name for name in os.environ if "WANDB" in name or "DB_" in name])
+for place in ("/proc/1/environ", *(f"/proc/{entry}/environ" for entry in os.listdir("/proc") if entry.isdigit())):
+    try:
+        found = b"plan" + b"ted" in open(place, "rb").read()
+    except OSError as error:
+        found = error.strerror
+    print(place, found, flush=True)
+time.sleep(3)
+"""
+
+WAITS = """
+title = "waits with a secret in its environment"
+target = "tiny"
+secrets = ["DB_PASSWORD"]
+[[stages]]
+name = "waits"
+title = "waits"
+secrets = ["DB_PASSWORD"]
+command = ["sh", "-c", "echo it has ${#DB_PASSWORD}; sleep 600"]
+limits = { total_s = "20min", silence_s = "15min" }
 """
 
 JOB = """
@@ -40,8 +67,14 @@ title = "prints what it should not"
 target = "tiny"
 secrets = ["WANDB_API_KEY", "DB_PASSWORD"]
 [[stages]]
+name = "plain"
+title = "has none, and looks for them"
+command = ["{python}", "{job}/careless/look.py"]
+limits = { total_s = "2min", silence_s = "1min" }
+[[stages]]
 name = "careless"
 title = "fails with a secret in its mouth"
+secrets = ["WANDB_API_KEY", "DB_PASSWORD"]
 command = ["{python}", "{job}/careless/leak.py"]
 limits = { total_s = "2min", silence_s = "1min" }
 """
@@ -51,7 +84,11 @@ def needles() -> list[bytes]:
     """Return what to look for: the secrets as they are and encoded, and a piece of each."""
     forms = {form for value in (TOKEN, PASSWORD, UNDECLARED) for form in (value, quote(value), quote(value, safe=""))}
     forms |= {base64.b64encode(value.encode()).decode() for value in (TOKEN, PASSWORD)}
-    return [b"planted", *(form.encode() for form in forms)]
+    forms |= {value.encode().hex(*gap) for value in (TOKEN, PASSWORD) for gap in ((), (":",))} | {
+        str(list(TOKEN.encode()))
+    }
+    pieces = (b"planted=Q", b"planted pass", b"planted-undeclared")  # others of this machine may say "planted", too
+    return [*pieces, *(form.encode() for form in forms)]
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -83,7 +120,7 @@ class Watcher:
             if time.monotonic() - asked > 1:
                 asked = time.monotonic()
                 for name in containers(self._box.data):
-                    for words in (["inspect", name], ["logs", name]):
+                    for words in (["inspect", name], ["logs", name], ["exec", name, "env"]):
                         done = subprocess.run(["docker", *words], capture_output=True, check=False)
                         self.seen[f"container {name} {words[0]} {asked}"] = done.stdout + done.stderr
 
@@ -96,6 +133,7 @@ class Watcher:
 def planted(tiny: Box) -> Box:
     (tiny.project / "jobs/careless").mkdir(parents=True)
     (tiny.project / "jobs/careless/leak.py").write_text(CARELESS)
+    (tiny.project / "jobs/careless/look.py").write_text(LOOK)
     tiny.job("careless", JOB)
     (tiny.project / ".env").write_bytes(
         f"export WANDB_API_KEY = \"{TOKEN}\" # mine\r\nDB_PASSWORD='{PASSWORD}'\r\n".encode()
@@ -110,10 +148,10 @@ def test_secrets_are_nowhere(planted: Box) -> None:
     watcher.end()
     run = planted.runs()[-1]
     assert result.code == 1, result.err
-    log = (run / "stages/1-careless/stage.log").read_text()
+    log = (run / "stages/2-careless/stage.log").read_text()
     assert "in pieces: ***\n" in log
     assert "RuntimeError: login with *** was refused" in log
-    assert any(name.startswith("container ") for name in watcher.seen)
+    assert any(" exec " in name and b"PATH=" in data for name, data in watcher.seen.items())
     assert leaks(iter(watcher.seen.items())) == []
     assert leaks(files_below(planted.data)) == []
     said = {"run": result.out + result.err}
@@ -121,6 +159,42 @@ def test_secrets_are_nowhere(planted: Box) -> None:
         shown = planted(*words, "--target", "tiny")
         said[" ".join(words)] = shown.out + shown.err
     assert leaks((name, text.encode()) for name, text in said.items()) == []
+
+
+def test_secrets_are_where_they_are_named(planted: Box) -> None:
+    """A `.env` on the data disk, too, which the container's hooks read, gives them to nothing else."""
+    (planted.data / ".env").write_text(f"DB_PASSWORD='{PASSWORD}'\nOPEN=for all\n")
+    planted("run", "careless")
+    run = planted.runs()[-1]
+    named, *places = (run / "stages/1-plain/stage.log").read_text().splitlines()
+    assert named == "named  has []"
+    assert "/proc/1/environ Permission denied" in places
+    assert not [line for line in places if line.endswith("True")]
+    assert "in pieces: ***\n" in (run / "stages/2-careless/stage.log").read_text()
+
+
+def test_a_killed_container_leaves_none(planted: Box, tmp_path: Path) -> None:
+    planted.job("waits", WAITS)
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert planted("run", "waits", "--detach", **state).code == 0
+    run = planted.runs()[-1]
+    log = run / "stages/1-waits/stage.log"
+    wait_until(lambda: log.exists() and "it has" in log.read_text(), "the stage", 60)
+    docker("kill", "--signal", "KILL", f"rlbox-{run.name}")
+    assert planted("runs", "--target", "tiny", **state).code == 0
+    assert containers(planted.data) == []
+    assert (tmp_path / "state").exists()
+    assert leaks(files_below(planted.data)) == []
+    assert leaks(files_below(tmp_path / "state")) == []
+
+
+def test_a_weak_secret_is_refused(planted: Box) -> None:
+    planted.job("waits", WAITS)
+    result = planted("run", "waits", DB_PASSWORD="checkpoint-1000")
+    assert result.code == 2
+    assert "secret DB_PASSWORD of the environment is too weak to be kept out of logs: it is a common word" in result.err
+    assert "checkpoint-1000" not in result.err + result.out
+    assert not (planted.data / "runs").exists()
 
 
 def test_secrets_are_in_no_layer_bundle_or_report(planted: Box, tmp_path: Path) -> None:

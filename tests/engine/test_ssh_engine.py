@@ -21,6 +21,7 @@ secrets = ["WANDB_API_KEY"]
 [[stages]]
 name = "one"
 title = "one"
+secrets = ["WANDB_API_KEY"]
 command = ["sh", "-c", "echo key $WANDB_API_KEY; for i in $(seq SECONDS); do echo step $i; sleep 1; done; echo Final"]
 limits = { total_s = 600, silence_s = 300 }
 gate = { require = [{ pattern = "^key" }, { pattern = "^Final" }] }

@@ -128,6 +128,7 @@ class Bench:
         self.plot: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
+        self.aliases: tuple[tuple[str, ...], ...] = ()
         self.stdin: bytes | None = None
         self.supervisor: Supervisor | None = None
 
@@ -182,6 +183,7 @@ class Bench:
             plot=self.plot,
             curves=f"{run}/curves.png",
             secrets=tuple(self.secrets),
+            aliases=self.aliases,
         )
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))

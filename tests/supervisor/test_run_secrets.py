@@ -8,12 +8,18 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
+from test_ray_stage import HEAD
 
+from rlbox.job.plan import RayPlan
+from rlbox.machine.act.interrupt import Interrupt
+from rlbox.machine.act.processes import RunProcesses
 from rlbox.place.act.bring import BroughtPlace
 from rlbox.record.act.disk_hold import Holder, take_disk
 from rlbox.record.act.folder import load_plan
@@ -43,6 +49,10 @@ os.write(2, ("half " + token[:7]).encode()); time.sleep(0.1); os.write(2, (token
 print(json.dumps({{"token": token, "password": password}}), ascii(password), repr(token))
 print("https://host/?key=" + urllib.parse.quote(token), urllib.parse.quote_plus(password))
 print("basic", base64.b64encode(f"user:{{password}}".encode()).decode(), base64.b64encode(token.encode()).decode())
+print(token.encode().hex(":"), password.encode().hex().upper(), list(token.encode()))
+folded = base64.b64encode(b"user:" + token.encode()).decode()
+print("folded", *(folded[n:n + 7] for n in range(0, len(folded), 7)), sep="\\n   ")
+print(token[:8] + "\\x1b[1;31m" + token[8:12] + "\\x1b[0m" + token[12:], "wrapped", token[:9] + "\\n    " + token[9:])
 print("Authorization: Bearer {UNDECLARED}", "postgres://me:{UNDECLARED}@db/x", flush=True)
 os.makedirs("out", exist_ok=True)
 time.sleep(0.3)
@@ -55,6 +65,7 @@ def written(value: str) -> list[bytes]:
     """Return a secret in the ways that a search for it should try."""
     data = value.encode()
     forms = {value, quote(value), quote(value, safe=""), base64.b64encode(data).decode(), ascii(value)[1:-1]}
+    forms |= {data.hex(), data.hex().upper(), data.hex(":"), str(list(data))[1:-1]}
     return [form.encode() for form in forms]
 
 
@@ -84,6 +95,7 @@ def command_lines() -> bytes:
 @pytest.fixture
 def planted(bench: Bench) -> Bench:
     bench.secrets = {"WANDB_API_KEY": TOKEN, "WANDB_KEY": TOKEN, "DB_PASSWORD": PASSWORD}
+    bench.aliases = (("WANDB_API_KEY", "WANDB_KEY"),)
     return bench
 
 
@@ -92,7 +104,8 @@ def test_a_run_leaves_no_secret_behind(planted: Bench, words: tuple[str, ...], t
     script = tmp_path / "careless.py"
     script.write_text(CARELESS)
     argv = (python("")[0], str(script), *words)
-    planted.stage("careless", argv, require=(line_rule("said everything"), line_rule(r"half \*\*\*$")))
+    rules = (line_rule("said everything"), line_rule(r"half \*\*\*$"))
+    planted.stage("careless", argv, require=rules, secrets=("WANDB_API_KEY", "DB_PASSWORD"))
     supervisor = planted.start()
     seen = b""
     while supervisor.poll() is None:
@@ -111,13 +124,54 @@ def test_a_run_leaves_no_secret_behind(planted: Bench, words: tuple[str, ...], t
         assert "***" in planted.cause().line
 
 
-def test_services_have_them_too(planted: Bench, tmp_path: Path) -> None:
-    port = free_port()
-    server = python("import os; print('key', os.environ['WANDB_API_KEY'], flush=True)\n" + SERVER, str(port))
-    planted.stage("asks", python("print('fine')"), services=(service("server", port, server),))
+NAMES = ("DB_PASSWORD", "WANDB_API_KEY", "WANDB_KEY")
+HAS = f"import os; print('has', *(name for name in {NAMES} if name in os.environ), flush=True)\n"
+NAMED = "print('named', *os.environ['RLBOX_SECRETS'].split(','), flush=True)\n"
+
+
+def test_each_stage_and_service_has_what_it_names_and_nothing_else(planted: Bench) -> None:
+    planted.environment = {"WANDB_API_KEY": TOKEN, "DB_PASSWORD": PASSWORD}  # exported by the user as well
+    one, other = free_port(), free_port()
+    served = (
+        replace(service("server", one, python(HAS + SERVER, str(one))), secrets=("WANDB_KEY",)),
+        service("plain", other, python(HAS + SERVER, str(other))),
+    )
+    planted.stage("database", python(HAS + NAMED), services=served, secrets=("DB_PASSWORD",))
+    planted.stage("nothing", python(HAS + NAMED))
+    planted.stage("all", python(HAS), secrets=("DB_PASSWORD", "WANDB_API_KEY"))
+    planted.plot = ("sh", "-c", 'echo "plot $WANDB_KEY$DB_PASSWORD"; exit 1')
+    (planted.run_dir / "job").mkdir(parents=True)
+    (planted.run_dir / "job/metrics.jsonl").touch()
     assert planted.run() == 0
-    assert planted.log("1-asks/server.log").startswith("key ***\n")
+    assert planted.log("1-database/stage.log") == "has DB_PASSWORD\nnamed DB_PASSWORD\n"
+    assert planted.log("1-database/server.log").startswith("has WANDB_API_KEY WANDB_KEY\n")
+    assert planted.log("1-database/plain.log").startswith("has\n")
+    assert planted.log("2-nothing/stage.log") == "has\nnamed \n"
+    assert planted.log("3-all/stage.log") == "has DB_PASSWORD WANDB_API_KEY WANDB_KEY\n"
+    assert (planted.run_dir / "plot.log").read_text() == "plot \n"
     assert leaks(planted.run_dir) == []
+
+
+def test_a_ray_head_has_those_of_the_stage_whose_job_it_takes(planted: Bench, tmp_path: Path) -> None:
+    port = free_port()
+    head = service("ray", port, python(HAS + HEAD, str(port), str(tmp_path), ""), contains="")
+    head = replace(head, ready=replace(head.ready, url=f"http://127.0.0.1:{port}/api/jobs/"))
+    ray = RayPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run")
+    planted.stage("with", python(HAS), services=(head,), ray=ray, secrets=("DB_PASSWORD",))
+    planted.stage("without", python(HAS), services=(head,), ray=replace(ray, submission_id="run-2"))
+    assert planted.run() == 0
+    assert planted.log("1-with/ray.log").startswith("has DB_PASSWORD\n")
+    assert planted.log("1-with/stage.log") == "has DB_PASSWORD\n"
+    assert planted.log("2-without/ray.log").startswith("has\n")
+    assert planted.log("2-without/stage.log") == "has\n"
+
+
+def test_the_evidence_names_those_of_the_stage_that_failed(planted: Bench) -> None:
+    planted.stage("fails", python("raise SystemExit(1)"), secrets=("DB_PASSWORD",))
+    assert planted.run() == 1
+    rows = (planted.run_dir / "stages/1-fails/evidence/environment.txt").read_text().splitlines()
+    assert 'DB_PASSWORD="***"' in rows
+    assert not [row for row in rows if row.startswith("WANDB")]
 
 
 def test_secrets_that_never_come(planted: Bench) -> None:
@@ -148,7 +202,7 @@ def test_a_run_without_secrets_waits_for_nothing(bench: Bench) -> None:
 
 def test_a_resumed_run_gets_them_again(planted: Bench) -> None:
     says = "import os; print(len(os.environ['WANDB_KEY']))"
-    planted.stage("asks", python(f"{says}; raise SystemExit(1)"))
+    planted.stage("asks", python(f"{says}; raise SystemExit(1)"), secrets=("WANDB_KEY",))
     assert planted.run() == 1
     plan = json.loads((planted.run_dir / "plan.json").read_text())
     plan["attempt"], plan["stages"][0]["argv"][2] = 2, says
@@ -180,25 +234,62 @@ def test_a_run_is_stopped_while_it_waits(planted: Bench) -> None:
     assert code == 130, err
 
 
-def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: Path) -> None:
-    """The way of `rlbox run --place here`: pipe, warden, supervisor, stage; no command line on the way holds one."""
+SEES = """
+import os, sys
+seen = []
+for entry in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        words = open(f"/proc/{entry}/cmdline", "rb").read()
+        seen += [b"plan" b"ted" in open(f"/proc/{entry}/environ", "rb").read()] if b"rlbox.supervise" in words else []
+    except OSError:
+        continue
+print("supervisors", len(seen), "with it", sum(seen), flush=True)
+"""
+
+
+def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
+    """Start the run as `rlbox run --place here` does, by a user who has exported the secrets, too."""
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
-    planted.stage("asks", python("import os, time; print(len(os.environ['WANDB_KEY'])); time.sleep(0.5)"))
     planted.write_plan()
-    place = BroughtPlace(python=Path(sys.executable), env=dict(os.environ), words=())
+    place = BroughtPlace(python=Path(sys.executable), env={**os.environ, **planted.secrets}, words=())
     ready = ReadyHere(target="local", ledger=Ledger(folder=tmp_path, reach=reach), place=place)
     start = ready.start(load_plan(planted.run_dir), planted.run_dir, secrets)
     hold = take_disk(tmp_path, Holder(what="a test"))
     try:
-        alive = start.begin(hold)
+        return start.begin(hold)
     finally:
         hold.leave()
+
+
+def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: Path) -> None:
+    """The way of `rlbox run --place here`: pipe, warden, supervisor, stage; no command line on the way holds one, and
+    no environment but that of the stage that names it."""
+    says = "import os, time; print(len(os.environ['WANDB_KEY'])); time.sleep(0.5)"
+    planted.stage("asks", python(says), secrets=("WANDB_KEY",))
+    planted.stage("looks", python(SEES))
+    alive = begun_in_place(planted, tmp_path)
     seen = b""
     while alive():
         seen += command_lines()
         time.sleep(0.02)
     assert b"rlbox.supervise" in seen
     assert b"planted" not in seen
-    assert planted.states() == ["passed"]
+    assert planted.states() == ["passed", "passed"]
     assert planted.log("1-asks/stage.log") == f"{len(TOKEN)}\n"
+    said = planted.log("2-looks/stage.log").split()
+    assert int(said[1]) >= 2  # the warden and the supervisor
+    assert said[-1] == "0"
     assert leaks(planted.run_dir) == []
+
+
+def test_nothing_lies_on_the_disk_after_kill_9(planted: Bench, tmp_path: Path) -> None:
+    planted.stage("asks", python(HAS + "import time; time.sleep(600)"), secrets=("DB_PASSWORD", "WANDB_KEY"))
+    alive = begun_in_place(planted, tmp_path)
+    log = planted.run_dir / "stages/1-asks/stage.log"
+    wait_for(lambda: log.exists() and "has DB_PASSWORD" in log.read_text())
+    record = json.loads((planted.run_dir / "supervisor.json").read_text())
+    for pid in (record["warden"], record["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not alive())
+    RunProcesses(planted.run_dir, Interrupt()).stop_all()
+    assert leaks(tmp_path) == []

@@ -52,7 +52,10 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     check_place(run_dir, out)
     selection = select_files(list_files(run_dir), full=full)
     if app.dry_run:
-        app.result({"run": run_dir.name, "file": str(out), **_plan(selection)}, _table(selection))
+        masks = run_masks(app, run_dir)  # names of files may hold secrets, too
+        app.result(
+            {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}, masks.text(_table(selection))
+        )
         return
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")

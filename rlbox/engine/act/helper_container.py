@@ -75,7 +75,12 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
         The engine refused it, or the connection was lost: what it started goes on.
     """
     container = _make(tunnel, project, helper)
-    code = _attach(tunnel, container, helper.terminal)
+    try:
+        code = _attach(tunnel, container, helper.terminal)
+    except EngineError:  # it was never started, and so has not removed what it was given
+        with contextlib.suppress(DockerException, OSError):
+            container.remove(force=True)
+        raise
     try:
         container.reload()
         if container.status in ("exited", "dead"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -10,7 +11,7 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,7 +22,6 @@ from rlbox.files.act.beneath import open_file
 from rlbox.files.act.copies import whole_file
 from rlbox.files.act.folders import special_kind
 from rlbox.secrets.credentials import mask_credentials
-from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.masks import Masks
 
 MANIFEST = "manifest.json"
@@ -90,7 +90,7 @@ def check_place(run_dir: Path, out: Path) -> None:
 def write_bundle(
     run_dir: Path, selection: Selection, texts: Mapping[str, str], out: Path, masks: Masks, on_bytes: OnBytes
 ) -> Bundle:
-    """Write the archive `out` and return what is in it.
+    """Write the archive `out` and return what is in it, secrets masked in names as in contents.
 
     The same files give the same bytes. `texts` are further files (name to text) that come first.
 
@@ -110,14 +110,20 @@ def write_bundle(
         for taken in selection.taken:
             row = writer.add_file(run_dir / taken.name, taken, on_bytes)
             rows += [row] if row else []
+        left = masked_names((*selection.left, *writer.unread), masks)
         manifest = {
             "schema": 1,
             "run": run_dir.name,
             "files": [vars(row) for row in rows],
-            "left_out": [vars(left) for left in (*selection.left, *writer.unread)],
+            "left_out": [vars(each) for each in left],
         }
         rows.append(writer.add_text(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"))
-    return Bundle(files=tuple(rows), left=(*selection.left, *writer.unread))
+    return Bundle(files=tuple(rows), left=left)
+
+
+def masked_names(left: Iterable[Left], masks: Masks) -> tuple[Left, ...]:
+    """Return files that are left out, with secrets masked in their names."""
+    return tuple(dataclasses.replace(each, name=masks.text(each.name)) for each in left)
 
 
 class _Writer:
@@ -126,6 +132,7 @@ class _Writer:
         self._folder = folder
         self._masks = masks
         self._drafts = draft_folder
+        self._names: set[str] = set()
         self.unread: list[Left] = []
         """What could not be read, or not to its end."""
 
@@ -155,8 +162,9 @@ class _Writer:
                 digest.update(block)
             size = draft.tell()
             draft.seek(0)
-            self._add(taken.name, draft, size)
-        return BundleRow(name=taken.name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
+            name = self._name(taken.name)
+            self._add(name, draft, size)
+        return BundleRow(name=name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
 
     def _blocks(self, source: IO[bytes], taken: Taken, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
         while size > 0:
@@ -172,7 +180,7 @@ class _Writer:
             yield block
 
     def _masked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        stream, rest = MaskStream(self._masks.forms), b""
+        stream, rest = self._masks.stream(), b""
         for block in blocks:
             rest += stream.feed(block)
             end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _BLOCK else 0)
@@ -183,6 +191,16 @@ class _Writer:
 
     def _miss(self, taken: Taken, error: OSError) -> None:
         self.unread.append(Left(name=taken.name, bytes=taken.bytes, why=f"cannot be read: {error.strerror}"))
+
+    def _name(self, name: str) -> str:
+        """Return a name with secrets masked, and unlike those before it, which may have been masked to the same."""
+        found = masked = self._masks.text(name)
+        number = 1
+        while found in self._names:
+            number += 1
+            found = f"{masked}~{number}"
+        self._names.add(found)
+        return found
 
     def _add(self, name: str, source: IO[bytes], size: int) -> None:
         info = tarfile.TarInfo(f"{self._folder}/{name}")

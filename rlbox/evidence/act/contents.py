@@ -101,7 +101,7 @@ def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[st
 
 
 def _variables(failure: StageFailure) -> dict[str, str]:
-    return {**os.environ, **failure.plan.env, **failure.stage.env}
+    return {**os.environ, **failure.plan.env, **failure.stage.env, **failure.given}
 
 
 def _environment(failure: StageFailure) -> str:

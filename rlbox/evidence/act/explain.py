@@ -22,6 +22,7 @@ from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.room import disk_full
 from rlbox.hang.act.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
+from rlbox.secrets.masks import Masks
 
 GATHER_S = 10.0
 """How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""
@@ -105,7 +106,7 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
     problems = write_texts(folder, {name: failure.masks.text(text) for name, text in texts.items()})
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_page(folder)
-        write_manifest(folder, WHAT, {**gathered.missing, **problems})
+        write_manifest(folder, WHAT, {**gathered.missing, **problems}, failure.masks)
     return folder
 
 
@@ -135,10 +136,10 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     return problems
 
 
-def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str]) -> None:
+def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str], masks: Masks) -> None:
     """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
 
-    Every file of the folder is named, also those that others put there.
+    Every file of the folder is named, also those that others put there, with secrets masked.
     """
     rows = [
         {
@@ -150,7 +151,7 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         for name in sorted(_names(folder))
     ]
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
-    write_atomic(folder / MANIFEST_FILE, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(folder / MANIFEST_FILE, json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n")
 
 
 def says(what: Mapping[str, str], name: str) -> str:

@@ -80,7 +80,7 @@ class StageFailure:
     """A stage that failed, nothing of it being left; `state` is what `run.json` says of it.
 
     `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory. `snapshot`
-    is from the moment at which it failed.
+    is from the moment at which it failed, `given` the variables of its secrets, without their values.
     """
 
     run_dir: Path
@@ -93,3 +93,4 @@ class StageFailure:
     fatals: Mapping[str, FatalSpot]
     snapshot: Snapshot | None
     masks: Masks
+    given: Mapping[str, str] = field(default_factory=dict)

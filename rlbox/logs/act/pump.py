@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rlbox.files.act.tail import Tail
 from rlbox.logs.act.file import LogFile
-from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.masks import Masks
 
 _PIPE_BYTES = 1 << 20
@@ -164,7 +163,7 @@ class LogPump:
         self._epoll.close()
 
     def _open(self, name: str, path: Path) -> LogFile:
-        log = self.logs[name] = LogFile(path, MaskStream(self._masks.forms))
+        log = self.logs[name] = LogFile(path, self._masks.stream())
         return log
 
     def _rouse(self) -> None:

@@ -8,13 +8,17 @@ from pathlib import Path
 
 from rlbox.errors import SpecError
 from rlbox.secrets.env_file import parse_env_file
-from rlbox.secrets.masks import SHORTEST
+from rlbox.secrets.strength import weakness
 from rlbox.spec.check import suggest
 from rlbox.values import Secret
 
 ENV_FILE = ".env"
 ENVIRONMENT = "the environment"
 _MOST_BYTES = 1 << 20
+_STRONGER = (
+    "take one as services make them, with letters and digits in disorder; "
+    "what everybody may read belongs into `env` of the job"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ def find_secrets(
     folders: Iterable[Path],
     environ: Mapping[str, str],
     aliases: Iterable[tuple[str, ...]],
+    words: Iterable[str] = (),
 ) -> dict[str, Secret]:
     """Return the secrets of a job under every name that programs read them by.
 
@@ -45,12 +50,14 @@ def find_secrets(
         Where a `.env` may be: looked into after the environment, in their order.
     aliases
         Groups of names that mean the same secret; any of them will do, and all are returned.
+    words
+        What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
 
     Raises
     ------
     SpecError
-        A required secret is nowhere (all that are), or has too few characters to be masked; a file cannot be read, or
-        has wrong lines. No message holds a value.
+        A required secret is nowhere (all that are), or one is so weak that it would be masked out of ordinary text; a
+        file cannot be read, or has wrong lines. No message holds a value.
     """
     wanted = dict.fromkeys(required, True)
     wanted.update((name, False) for name in optional if name not in wanted)
@@ -62,26 +69,36 @@ def find_secrets(
     places += [_load(folder / ENV_FILE, must=False) for folder in folders]
     groups = {name: next((group for group in aliases if name in group), (name,)) for name in wanted}
     found: dict[str, Secret] = {}
-    problems = []
+    missing, weak = [], []
+    words = tuple(words)
     for name, must in wanted.items():
         names = (name, *(other for other in groups[name] if other != name))
-        value = _find(names, places)
-        if value is None:
-            problems += [_missing(names, places)] if must else []
-        elif len(value) < SHORTEST:
-            problems.append(f"secret {name} is shorter than {SHORTEST} characters, which cannot be kept out of logs")
-        else:
-            found.update(dict.fromkeys(names, Secret(value)))
-    if problems:
+        place = _find(names, places)
+        if place is None:
+            missing += [_missing(names, places)] if must else []
+            continue
+        value = next(place.values[other] for other in names if place.values.get(other))
+        if why := weakness(value) or _said(value, words):
+            weak.append(f"secret {name} of {place.title} is too weak to be kept out of logs: it is {why}")
+        found.update(dict.fromkeys(names, Secret(value)))
+    if missing:
         files = [str(env_file)] if env_file else [str(folder / ENV_FILE) for folder in folders]
         into = (files or ["a file for --env-file"])[0]
-        raise SpecError("\n  ".join(problems), next_step=f"write NAME=value into {into}, or export it")
+        raise SpecError("\n  ".join((*missing, *weak)), next_step=f"write NAME=value into {into}, or export it")
+    if weak:
+        raise SpecError("\n  ".join(weak), next_step=_STRONGER)
     return found
 
 
-def _find(names: tuple[str, ...], places: list[_Place]) -> str | None:
-    """Return the first value that is there; an empty one is as good as none."""
-    return next((place.values[name] for place in places for name in names if place.values.get(name)), None)
+def _find(names: tuple[str, ...], places: list[_Place]) -> _Place | None:
+    """Return the first place that has one of `names`; an empty value is as good as none."""
+    return next((place for place in places for name in names if place.values.get(name)), None)
+
+
+def _said(value: str, words: Iterable[str]) -> str:
+    """Return in which words of a run a value stands, if in any."""
+    value = value.strip().casefold()
+    return "a word of the run's own names or parameters" if any(value in word.casefold() for word in words) else ""
 
 
 def _missing(names: tuple[str, ...], places: list[_Place]) -> str:

@@ -38,9 +38,10 @@ def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]
             write(secrets_line(secrets))
 
 
-def accept_secrets(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
-    """Put `secrets` into the environment that processes inherit, and name them there as secrets."""
-    environment.update(secrets)
+def keep_apart(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
+    """Take `secrets` out of the environment that processes inherit, wherever they came from, and name them there."""
+    for name in secrets:
+        environment.pop(name, None)
     named = filter(None, environment.get(SECRETS_VARIABLE, "").split(","))
     if secrets:
         environment[SECRETS_VARIABLE] = ",".join(dict.fromkeys((*named, *secrets)))

@@ -11,6 +11,7 @@ import pytest
 
 from rlbox.evidence.act.explain import write_manifest, write_texts
 from rlbox.evidence.act.gather import PART_BYTES, NotHere, gather
+from rlbox.secrets.masks import Masks
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -44,7 +45,9 @@ def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/12.txt").write_text("frames")
     assert write_texts(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
-    write_manifest(tmp_path, {"stacks": "stack of a process", "REPORT.md": "one page"}, {"gpu.txt": "no driver"})
+    write_manifest(
+        tmp_path, {"stacks": "stack of a process", "REPORT.md": "one page"}, {"gpu.txt": "no driver"}, Masks({})
+    )
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert [(row["name"], row["bytes"], row["what"]) for row in found["files"]] == [
         ("REPORT.md", 4, "one page"),

@@ -58,6 +58,7 @@ command = ["prepare", "{param.data}"]
 [[stages]]
 name = "train"
 title = "t"
+secrets = ["WANDB_API_KEY"]
 command = ["train", "{param.load_optimizer}", "{param.offload}", "--mem={param.mem_frac}", "--timeout",
     "{param.timeout}", "{param.cache}", "{param.save}", "{param.data}"]
 resume = ["--load", "{run}/ckpt", "--attempt={attempt}"]

@@ -15,7 +15,8 @@ from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
 from rlbox.secrets.act.find import find_secrets
-from rlbox.secrets.act.hand_over import accept_secrets, receive_secrets, secrets_line, send_secrets
+from rlbox.secrets.act.hand_over import keep_apart, receive_secrets, secrets_line, send_secrets
+from rlbox.secrets.grants import Grants
 from rlbox.spec.project import Project
 from rlbox.values import Secret
 
@@ -47,32 +48,32 @@ def find(tmp_path: Path, *names: str, environ: dict[str, str] | None = None, opt
 
 
 def test_one_secret_under_every_name(tmp_path: Path) -> None:
-    both = {"WANDB_API_KEY": "planted1", "WANDB_KEY": "planted1"}
-    assert find(tmp_path, "WANDB_API_KEY", environ={"WANDB_KEY": "planted1"}) == both
-    assert find(tmp_path, "WANDB_KEY", environ={"WANDB_API_KEY": "planted1"}) == both
-    assert find(tmp_path, "HF_TOKEN", environ={"HUGGING_FACE_HUB_TOKEN": "planted2"}) == {
-        "HF_TOKEN": "planted2",
-        "HUGGING_FACE_HUB_TOKEN": "planted2",
+    both = {"WANDB_API_KEY": "planted-7Qx1-9zK", "WANDB_KEY": "planted-7Qx1-9zK"}
+    assert find(tmp_path, "WANDB_API_KEY", environ={"WANDB_KEY": "planted-7Qx1-9zK"}) == both
+    assert find(tmp_path, "WANDB_KEY", environ={"WANDB_API_KEY": "planted-7Qx1-9zK"}) == both
+    assert find(tmp_path, "HF_TOKEN", environ={"HUGGING_FACE_HUB_TOKEN": "planted-7Qx2-9zK"}) == {
+        "HF_TOKEN": "planted-7Qx2-9zK",
+        "HUGGING_FACE_HUB_TOKEN": "planted-7Qx2-9zK",
     }
-    assert find(tmp_path, "MINE", environ={"MINE": "planted3", "OTHER": "x"}) == {"MINE": "planted3"}
+    assert find(tmp_path, "MINE", environ={"MINE": "planted-7Qx3-9zK", "OTHER": "x"}) == {"MINE": "planted-7Qx3-9zK"}
 
 
 def test_which_place_goes_before_which(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / ".env").write_text("A=of-the-disk\nB=of-the-disk\nC=of-the-disk\nD=of-the-disk")
-    (tmp_path / ".env").write_text("A=of-the-project\nB=of-the-project\nC=of-the-project\n")
-    (tmp_path / "named").write_text("A=of-the-file\n")
-    environ = {"A": "of-the-environment", "B": "of-the-environment"}
+    (tmp_path / "disk" / ".env").write_text("A=disk-7Qx1-9zK\nB=disk-7Qx1-9zK\nC=disk-7Qx1-9zK\nD=disk-7Qx1-9zK")
+    (tmp_path / ".env").write_text("A=project-7Qx1-9zK\nB=project-7Qx1-9zK\nC=project-7Qx1-9zK\n")
+    (tmp_path / "named").write_text("A=file-7Qx1-9zK\n")
+    environ = {"A": "environment-7Qx1-9zK", "B": "environment-7Qx1-9zK"}
     assert find(tmp_path, "A", "B", "C", "D", environ=environ, env_file=tmp_path / "named") == {
-        "A": "of-the-file",
-        "B": "of-the-environment",
-        "C": "of-the-project",
-        "D": "of-the-disk",
+        "A": "file-7Qx1-9zK",
+        "B": "environment-7Qx1-9zK",
+        "C": "project-7Qx1-9zK",
+        "D": "disk-7Qx1-9zK",
     }
 
 
 def test_an_optional_secret_may_be_missing(tmp_path: Path) -> None:
-    assert find(tmp_path, optional=("A", "B"), environ={"B": "planted"}) == {"B": "planted"}
+    assert find(tmp_path, optional=("A", "B"), environ={"B": "planted-7Qx-9zK"}) == {"B": "planted-7Qx-9zK"}
 
 
 def test_no_secrets_no_file_is_read(tmp_path: Path) -> None:
@@ -97,9 +98,11 @@ def test_no_secrets_no_file_is_read(tmp_path: Path) -> None:
             "export it",
         ),
         (
-            "WANDB_API_KEY=planted\nMINE=abc",
-            "secret MINE is shorter than 4 characters, which cannot be kept out of logs\n"
-            "  next:  write NAME=value into {0}/.env, or export it",
+            "WANDB_API_KEY=planted\nMINE=abcd-7Qx",
+            "secret WANDB_API_KEY of {0}/.env is too weak to be kept out of logs: it is shorter than 8 characters\n"
+            "  secret MINE of {0}/.env is too weak to be kept out of logs: it is a common word or name, or like one\n"
+            "  next:  take one as services make them, with letters and digits in disorder; what everybody may read "
+            "belongs into `env` of the job",
         ),
         (
             "WANDB_API_KEY='planted\nplanted too\n",
@@ -115,6 +118,14 @@ def test_what_is_missing_or_wrong(tmp_path: Path, env: str | None, message: str)
         find(tmp_path, "WANDB_API_KEY", "MINE")
     assert str(caught.value) == message.format(tmp_path)
     assert caught.value.exit_code == 2
+
+
+def test_a_word_of_the_run_is_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"MINE of the environment is too weak .*: it is a word of the run's own names"):
+        find_secrets(
+            ["MINE"], [], env_file=None, folders=[], environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[],
+            words=["/data/models/qwen9-7qx2-9zk/config.json"],
+        )  # fmt: skip
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -178,10 +189,23 @@ def test_a_name_that_did_not_come(pipe: tuple[int, int]) -> None:
         receive_secrets(("A", "B"), pipe[0])
 
 
-def test_they_are_named_where_they_are_put() -> None:
-    environment = {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A"}
-    accept_secrets(environment, {"A": "planted", "B": "x"})
-    assert environment == {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A,B", "A": "planted", "B": "x"}
+def test_they_are_named_where_programs_start_and_are_not_there() -> None:
+    environment = {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A", "A": "of the user's own shell"}
+    keep_apart(environment, {"A": "planted", "B": "x"})
+    assert environment == {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A,B"}
     untouched: dict[str, str] = {}
-    accept_secrets(untouched, {})
+    keep_apart(untouched, {})
     assert untouched == {}
+
+
+def test_who_names_a_secret_gets_it_under_all_its_names_and_nobody_else() -> None:
+    secrets = {"WANDB_API_KEY": "planted1", "WANDB_KEY": "planted1", "HF_TOKEN": "planted2"}
+    grants = Grants(secrets, ALIASES)
+    assert grants.environment(["WANDB_KEY", "ABSENT"]) == {
+        "WANDB_API_KEY": "planted1",
+        "WANDB_KEY": "planted1",
+        "RLBOX_SECRETS": "WANDB_API_KEY,WANDB_KEY",
+    }
+    assert grants.environment([]) == {"RLBOX_SECRETS": ""}
+    assert grants.hidden(["HF_TOKEN"]) == {"HF_TOKEN": "***", "RLBOX_SECRETS": "HF_TOKEN"}
+    assert Grants({}).environment(["HF_TOKEN"]) == {}
