@@ -23,7 +23,8 @@ from rlbox.job.phase import PhasePlan, plan_phases
 class ServicePlan:
     """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
 
-    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`).
+    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`), `publish` names those of its
+    ports that users of the engine's machine are to reach on its loopback.
 
     `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
     a stage whose next names it too.
@@ -38,6 +39,7 @@ class ServicePlan:
     start_s: float
     log: str
     listens: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
     answer_s: float = 0.0
     silence_s: float = 0.0
     keep: bool = False
@@ -88,7 +90,8 @@ class RunPlan:
     the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
     comes over the supervisor's standard input; `notes` are what a user must know of the run. `benign` are the
     lines of the fix catalogue that look bad and are not. `gpus` is what `--gpus` said. `network` is that which the
-    run's processes are on (`own`: no other's), and `open` says that the user lets strangers reach them.
+    run's processes are on (`own`: no other's), and `open` says that the user lets strangers reach them. `published` are
+    the ports, by name, that the engine's machine has on its loopback.
     """
 
     run_id: str
@@ -118,6 +121,7 @@ class RunPlan:
     gpus: str = ""
     network: str = "host"
     open: bool = False
+    published: Mapping[str, int] = field(default_factory=dict)
     schema: int = 1
 
     @property
@@ -220,6 +224,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         env=fill.table(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
         listens=fill.words(f"{where}.listens", service.listens),
+        publish=service.publish,
         ready=plan_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,
         answer_s=service.answer_s,

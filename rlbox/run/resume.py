@@ -95,7 +95,7 @@ def _take_up(
 ) -> RunPlan:
     """Check that the run may go on, and write down the plan of its next attempt."""
     now, forced = _next_plan(app, ledger, run_dir, plan, job, wish, secrets)
-    now = close_plan(app, now, network, opened=wish.open)
+    now = close_plan(app, now, network, opened=wish.open, publish=wish.publish)
     values = Values(profile=now.profile, params=now.params, origins=now.origins)
     entry = override_entry(
         values,

@@ -58,7 +58,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         host=socket.gethostname(),
         benign=known_benign(fixes),
     )
-    plan = close_plan(app, plan, ready.network, opened=wish.open)
+    plan = close_plan(app, plan, ready.network, opened=wish.open, publish=wish.publish)
     plan = _begin_late(plan, ledger, wish)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
 
