@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from itertools import pairwise
 
@@ -29,11 +30,12 @@ def against_plain_run(place: Place) -> Sample:
 
 
 def against_same_run(place: Place) -> Sample:
-    """`rlbox shell T -- true` against `docker run` with the limits, mounts and labels that rlbox sets."""
+    """`rlbox shell T -- true` against docker with the network, limits, mounts and labels that rlbox sets."""
     own = place.kept.get(OwnImage)
-    command = own.place.output("shell", own.name, "--data", str(own.data), "--dry-run", "--", "true")["command"]
-    name = f"--name=rlbox-bench-{place.folder.name}"
-    argv = tuple(name if word.startswith("--name=") else word for word in command)
+    shown = own.place.output("shell", own.name, "--data", str(own.data), "--dry-run", "--", "true")
+    (name,) = (word.partition("=")[2] for word in shown["command"] if word.startswith("--name="))
+    script = "\n".join(shlex.join(shown[part]) for part in ("before", "command", "after") if shown[part])
+    argv = ("sh", "-c", script.replace(name, f"rlbox-bench-{place.folder.name}"))
     return place.compare(_shell(own), place.case(argv, name="docker run, same flags"))
 
 

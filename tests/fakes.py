@@ -148,12 +148,13 @@ class Said:
 class EngineSocket:
     """An engine that knows images and its version, behind a socket of its own; other requests are answered 501.
 
-    A container ends at once, without a word; `made` is what each was made from.
+    A container ends at once, without a word; `made` is what each was made from. `networks` are the names of all.
     """
 
     def __init__(self, path: Path) -> None:
         self.images: dict[str, dict[str, Any]] = {}
         self.made: list[dict[str, Any]] = []
+        self.networks = ["bridge"]
         version = b'{"Version": "28.2.2", "ApiVersion": "1.45"}'
         self.answers: dict[str, tuple[int, bytes]] = {"/version": (200, version)}
         self.address = f"unix://{path}"
@@ -192,7 +193,12 @@ class EngineSocket:
             case ["containers", _, *_]:
                 return 204, b""
             case ["networks"]:
-                return 200, b"[]"
+                return 200, json.dumps([{"Name": name, "Id": name, "Labels": {}} for name in self.networks]).encode()
+            case ["networks", "create"]:
+                self.networks.append(json.loads(body)["Name"])
+                return 201, b'{"Id": "n1"}'
+            case ["networks", name] if name in self.networks:
+                return 204, b""
             case _:
                 return self._answer(path)
 
@@ -206,7 +212,8 @@ class EngineSocket:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if body:  # else nobody waits for one
+                    self.wfile.write(body)
 
             do_POST = do_DELETE = do_GET  # noqa: N815
 

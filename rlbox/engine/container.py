@@ -23,6 +23,7 @@ CA_NAMES = (
 """Variables that name it to OpenSSL, requests, curl, pip, git and Node."""
 
 TARGET_LABEL, RUN_LABEL, OWNER_LABEL = "rlbox.target", "rlbox.run", "rlbox.owner"
+NETWORK_LABEL = "rlbox.network"
 
 OWN_NETWORK = "own"
 """A network of the container's own: a bridge that is made before it and goes with it."""
@@ -33,6 +34,9 @@ GOING = ("created", "running", "restarting", "paused")
 DISK_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root in a container keeps: a data disk may be somebody else's, and root without them cannot write to it."""
 
+LOOPBACK = "127.0.0.1"
+"""Where ports of a container are published on its engine's machine, and nowhere else."""
+
 _CLOSED = "no-new-privileges"
 
 
@@ -41,7 +45,8 @@ class ContainerPlan:
     """One container; `user` is `uid:gid`, or empty for the image's own. Without `init`, `argv` is its process 1.
 
     It has no capability but `cap_add`, and nothing in it gets more than it was started with. `network` is one of the
-    engine's, or `OWN_NETWORK`. Sizes are in GiB; 0 means no limit, for `shm_gib` the engine's own.
+    engine's, or `OWN_NETWORK`. `publish` are its ports that the engine's machine has on its loopback, too. Sizes are in
+    GiB; 0 means no limit, for `shm_gib` the engine's own.
     """
 
     image: str
@@ -60,6 +65,7 @@ class ContainerPlan:
     cap_add: tuple[str, ...] = ()
     gpus: GpuAccess = NO_GPUS
     init: bool = True
+    publish: tuple[int, ...] = ()
 
 
 def plan_container(
@@ -113,9 +119,9 @@ def plan_container(
 def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
 
-    The client makes no network: one that is to have its own is on the engine's bridge.
+    The client makes no network: one of the container's own is made before it (`network_words`) and has its name.
     """
-    network = "bridge" if plan.network == OWN_NETWORK else plan.network
+    network = plan.name if plan.network == OWN_NETWORK else plan.network
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     words += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
     words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
@@ -125,6 +131,19 @@ def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> t
     words += ["--interactive"] if interactive else []
     words += ["--tty"] if terminal else []
     return (*words, plan.image, *plan.argv)
+
+
+def network_words(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the docker client's lines that make a container's own network and remove it; empty when it has none."""
+    if plan.network != OWN_NETWORK:
+        return (), ()
+    labels = tuple(f"--label={key}={value}" for key, value in sorted({**plan.labels, NETWORK_LABEL: plan.name}.items()))
+    return ("docker", "network", "create", "--driver=bridge", *labels, plan.name), (
+        "docker",
+        "network",
+        "rm",
+        plan.name,
+    )
 
 
 def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
@@ -154,6 +173,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "labels": dict(plan.labels),
         "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
         "network_mode": plan.name if plan.network == OWN_NETWORK else plan.network,
+        "ports": {f"{port}/tcp": (LOOPBACK, port) for port in plan.publish},
         "shm_size": _bytes(plan.shm_gib) or None,
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,

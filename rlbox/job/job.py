@@ -55,6 +55,9 @@ class Service(Frozen):
     listens: tuple[Listen, ...] = Field(
         (), description="ports that others than this machine may reach; see docs/jobs.md"
     )
+    publish: tuple[Word, ...] = Field(
+        (), description="names of its ports that users of the machine reach at 127.0.0.1; see docs/jobs.md"
+    )
     ready: Ready
     start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
     answer_s: Annotated[float, Field(ge=0)] = Field(
@@ -218,6 +221,11 @@ def _name_problems(job: Job) -> list[str]:
     services = {service.name for service in job.services}
     for service in job.services:
         problems += [f"services.{service.name}: unknown port {p!r}" for p in service.ports if p not in job.ports]
+        problems += [
+            f"services.{service.name}.publish: {p!r} is not a port of the service"
+            for p in service.publish
+            if p not in service.ports
+        ]
         if service.ready.port and service.ready.port not in service.ports:
             problems.append(f"services.{service.name}.ready.port: {service.ready.port!r} is not a port of the service")
         if service.answer_s and not service.ready.url:

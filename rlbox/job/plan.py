@@ -23,7 +23,8 @@ from rlbox.job.phase import PhasePlan, plan_phases
 class ServicePlan:
     """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
 
-    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`).
+    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`), `publish` names those of its
+    ports that users of the engine's machine are to reach on its loopback.
 
     `secrets` names those that it gets; of a Ray head, those of the stage whose job it takes come to them.
 
@@ -40,6 +41,7 @@ class ServicePlan:
     start_s: float
     log: str
     listens: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
     answer_s: float = 0.0
     silence_s: float = 0.0
     keep: bool = False
@@ -93,7 +95,7 @@ class RunPlan:
     comes over the supervisor's standard input, `aliases` groups of names that mean the same secret; `notes` are what a
     user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what
     `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
-    lets strangers reach them.
+    lets strangers reach them. `published` are the ports, by name, that the engine's machine has on its loopback.
     """
 
     run_id: str
@@ -124,6 +126,7 @@ class RunPlan:
     gpus: str = ""
     network: str = "host"
     open: bool = False
+    published: Mapping[str, int] = field(default_factory=dict)
     schema: int = 1
 
     @property
@@ -227,6 +230,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         env=fill.table(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
         listens=fill.words(f"{where}.listens", service.listens),
+        publish=service.publish,
         ready=plan_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,
         answer_s=service.answer_s,

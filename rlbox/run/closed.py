@@ -1,11 +1,15 @@
-"""Who reaches what a run listens on: a Ray head that takes commands of strangers is refused unless the user says so."""
+"""Who reaches what a run listens on: a Ray head that takes commands of strangers is refused unless the user says so.
+
+Ports that a run publishes are on the loopback of the engine's machine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Container
 
 from rlbox.app import App
-from rlbox.engine.container import OWN_NETWORK
+from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import has_package, stack_versions
 from rlbox.image.act.plans import image_plan
@@ -18,7 +22,31 @@ _HAS_TOKENS = "ray>=2.52"
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job and a KV write of anybody."""
 
 
-def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool) -> RunPlan:
+_PUBLISHING = (OWN_NETWORK, "bridge")
+"""Networks that have ports of their own; on the host's they are on its loopback anyway."""
+
+_NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
+
+
+def without_bridge(what: str, network: str) -> str:
+    """Return what a user is told of a run, or a shell, on an engine without bridges."""
+    return (
+        f"{_OPEN}this engine has no bridge, so the {what} is on the network {network}, where others reach what it "
+        "listens on; start the engine without `--bridge none` to close it"
+    )
+
+
+def unpublish(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str, ...]]:
+    """Return the plan without the ports that are taken on the engine's machine, and what a user is told of each."""
+    lost = {name: port for name, port in plan.published.items() if port in taken}
+    left = {name: port for name, port in plan.published.items() if name not in lost}
+    notes = tuple(
+        f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine" for name, port in lost.items()
+    )
+    return dataclasses.replace(plan, published=left, notes=(*plan.notes, *notes)), notes
+
+
+def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool, publish: Collection[str] = ()) -> RunPlan:
     """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
 
     Parameters
@@ -27,27 +55,48 @@ def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool) -> RunPla
         That which the place gives.
     opened
         Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
+    publish
+        Names of ports that the user wants published, besides those of the job.
 
     Raises
     ------
     SpecError
-        A head of the run has no token on a network that others reach, and nobody said that it may be so.
+        A head of the run has no token on a network that others reach, and nobody said that it may be so; or no service
+        has one of the ports `publish`.
     """
     limits, notes = image_plan(app.project, plan.target).container, []
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
-        notes.append(f"open: this engine has no bridge, so the run is on the network {network}")
+        notes.append(without_bridge("run", network))
     if network != OWN_NETWORK and (why := _tokenless(app, plan)):
         if not opened:
             raise SpecError(
                 f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
                 next_step="rlbox run --open, on a network that only its nodes reach; it is recorded with the run",
             )
-        notes.append(f"open: {why}; whoever reaches this machine's ports runs code in the run")
+        notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")
     for note in notes:
         app.say(note)
-    known = (note for note in plan.notes if not note.startswith("open: "))
-    return dataclasses.replace(plan, network=network, open=opened, notes=(*known, *notes))
+    known = (note for note in plan.notes if not note.startswith(_NOTES))
+    published = _published(plan, publish)
+    return dataclasses.replace(
+        plan,
+        network=network,
+        open=opened,
+        notes=(*known, *notes),
+        published=published if network in _PUBLISHING and plan.container else {},
+    )
+
+
+def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
+    """Return the ports that the services of a run publish, and those that the user wants, by name."""
+    services = {service.name: service for stage in plan.stages for service in stage.services}.values()
+    ports = {name: port for service in services for name, port in service.ports.items()}
+    if unknown := sorted({*wanted} - {*ports}):
+        step = f"choose of: {', '.join(sorted(ports)) or 'it has none'}"
+        raise SpecError(f"no service of job {plan.job} has the port {unknown[0]!r}", next_step=step)
+    names = {*wanted, *(name for service in services for name in service.publish)}
+    return {name: port for name, port in ports.items() if name in names}
 
 
 def _tokenless(app: App, plan: RunPlan) -> str:

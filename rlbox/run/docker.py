@@ -14,7 +14,15 @@ from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
-from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL, ContainerPlan, plan_container
+from rlbox.engine.container import (
+    GOING,
+    LOOPBACK,
+    OWNER_LABEL,
+    RUN_LABEL,
+    TARGET_LABEL,
+    ContainerPlan,
+    plan_container,
+)
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError
 from rlbox.files.act.beneath import names_in, remove_tree
@@ -27,9 +35,11 @@ from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import caller
 from rlbox.machine.act.site import site_ca
+from rlbox.record.act.folder import write_plan
 from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import CarrierStatus
+from rlbox.run.closed import unpublish
 from rlbox.run.data_disk import disk_of
 from rlbox.run.inputs import check_ports, container_plan
 from rlbox.run.places import RunPlace, Start
@@ -66,7 +76,14 @@ class Docker:
         engine = DockerEngine.connect()
         image = dataclasses.replace(image, container=engine.reachable(image.container))
         return ReadyDocker(
-            target=target, ledger=ledger, image=image, bytecode=bytecode, engine=engine, gpus=gpus, access=access
+            target=target,
+            ledger=ledger,
+            image=image,
+            bytecode=bytecode,
+            engine=engine,
+            gpus=gpus,
+            access=access,
+            say=app.say,
         )
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
@@ -148,6 +165,7 @@ class ReadyDocker:
     image: ImagePlan
     bytecode: Path
     engine: DockerEngine
+    say: Callable[[str], None]
     gpus: str = ""
     access: GpuAccess = NO_GPUS
 
@@ -185,20 +203,45 @@ class ReadyDocker:
         )
         if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
             check_ports(run_dir, plan)
-        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, container, secrets))
+        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, run_dir, container, secrets))
 
-    def _begin(self, plan: RunPlan, container: ContainerPlan, secrets: Mapping[str, Secret]) -> Callable[[], bool]:
+    def _begin(
+        self, plan: RunPlan, run_dir: Path, container: ContainerPlan, secrets: Mapping[str, Secret]
+    ) -> Callable[[], bool]:
         """Make and start the container; the supervisor in it takes the disk once it is let go of here.
 
         It stays after its end until somebody has settled it.
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
-        self.ledger.write_note(note, plan)
-        self.engine.start(container, secrets)
+        self._start(note, plan, run_dir, container, secrets)
         with contextlib.suppress(OSError):  # it runs; a disk that is full now is for its supervisor to tell
             found = self.engine.container(plan.container)
             self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
         return lambda: self.engine.running(plan.container)
+
+    def _start(
+        self,
+        note: CarrierNote,
+        plan: RunPlan,
+        run_dir: Path,
+        container: ContainerPlan,
+        secrets: Mapping[str, Secret],
+    ) -> None:
+        """Start the container; a port that is taken on the engine's machine, as by another run, is not published."""
+        from rlbox.engine.act.docker import PortTaken
+
+        while True:
+            self.ledger.write_note(note, plan)
+            try:
+                self.engine.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
+                break
+            except PortTaken as error:
+                plan, lost = unpublish(plan, error.ports)
+                write_plan(run_dir, plan)
+                for text in lost:
+                    self.say(text)
+        for name, port in plan.published.items():
+            self.say(f"port {name} is published: {LOOPBACK}:{port}")
 
 
 def _check_image(image: ImagePlan) -> Mapping[str, Any]:

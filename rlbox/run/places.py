@@ -111,7 +111,8 @@ class RunWish:
     """How a run is started: where, from which stage, left alone at once or followed, and with which values.
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
-    is a name of `run/places.py`, and a resumed run has its own.
+    is a name of `run/places.py`, and a resumed run has its own. `publish` names ports of services, besides
+    those that the job publishes.
     """
 
     place: str
@@ -125,3 +126,4 @@ class RunWish:
     first_stage: str = ""
     force: bool = False
     open: bool = False
+    publish: tuple[str, ...] = ()

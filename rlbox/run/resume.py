@@ -101,7 +101,7 @@ class _Again:
         """Check that the run may go on, and write down the plan of its next attempt."""
         wish = self.wish
         now, forced = self._next_plan(secrets)
-        now = close_plan(self.app, now, network, opened=wish.open)
+        now = close_plan(self.app, now, network, opened=wish.open, publish=wish.publish)
         entry = override_entry(
             Values(profile=now.profile, params=now.params, origins=now.origins),
             wish.settings,

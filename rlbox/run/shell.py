@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
+
+if TYPE_CHECKING:
+    from rlbox.engine.container import ContainerPlan
+    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.image.plan import ImagePlan
 
 ENGINE_REFUSED = 125  # docker's own exit code for a container that never started
 
@@ -38,7 +44,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     plan = plan_container(
         image.tag,
-        image.container,
+        _limits(app, image),
         name=f"rlbox-shell-{name}-{os.getpid()}",
         argv=command or ("bash",),
         env={},
@@ -50,24 +56,49 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     if app.dry_run:
-        import shlex
-
-        app.result({"target": name, "command": words}, shlex.join(words))
+        _show(app, name, plan, words)
         return 0
-    return _run(words, name, image.tag)
+    return _run(plan, words, name)
 
 
-def _run(words: tuple[str, ...], name: str, tag: str) -> int:
-    """Run the docker client in the foreground and return the container's exit code."""
+def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
+    """Return the limits of the target with a network that the engine has; what opens the shell is said."""
+    if app.dry_run:
+        return image.container
+    from rlbox.engine.act.api import engine
+
+    limits = engine().reachable(image.container)
+    if limits.network != image.container.network:
+        from rlbox.run.closed import without_bridge
+
+        app.say(without_bridge("shell", limits.network))
+    return limits
+
+
+def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> None:
+    """Print the lines that do the same by hand."""
+    import shlex
+
+    from rlbox.engine.container import network_words
+
+    before, after = network_words(plan)
+    silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
+    text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
+    app.result({"target": name, "command": words, "before": before, "after": after}, text)
+
+
+def _run(plan: ContainerPlan, words: tuple[str, ...], name: str) -> int:
+    """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
     from rlbox.engine.act.address import engine_address
-    from rlbox.engine.act.api import find_image
+    from rlbox.engine.act.api import engine, find_image
     from rlbox.machine.act.command import run_in_foreground
     from rlbox.values import Command
 
     try:
-        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
+        with engine().network(plan):
+            code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
     except FileNotFoundError as error:
         raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`") from error
-    if code == ENGINE_REFUSED and find_image(tag) is None:
-        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+    if code == ENGINE_REFUSED and find_image(plan.image) is None:
+        raise EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {name}")
     return code if code >= 0 else 128 - code

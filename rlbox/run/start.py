@@ -60,7 +60,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         benign=known_benign(fixes),
         aliases=secret_aliases(fixes),
     )
-    plan = close_plan(app, plan, ready.network, opened=wish.open)
+    plan = close_plan(app, plan, ready.network, opened=wish.open, publish=wish.publish)
     plan = _begin_late(plan, ledger, wish)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
 

@@ -7,7 +7,7 @@ is left alone: on the one nobody else reaches it, and on the other the machine's
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rlbox.job.listens import allows
 from rlbox.job.plan import StagePlan
@@ -23,14 +23,21 @@ _OTHER = "other"
 
 
 class PortAudit:
-    """Looks at the listeners of one stage from time to time; raises `StageStopped` at the first that is undeclared."""
+    """Looks at the listeners of one stage from time to time; raises `StageStopped` at the first that is undeclared.
 
-    def __init__(self, bench: Bench, stage: StagePlan, watch: StageWatch) -> None:
+    Parameters
+    ----------
+    ours
+        Inodes of what the supervisor itself listens on, now or later.
+    """
+
+    def __init__(self, bench: Bench, stage: StagePlan, watch: StageWatch, ours: Collection[int] = ()) -> None:
         self._bench = bench
         self._watch = watch
         self._stage = stage
         self._due = 0.0
         self._declared = _declared(stage)
+        self._ours = ours
         self._known: set[int] = set()
 
     def look_often(self) -> None:
@@ -41,7 +48,7 @@ class PortAudit:
     def look(self) -> None:
         """Look now."""
         begun = time.monotonic()
-        new = [each for each in _listening() if each.inode not in self._known]
+        new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
         now = time.monotonic()
         self._due = now + max(_EVERY_S, _SHARE * (now - begun))
         if new:

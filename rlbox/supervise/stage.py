@@ -21,6 +21,7 @@ from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.port_audit import PortAudit
+from rlbox.supervise.published import Published
 from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_services import StageServices, end_kept
@@ -59,7 +60,8 @@ class _StageRun:
         self._folder = bench.run_dir / stage.directory
         self._watch = StageWatch(bench, stage)
         self._services = StageServices(bench, stage, self._watch)
-        self._audit = PortAudit(bench, stage, self._watch)
+        self._published = Published(bench.plan.published)
+        self._audit = PortAudit(bench, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
         self._before: Before | None = None
@@ -110,6 +112,7 @@ class _StageRun:
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)
+            self._published.open(service)
         self._audit.look()
         self._run_main()
 
@@ -200,6 +203,7 @@ class _StageRun:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
         self._gate.begin_stop()
         self._watch.pump.let_flow()
+        self._published.close()
         processes, main = self._bench.processes, self._watch.main
         for service in self._watch.services:
             service.close()

@@ -9,6 +9,7 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.engine.container import ContainerPlan
 from rlbox.errors import EngineError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
@@ -17,9 +18,9 @@ from rlbox.sources.mirrors import Machine
 from rlbox.spec.project import Project
 
 
-def no_image(words: tuple[str, ...], name: str, tag: str) -> NoReturn:
+def no_image(plan: ContainerPlan, words: tuple[str, ...], name: str) -> NoReturn:
     """Refuse as an engine without the image would be told of."""
-    raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+    raise EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {name}")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
     monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", None)  # whether or not an earlier test imported it
     monkeypatch.setattr("rlbox.run.shell._run", no_image)
+    monkeypatch.setattr("rlbox.run.shell._limits", lambda app, image: image.container)
     monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))

@@ -11,6 +11,13 @@ from pathlib import Path
 import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
+NAME = f"rlbox-shell-mine-{os.getpid()}"
+BEFORE = [
+    "docker", "network", "create", "--driver=bridge", f"--label=rlbox.network={NAME}",
+    f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine", NAME,
+]  # fmt: skip
+AFTER = ["docker", "network", "rm", NAME]
+
 
 @pytest.fixture(autouse=True)
 def keep_interrupts() -> Iterator[None]:
@@ -38,7 +45,7 @@ def words(folder: Folder, data: str, *command: str) -> list[str]:
     root, user = ["CHOWN", "DAC_OVERRIDE", "FOWNER"], [f"--user={os.getuid()}:{os.getgid()}"]
     rights = [f"--cap-add={name}" for name in root] if os.getuid() == 0 else user
     return [
-        "docker", "run", "--rm", "--init", "--pull=never", f"--name=rlbox-shell-mine-{os.getpid()}", "--network=bridge",
+        "docker", "run", "--rm", "--init", "--pull=never", f"--name={NAME}", f"--network={NAME}",
         "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--shm-size={1 << 30}", *rights,
         f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine",
         f"--volume={data}:/data", "--interactive", "rlbox/mine:latest", *command,
@@ -48,20 +55,24 @@ def words(folder: Folder, data: str, *command: str) -> list[str]:
 def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", ON_IMAGE)
     home = Path("~/disk").expanduser()
-    assert rlbox("shell", "mine", "--dry-run") == Said(
-        code=0, out=shlex.join(words(folder, str(home), "bash")) + "\n", err=""
-    )
+    lines = [f"{shlex.join(BEFORE)} >/dev/null", shlex.join(words(folder, str(home), "bash"))]
+    lines += [f"{shlex.join(AFTER)} >/dev/null", ""]
+    assert rlbox("shell", "mine", "--dry-run") == Said(code=0, out="\n".join(lines), err="")
     said = rlbox("shell", "mine", "--dry-run", "--json", "--data", "here", "--", "sh", "-c", "exit 3")
     assert said.data == {
         "schema": 1,
         "target": "mine",
         "command": words(folder, str(folder.path / "here"), "sh", "-c", "exit 3"),
+        "before": BEFORE,
+        "after": AFTER,
     }
     assert not home.exists()
 
 
-@pytest.mark.allow("processes")
-def test_the_exit_code_is_the_containers(rlbox: Rlbox, folder: Folder, client: Callable[[str], None]) -> None:
+@pytest.mark.allow("processes", "sockets")
+def test_the_exit_code_is_the_containers(
+    rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
+) -> None:
     folder.target("mine", ON_IMAGE)
     client("for word; do last=$word; done; exit $last")
     for code in (0, 3, 126):
@@ -69,8 +80,26 @@ def test_the_exit_code_is_the_containers(rlbox: Rlbox, folder: Folder, client: C
     assert Path("~/disk").expanduser().is_dir()
 
 
-@pytest.mark.allow("processes")
-def test_a_client_that_is_killed(rlbox: Rlbox, folder: Folder, client: Callable[[str], None]) -> None:
+@pytest.mark.allow("processes", "sockets")
+def test_an_engine_without_bridges_opens_the_shell(
+    rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
+) -> None:
+    folder.target("mine", ON_IMAGE)
+    engine.networks.clear()
+    client('for word; do case $word in --network=*) echo "$word" ;; esac; done')
+    said = rlbox("shell", "mine", "--data", str(folder.path), "--", "true")
+    assert said.code == 0
+    assert said.err == (
+        "open: this engine has no bridge, so the shell is on the network host, where others reach what it listens on; "
+        "start the engine without `--bridge none` to close it\n"
+    )
+    assert engine.networks == []
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_a_client_that_is_killed(
+    rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
+) -> None:
     folder.target("mine", ON_IMAGE)
     client("kill -TERM $$")
     assert rlbox("shell", "mine", "--", "true").code == 128 + signal.SIGTERM
@@ -87,8 +116,8 @@ def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], e
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125
 
 
-@pytest.mark.allow("processes")
-def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.allow("processes", "sockets")
+def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, engine: EngineSocket) -> None:
     folder.target("mine", ON_IMAGE)
     monkeypatch.setenv("PATH", str(folder.path))
     assert rlbox("shell", "mine") == Said(

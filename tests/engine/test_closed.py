@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
+from pathlib import Path
 
-from enginebox import Box, docker, wait_until
+from enginebox import Box, containers, docker, wait_until
 
 TRY = """
-import ctypes, os, socket, sys, time
+import ctypes, os, shutil, socket, subprocess, sys, time
 
 def deed(name, act):
     try:
@@ -29,7 +31,17 @@ def gateway():
         if words[1] == "00000000":
             return socket.inet_ntoa(bytes.fromhex(words[2])[::-1])
 
+def borrow():
+    # a program of another user's that takes on its owner: without no-new-privileges it does
+    program = "/tmp/borrowed"
+    shutil.copy("/usr/bin/id", program)
+    os.chown(program, 12345, 12345)
+    os.chmod(program, 0o4755)
+    if subprocess.run([program, "-u"], capture_output=True, text=True).stdout.strip() != "12345":
+        raise PermissionError("setuid binary")
+
 port = int(sys.argv[1])
+deed("borrow", borrow)
 deed("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
 deed("packet", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 deed("mount", mount)
@@ -56,6 +68,15 @@ title = "tries"
 command = ["python3", "{job}/closed/deeds.py", "{param.port}"]
 limits = { total_s = 120, silence_s = 60 }
 """
+HANG = """
+import os
+
+def wait_for_weights():
+    os.read(os.pipe()[0], 1)
+
+print("hangs", flush=True)
+wait_for_weights()
+"""
 PLANT = 'import socket, time; s = socket.create_server(("", 4444)); print("planted", flush=True); time.sleep(60)'
 _DISK_RIGHTS = 1 << 0 | 1 << 1 | 1 << 3  # CHOWN, DAC_OVERRIDE, FOWNER
 
@@ -70,6 +91,16 @@ def programs(box: Box, job: str, **texts: str) -> None:
 
 def networks() -> str:
     return docker("network", "ls", "--filter=label=rlbox.network", "--format={{.Name}}")
+
+
+def check_closed(said: Mapping[str, str]) -> None:
+    for deed in ("borrow", "raw", "packet", "mount", "setuid", "chroot", "node"):
+        assert said[deed] == "refused: PermissionError", deed
+    assert said["loopback"] == "refused: ConnectionRefusedError"
+    assert said["gateway"].startswith("refused: ")
+    assert said["disk"] == "done"
+    assert (said["NoNewPrivs:"], said["Seccomp:"]) == ("1", "2")
+    assert int(said["CapBnd:"], 16) == int(said["CapEff:"], 16) == (_DISK_RIGHTS if os.getuid() == 0 else 0)
 
 
 def stage_log(box: Box) -> str:
@@ -89,17 +120,67 @@ def test_a_program_in_a_run_reaches_nothing_outside_it(tiny: Box) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     said = dict(line.split(" ", 1) for line in stage_log(tiny).splitlines())
-    for deed in ("raw", "packet", "mount", "setuid", "chroot", "node"):
-        assert said[deed] == "refused: PermissionError", deed
-    assert said["loopback"] == "refused: ConnectionRefusedError"
-    assert said["gateway"].startswith("refused: ")
-    assert said["disk"] == "done"
-    assert (said["NoNewPrivs:"], said["Seccomp:"]) == ("1", "2")
-    assert int(said["CapBnd:"], 16) == int(said["CapEff:"], 16) == (_DISK_RIGHTS if os.getuid() == 0 else 0)
+    check_closed(said)
     assert (facts["NetworkMode"], facts["CapDrop"]) == (name, ["ALL"])
     assert facts["SecurityOpt"] == ["no-new-privileges"]
     assert not facts["Privileged"]
     assert name not in networks()
+
+
+def test_without_the_walls_all_of_it_is_done(tiny: Box) -> None:
+    (tiny.data / "go").touch()
+    words = ("run", "--rm", "--privileged", "--network=host", f"--volume={tiny.data}:/data", "--entrypoint=python3")
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        out = docker(*words, "rlbox/tiny:latest", "-c", TRY, str(host.getsockname()[1]))
+    said = dict(line.split(" ", 1) for line in out.splitlines())
+    for deed in ("borrow", "raw", "packet", "mount", "setuid", "loopback"):
+        assert said[deed] == "done", deed
+
+
+def test_a_shell_is_as_closed_as_a_run(tiny: Box) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        words = ("shell", "tiny", "--", "python3", "-c", TRY, str(host.getsockname()[1]))
+        process = tiny.start(*words)
+        wait_until(lambda: process.poll() is not None or (tiny.data / "mark").exists(), "the deeds", 60)
+        (name,) = containers(tiny.data)
+        facts = json.loads(docker("inspect", name))[0]["HostConfig"]
+        others = json.loads(docker("network", "inspect", name))[0]["Containers"].values()
+        (tiny.data / "go").touch()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    check_closed(dict(line.split(" ", 1) for line in out.splitlines()))
+    assert (facts["NetworkMode"], facts["CapDrop"]) == (name, ["ALL"])
+    assert facts["SecurityOpt"] == ["no-new-privileges"]
+    assert [other["Name"] for other in others] == [name]
+    assert name not in networks()
+
+
+def test_a_target_opens_its_shell_as_its_runs(tiny: Box) -> None:
+    spec = tiny.project / "images/open/target.toml"
+    spec.parent.mkdir()
+    spec.write_text('include = "tiny"\ntitle = "on the network of its host"\n[run]\nnetwork = "host"\n')
+    docker("tag", "rlbox/tiny:latest", "rlbox/open:latest")
+    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3); print('reached')"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as host:
+            result = tiny("shell", "open", "--", "python3", "-c", code, str(host.getsockname()[1]))
+    finally:
+        docker("rmi", "--no-prune", "rlbox/open:latest")
+    assert (result.code, result.out) == (0, "reached\n"), result.err
+
+
+def test_stacks_of_a_hung_run_are_read_without_a_capability(tiny: Box) -> None:
+    programs(tiny, JOB.replace("silence_s = 60", "silence_s = 5"), deeds=HANG)
+    result = tiny("run", "closed")
+    assert result.code == 7, result.err
+    evidence = tiny.runs()[-1] / "stages/1-try/evidence"
+    (process,) = json.loads((evidence / "hang.json").read_text())["processes"]
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.exists() and scope.read_text().strip() != "0":
+        assert "SYS_PTRACE" in process["trouble"]
+        return
+    assert "wait_for_weights" in (evidence / "stacks" / f"{process['pid']}.txt").read_text()
+    assert (process["trouble"], "wait_for_weights" in str(process["stack"])) == ("", True)
 
 
 def test_a_planted_listener_ends_the_stage(tiny: Box) -> None:

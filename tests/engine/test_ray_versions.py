@@ -26,6 +26,7 @@ HEAD = """
 set -e
 ip link set lo up
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=0123456789abcdef0123456789abcdef
+export RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT=300  # else a dashboard that is not up in 30 s ends
 "$1/bin/ray" start --head --disable-usage-stats --node-ip-address=127.0.0.1 --port=8100 --dashboard-host=127.0.0.1 \
     --dashboard-port=8101 --dashboard-agent-listen-port=8115 --runtime-env-agent-port=8113 --num-cpus=1 \
     --object-store-memory=80000000 --temp-dir="$2" >&2

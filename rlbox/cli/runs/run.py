@@ -27,6 +27,12 @@ from rlbox.errors import SpecError
 @click.option(
     "--open", "opened", is_flag=True, help="Run though strangers who reach its ports run code in it; recorded."
 )
+@click.option(
+    "--publish",
+    multiple=True,
+    metavar="PORT",
+    help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
+)
 @dry_run
 @shared
 def verb(
@@ -44,6 +50,7 @@ def verb(
     first_stage: str,
     force: bool,
     opened: bool,
+    publish: tuple[str, ...],
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
@@ -71,6 +78,7 @@ def verb(
         first_stage=first_stage,
         force=force,
         open=opened,
+        publish=publish,
     )
     if run:
         from rlbox.run.resume import resume_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.act.networks import drop_network, has_bridge, make_network
-from rlbox.engine.container import GOING, OWN_NETWORK, ContainerPlan, engine_options
+from rlbox.engine.container import GOING, LOOPBACK, OWN_NETWORK, ContainerPlan, engine_options
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
@@ -30,7 +31,7 @@ _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanw
 _CONFLICT = 409
 _LAST_LINES = 2000  # a supervisor says a line for each change of a stage or service
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
-_NETWORK_STEP = 'docker network ls shows who has them; run.network = "bridge" in the target needs none of its own'
+_TAKEN = re.compile(rf"{re.escape(LOOPBACK)}:(\d+)")
 _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
 
 
@@ -54,6 +55,14 @@ class ContainerFacts:
     status: str
     labels: Mapping[str, str]
     started: str
+
+
+class PortTaken(EngineError):
+    """Ports that a container was to publish are taken on the engine's machine; `ports` are those that it named."""
+
+    def __init__(self, what: str, *, ports: Iterable[int]) -> None:
+        super().__init__(what, next_step="end what holds it, or publish another port")
+        self.ports = frozenset(ports)
 
 
 @cache
@@ -175,7 +184,8 @@ class DockerEngine:
         Raises
         ------
         EngineError
-            The engine refused; its own words are quoted, with what they mean where that is known.
+            The engine refused; its own words are quoted, with what they mean where that is known. `PortTaken`: without
+            some of its published ports it would have started.
         """
         made: list[Any] = []
         with self._asked():
@@ -194,6 +204,20 @@ class DockerEngine:
                 drop_network(self._client, plan.name)
                 raise _refused(plan, str(error.explanation or error)) from error
         return str(container.id)
+
+    @contextlib.contextmanager
+    def network(self, plan: ContainerPlan) -> Iterator[None]:
+        """Keep the own network of a container that the docker client starts and removes, while the block runs."""
+        if plan.network != OWN_NETWORK:
+            yield
+            return
+        with self._asked():
+            make_network(self._client, plan.name, plan.labels)
+        try:
+            yield
+        finally:
+            with self._asked():
+                drop_network(self._client, plan.name)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
         """Start a container whose standard input is attached already, and send the secrets."""
@@ -315,8 +339,9 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
     if "No such image" in words:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
-    if "address pool" in words:
-        return EngineError(f"the engine has no addresses for one more network: {words}", next_step=_NETWORK_STEP)
+    if plan.publish and ("already allocated" in words or "already in use" in words):
+        named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
+        return PortTaken(f"a port to publish is taken on the engine's machine: {words}", ports=named or plan.publish)
     if "error setting rlimit" in words:
         return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
     if any(text in words for text in _ABOUT_GPUS):

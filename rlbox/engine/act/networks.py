@@ -9,12 +9,17 @@ from collections.abc import Mapping
 import docker
 from docker.errors import APIError
 
-from rlbox.engine.container import OWNER_LABEL
+from rlbox.engine.container import NETWORK_LABEL, OWNER_LABEL
+from rlbox.errors import EngineError
 
-NETWORK_LABEL, _MADE_LABEL = "rlbox.network", "rlbox.made"
+_MADE_LABEL = "rlbox.made"
 _BRIDGE = "bridge"
 _FRESH_S = 120.0
 """How long a network may be without its container, which is made next."""
+
+_OUT = 'run.network = "host" in the target, which opens the container to whoever reaches this machine'
+_NO_ROOM_STEP = f"docker network ls shows who has them, and docker network rm gives them back; or {_OUT}"
+_FAILED_STEP = f"restart the engine, which lays its bridges and firewall rules anew; or {_OUT}"
 
 
 def has_bridge(client: docker.DockerClient) -> bool:
@@ -24,11 +29,25 @@ def has_bridge(client: docker.DockerClient) -> bool:
 
 
 def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
-    """Make the network of the container `name`, in the place of one that was left; others that were left go, too."""
+    """Make the network of the container `name`, in the place of one that was left; others that were left go, too.
+
+    Raises
+    ------
+    EngineError
+        The engine has no addresses left, or cannot make a bridge; its own words are quoted.
+    """
     _sweep(client, labels.get(OWNER_LABEL, ""))
     drop_network(client, name)
     known = {**labels, NETWORK_LABEL: name, _MADE_LABEL: f"{time.time():.0f}"}
-    client.networks.create(name, driver=_BRIDGE, labels=known)
+    try:
+        client.api.create_network(name, driver=_BRIDGE, labels=known)
+    except APIError as error:
+        words = str(error.explanation or error)
+        if "address pool" in words:
+            what, step = "the engine has no addresses for one more network", _NO_ROOM_STEP
+        else:
+            what, step = "the engine cannot make a network for the container", _FAILED_STEP
+        raise EngineError(f"{what}: {words}", where=name, next_step=step) from error
 
 
 def drop_network(client: docker.DockerClient, name: str) -> None:

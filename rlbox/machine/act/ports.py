@@ -76,6 +76,15 @@ def tcp_sockets() -> Iterator[TcpSocket]:
                 yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
 
 
+def probe_gateway() -> str:
+    """Return the address of the default gateway, in a container that of its engine's machine; empty without one."""
+    for line in read_text("/proc/net/route").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 2 and fields[1] == "00000000":
+            return socket.inet_ntoa(bytes.fromhex(fields[2])[::-1])
+    return ""
+
+
 def ephemeral_ports() -> range:
     """Return the ports that the kernel chooses from for who asks for any."""
     words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import LIMITS
 
-from rlbox.engine.container import ContainerPlan, client_words, engine_options, plan_container
+from rlbox.engine.container import ContainerPlan, client_words, engine_options, network_words, plan_container
 from rlbox.values import Mount
 
 GIB = 1 << 30
@@ -76,6 +76,22 @@ def test_client_words() -> None:
     )  # fmt: skip
 
 
+def test_a_network_of_its_own() -> None:
+    plan = replace(SMALL, network="own", labels={"rlbox.owner": "1000"})
+    before, after = network_words(plan)
+    assert before == (
+        "docker", "network", "create", "--driver=bridge", "--label=rlbox.network=n", "--label=rlbox.owner=1000", "n",
+    )  # fmt: skip
+    assert after == ("docker", "network", "rm", "n")
+    assert "--network=n" in client_words(plan, interactive=False, terminal=False)
+    assert engine_options(plan)["network_mode"] == "n"
+    assert network_words(SMALL) == ((), ())
+
+
+def test_ports_are_published_on_loopback_alone() -> None:
+    assert engine_options(replace(SMALL, publish=(8101,)))["ports"] == {"8101/tcp": ("127.0.0.1", 8101)}
+
+
 def test_a_read_only_mount() -> None:
     plan = replace(SMALL, mounts=(Mount(source="/a", target="/b", read_only=True),))
     assert "--volume=/a:/b:ro" in client_words(plan, interactive=False, terminal=False)
@@ -91,6 +107,7 @@ def test_engine_options() -> None:
         "labels": {},
         "volumes": {"/disk": {"bind": "/data", "mode": "rw"}},
         "network_mode": "host",
+        "ports": {},
         "shm_size": GIB,
         "mem_limit": None,
         "memswap_limit": None,

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from docker.errors import APIError
 from fakes import LIMITS
 
-from rlbox.engine.act.docker import DockerEngine
+from rlbox.engine.act.docker import DockerEngine, PortTaken
+from rlbox.engine.container import ContainerPlan
+from rlbox.errors import EngineError
+
+PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", publish=(8101, 8102))
+OPEN = '; or run.network = "host" in the target, which opens the container to whoever reaches this machine'
 
 
 @pytest.mark.parametrize(
@@ -27,3 +34,52 @@ def test_an_engine_without_bridges_gives_the_hosts_network(names: tuple[str, ...
     client: Any = SimpleNamespace(networks=SimpleNamespace(list=lambda names, filters: found))
     limits = replace(LIMITS, network=asked)
     assert DockerEngine(client, "unix:///x").reachable(limits) == replace(limits, network=given)
+
+
+def refusing(network: str = "", container: str = "") -> DockerEngine:
+    """An engine that refuses to make a network, or to start a container."""
+    client = MagicMock()
+    client.networks.list.return_value = []
+    if network:
+        client.api.create_network.side_effect = APIError("500 Server Error", explanation=network)
+    if container:
+        client.containers.create.return_value.start.side_effect = APIError("500 Server Error", explanation=container)
+    return DockerEngine(client, "unix:///x")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "step"),
+    [
+        (
+            "all predefined address pools have been fully subnetted",
+            "the engine has no addresses for one more network: {words}",
+            "docker network ls shows who has them, and docker network rm gives them back" + OPEN,
+        ),
+        (
+            "Failed to Setup IP tables: Unable to enable SKIP DNAT rule: No chain/target/match by that name",
+            "the engine cannot make a network for the container: {words}",
+            "restart the engine, which lays its bridges and firewall rules anew" + OPEN,
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None:
+    engine = refusing(network=words)
+    for begin in (lambda: engine.start(PLAN), lambda: engine.network(PLAN).__enter__()):
+        with pytest.raises(EngineError) as refused:
+            begin()
+        assert (refused.value.what, refused.value.next_step) == (what.format(words=words), step)
+
+
+@pytest.mark.parametrize(
+    ("words", "ports"),
+    [
+        ("driver failed: Bind for 127.0.0.1:8102 failed: port is already allocated", {8102}),
+        ("Error starting userland proxy: listen tcp4 127.0.0.1:8101: bind: address already in use", {8101}),
+        ("failed to bind host port for 127.0.0.1:8101:172.18.0.2:8101/tcp: address already in use", {8101}),
+        ("something is already in use", {8101, 8102}),
+    ],
+)
+def test_a_port_that_is_taken_is_named(words: str, ports: set[int]) -> None:
+    with pytest.raises(PortTaken) as refused:
+        refusing(container=words).start(PLAN)
+    assert refused.value.ports == ports

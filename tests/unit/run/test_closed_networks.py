@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan
-from rlbox.run.closed import close_plan
+from rlbox.run.closed import close_plan, unpublish
 from rlbox.run.inputs import container_plan
 
 JOB = """
@@ -39,10 +39,18 @@ dashboard = "http://127.0.0.1:{port.dashboard}"
 service = "ray"
 temp_dir = "/tmp/ray"
 """
+PUBLISHING = (
+    (JOB + ON_RAY)
+    .replace("dashboard = 8101", "dashboard = 8101\nclient = 8102")
+    .replace('ports = ["dashboard"]', 'ports = ["dashboard", "client"]\npublish = ["dashboard"]')
+)
 OLD, NEW = "2.43.0", "2.60.0"
 WHY = "Ray's tokens came with 2.52, and ray 2.43.0 is not >=2.52"
 OPEN = f"open: {WHY}; whoever reaches this machine's ports runs code in the run"
-NO_BRIDGE = "open: this engine has no bridge, so the run is on the network host"
+NO_BRIDGE = (
+    "open: this engine has no bridge, so the run is on the network host, where others reach what it listens on; "
+    "start the engine without `--bridge none` to close it"
+)
 
 
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:
@@ -105,3 +113,41 @@ def test_several_nodes_are_on_the_hosts_network(folder: Folder) -> None:
     with pytest.raises(SpecError) as refused:
         close_plan(app, plan, "host", opened=False)
     assert "run.network: must be 'host' for hardware.nodes = 2: nodes reach each other on it" in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted", "published"),
+    [
+        ("own", (), {"dashboard": 8101}),
+        ("own", ("client",), {"dashboard": 8101, "client": 8102}),
+        ("bridge", (), {"dashboard": 8101}),
+        ("host", ("client",), {}),
+        ("none", (), {}),
+    ],
+)
+def test_what_is_published(folder: Folder, network: str, wanted: tuple[str, ...], published: dict[str, int]) -> None:
+    app, plan = planned(folder, NEW, job=PUBLISHING)
+    assert close_plan(app, plan, network, opened=False, publish=wanted).published == published
+
+
+def test_a_port_that_no_service_has(folder: Folder) -> None:
+    app, plan = planned(folder, NEW, job=PUBLISHING)
+    with pytest.raises(SpecError) as refused:
+        close_plan(app, plan, "own", opened=False, publish=("dashbord",))
+    assert str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose of: client, dashboard"
+
+
+def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:
+    app, plan = planned(folder, NEW, job=PUBLISHING)
+    closed = close_plan(app, plan, "own", opened=False, publish=("client",))
+    less, notes = unpublish(closed, {8102})
+    assert notes == ("not published: port client, for 127.0.0.1:8102 is taken on the engine's machine",)
+    assert (less.published, less.notes) == ({"dashboard": 8101}, notes)
+    again = close_plan(app, less, "own", opened=False, publish=("client",))
+    assert (again.published, again.notes) == (closed.published, ())
+
+
+def test_a_service_publishes_its_own_ports_alone(folder: Folder) -> None:
+    with pytest.raises(SpecError) as refused:
+        planned(folder, NEW, job=PUBLISHING.replace('publish = ["dashboard"]', 'publish = ["reward"]'))
+    assert "services.ray.publish: 'reward' is not a port of the service" in refused.value.what

@@ -1,0 +1,142 @@
+"""Ports that a run publishes, carried from the address of its container, where the engine's lead, to loopback.
+
+Services listen on loopback, where the engine cannot reach them. Only the engine's machine is let in: what comes from it
+has the address of the network's gateway. That does not depend on the engine: before Docker 28 whoever routes through
+the machine reaches a port that is published at 127.0.0.1, by the container's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any
+
+from rlbox.job.plan import ServicePlan
+from rlbox.machine.act.ports import HOST, probe_gateway
+
+_MOST = 64
+"""Connections at once; a browser has six to a server."""
+_BLOCK = 1 << 16
+_BOUND_S = 10.0
+
+
+class Published:
+    """Carries connections to the published ports of the services that are ready, in a thread of its own.
+
+    `inodes` are those of the sockets that it listens on.
+
+    Parameters
+    ----------
+    gateway, address
+        From where it is asked, and where it listens; by default as the network of this container says.
+    """
+
+    def __init__(self, ports: Mapping[str, int], gateway: str = "", address: str = "") -> None:
+        self.inodes: set[int] = set()
+        self._ports = ports
+        self._gateway = gateway or (probe_gateway() if ports else "")
+        self._address = address or (_address_towards(self._gateway) if self._gateway else "")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._carried = 0
+
+    def open(self, service: ServicePlan) -> None:
+        """Begin with the published ports of a service; one that listens on all addresses needs no help."""
+        for name, port in service.ports.items():
+            if name in self._ports and self._address:
+                with contextlib.suppress(OSError):
+                    self._call(self._listen(port))
+
+    def close(self) -> None:
+        """Stop listening, and end what is open."""
+        if loop := self._loop:
+            with contextlib.suppress(OSError):
+                self._call(self._end())
+            self._loop = None
+            loop.call_soon_threadsafe(loop.stop)
+            self.inodes.clear()
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(self._loop,), name="published", daemon=True).start()
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_BOUND_S)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed is let go of
+
+    async def _listen(self, port: int) -> None:
+        server = socket.create_server((self._address, port))
+        server.setblocking(False)
+        self.inodes.add(os.fstat(server.fileno()).st_ino)
+        self._begin(self._accept(server, port))
+
+    async def _accept(self, server: socket.socket, port: int) -> None:
+        with server:
+            while True:
+                near, (host, _) = await asyncio.get_running_loop().sock_accept(server)
+                if host == self._gateway and self._carried < _MOST:
+                    self._carried += 1
+                    self._begin(self._carry(near, port))
+                else:
+                    near.close()
+
+    async def _carry(self, near: socket.socket, port: int) -> None:
+        """Carry one connection to loopback, until both sides have said all."""
+        try:
+            reader, writer = await asyncio.open_connection(sock=near)
+            with _closed(writer):
+                far_reader, far_writer = await asyncio.open_connection(HOST, port)
+                with _closed(far_writer):
+                    await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+        except OSError:  # nobody listens any more
+            near.close()
+        finally:
+            self._carried -= 1
+
+
+@contextlib.contextmanager
+def _closed(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """Close a connection at the end of the block, at once when that is torn off."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        writer.transport.abort()
+        raise
+    finally:
+        writer.close()
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while block := await source.read(_BLOCK):
+            sink.write(block)
+            await sink.drain()
+    with contextlib.suppress(OSError):
+        sink.write_eof()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Turn the loop until it is stopped."""
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.close()
+
+
+def _address_towards(host: str) -> str:
+    """Return this machine's address on the network of `host`; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])

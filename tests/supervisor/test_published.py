@@ -1,0 +1,100 @@
+"""Published ports lead to the loopback of their services, for who comes from the gateway alone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from supervised import free_port, service
+
+from rlbox.supervise.published import Published
+
+GATEWAY, ADDRESS, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+
+
+def echo(server: socket.socket) -> None:
+    """Answer each connection with all that it said, once it has said it."""
+
+    def answer(near: socket.socket) -> None:
+        with near, near.makefile("rb") as said:
+            near.sendall(said.read())
+
+    with suppress(OSError):
+        while True:
+            threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server((GATEWAY, 0), backlog=128) as server:
+        threading.Thread(target=echo, args=(server,), daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def published(port: int) -> Iterator[Published]:
+    carried = Published({"web": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.open(service("web", port))
+    yield carried
+    carried.close()
+
+
+def ask(port: int, text: bytes, source: str = GATEWAY) -> bytes:
+    with socket.create_connection((ADDRESS, port), 10, source_address=(source, 0)) as near:
+        near.sendall(text)
+        near.shutdown(socket.SHUT_WR)
+        return near.makefile("rb").read()
+
+
+def test_all_that_is_said_comes_and_goes(port: int, published: Published) -> None:
+    assert ask(port, b"x" * (5 << 20)) == b"x" * (5 << 20)
+    assert len(published.inodes) == 1
+
+
+def test_strangers_are_sent_away(port: int, published: Published) -> None:
+    with suppress(OSError):
+        assert ask(port, b"give", STRANGER) == b""
+    assert ask(port, b"give") == b"give"
+
+
+def test_no_more_than_a_few_at_once(port: int, published: Published) -> None:
+    held = []
+    for _ in range(64):
+        held.append(socket.create_connection((ADDRESS, port), 10))
+        held[-1].sendall(b"x")
+    with suppress(OSError):
+        assert ask(port, b"give") == b""
+    for near in held:
+        near.close()
+
+
+def test_what_was_opened_is_closed(port: int, published: Published) -> None:
+    held = socket.create_connection((ADDRESS, port), 10)
+    published.close()
+    held.settimeout(10)
+    with held, suppress(ConnectionError):
+        assert held.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, b"give")
+    assert published.inodes == set()
+
+
+def test_a_service_on_all_addresses_needs_no_help() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        carried = Published({"web": port}, gateway=GATEWAY, address=ADDRESS)
+        carried.open(service("web", port))
+        assert carried.inodes == set()
+        carried.close()
+
+
+def test_other_ports_stay_closed() -> None:
+    port = free_port()
+    carried = Published({"other": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.open(service("web", port))
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, b"give")
+    carried.close()
