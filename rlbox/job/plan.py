@@ -58,7 +58,8 @@ class StagePlan(GatePlan):
     """One stage with the rules of its gate; `directory` is relative to the run directory and holds its logs.
 
     `own_ray` says that the command starts a Ray head itself. `silence_stated` says that the job itself gives
-    `silence_s`, which is then that of the phases that rlbox knows. `steps` is how many usual steps without one are a hang (0: never).
+    `silence_s`, which is then that of the phases that rlbox knows. `steps` is how many usual steps without one are a
+    hang (0: never).
     """
 
     name: str
