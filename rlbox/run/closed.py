@@ -65,7 +65,7 @@ def _tokenless(app: App, plan: RunPlan) -> str:
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str]) -> str:
-    """Return what takes Ray's token away though it has one; in place that may be the environment of who starts the run."""
+    """Return what takes Ray's token away though it has one; in place the user's own environment may."""
     tables = {"this environment": {} if plan.container else os.environ, "its target": baked, "the job": plan.env}
     for stage in plan.stages:
         tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
