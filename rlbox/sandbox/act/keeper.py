@@ -20,12 +20,14 @@ from typing import Any
 from rlbox.foreign import parse_json
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
+from rlbox.sandbox.act.group import ProgramGroup
 from rlbox.sandbox.act.lines import ProgramLines
 from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
+from rlbox.sandbox.act.tree import Tree
 from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
 from rlbox.sandbox.act.watch import LOOK_S, Watch
 from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.strength import NAMESPACES, Strength
+from rlbox.sandbox.strength import GROUP, NAMESPACES, Strength
 
 PROGRAMS = str(Path(__file__).parent / "programs")
 """What runs behind the walls with the stack's interpreter; programs may read it."""
@@ -39,6 +41,7 @@ class _Place:
     folder: Path
     inside: str
     root: str = ""
+    group: ProgramGroup | None = None
     lacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -60,7 +63,7 @@ def keep(control: int) -> dict[str, Any]:
     except OSError as error:
         return {"limit": "start", "message": f"no folder could be made for a program: {error}"}
     with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
-        watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder))
+        watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder), Tree(group=place.group))
         pids: list[int] = []
         strength, message = Strength.of((), place.lacks), ""
         try:
@@ -73,6 +76,8 @@ def keep(control: int) -> dict[str, Any]:
         if not message:
             _wait(watch, pids[0], lines, control, began + 20 * plan["cpu_s"] + 10)
         gone = watch.tree.end(watch.ended)
+        if place.group:
+            place.group.remove()
         left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         for fd in lines.outputs:
             lines.take(fd, limits.output)
@@ -103,6 +108,7 @@ def _start(
     watch: Watch,
 ) -> tuple[int, Strength]:
     checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
+    doors = place.group.doors() if place.group else ()
     pid, strength, listener = fork_program(
         ProgramStart(
             argv=tuple(argv),
@@ -115,8 +121,11 @@ def _start(
             layers=tuple(plan["layers"]),
             weak=plan["weak"],
             lacks=place.lacks,
+            doors=tuple(doors),
         )
     )
+    for door in doors:
+        os.close(door)
     if listener >= 0:
         watch.listeners.append(listener)
     return pid, strength
@@ -124,18 +133,24 @@ def _start(
 
 def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:
     scratch, lacks = Path(plan["scratch"]), {}
+    group = None
+    if GROUP in plan["layers"]:
+        memory = (limits.memory_mb + limits.disk_mb) << 20  # a folder in memory is counted, too
+        group = ProgramGroup(plan["group"], tasks=limits.tasks, memory_bytes=memory)
+        if group.lacks:
+            lacks[GROUP] = group.lacks
     if NAMESPACES in plan["layers"]:
         try:
             leave_namespaces()
             root = scratch / "root"
             folder = make_root(root, (*SYSTEM, *plan["read"], PROGRAMS), limits.disk_mb)
             _fork_init()
-            return _Place(folder=folder, inside="/work", root=str(root))
+            return _Place(folder=folder, inside="/work", root=str(root), group=group, lacks=lacks)
         except OSError as error:
             lacks[NAMESPACES] = str(error)
     folder = scratch / "work"
     folder.mkdir()
-    return _Place(folder=folder, inside=str(folder), lacks=lacks)
+    return _Place(folder=folder, inside=str(folder), group=group, lacks=lacks)
 
 
 def _fork_init() -> None:
