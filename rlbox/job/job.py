@@ -99,6 +99,7 @@ class Stage(Frozen):
     needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
     listens: tuple[Listen, ...] = Field((), description="ports of its command that others may reach, as of a service")
     ray: RayJob | None = None
+    own_ray: bool = Field(False, description="its command starts a Ray head of its own, as verl does")
     env: dict[EnvName, str] = Field(default_factory=dict)
     secrets: tuple[EnvName, ...] = Field(
         (), description="those of the job's secrets that its command gets; with `ray` its head and workers, too"

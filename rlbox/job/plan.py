@@ -62,8 +62,9 @@ class RayPlan:
 class StagePlan(GatePlan):
     """One stage with the rules of its gate; `directory` is relative to the run directory and holds its logs.
 
-    `silence_stated` says that the job itself gives `silence_s`, which is then that of the phases that rlbox knows.
-    `steps` is how many usual steps without one are a hang (0: never). `secrets` names those that its command gets.
+    `own_ray` says that the command starts a Ray head itself. `silence_stated` says that the job itself gives
+    `silence_s`, which is then that of the phases that rlbox knows. `steps` is how many usual steps without one are a
+    hang (0: never). `secrets` names those that its command gets.
     """
 
     name: str
@@ -77,6 +78,7 @@ class StagePlan(GatePlan):
     total_s: float
     silence_s: float
     listens: tuple[str, ...] = ()
+    own_ray: bool = False
     attempt: int = 1
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
@@ -211,6 +213,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         needs=plan_files(f"{where}.needs", stage.needs, fill),
         listens=fill.words(f"{where}.listens", stage.listens),
         ray=ray,
+        own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
         phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),

@@ -6,7 +6,8 @@ Ports that a run publishes are on the loopback of the engine's machine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Container
+import os
+from collections.abc import Collection, Container, Mapping
 
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
@@ -18,6 +19,7 @@ from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
 
 _FIX = "ray-token"
+_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
 _HAS_TOKENS = "ray>=2.52"
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job and a KV write of anybody."""
 
@@ -101,10 +103,21 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
 
 def _tokenless(app: App, plan: RunPlan) -> str:
     """Return why the Ray heads of a run ask nobody for a token; empty when they do, or when there is none."""
-    if not any(stage.ray for stage in plan.stages):
+    if not any(stage.ray or stage.own_ray for stage in plan.stages):
         return ""
     target = load_target(app.project, plan.target).target
     if _FIX in target.fixes.off:
         return f"its target leaves out the fix {_FIX}"
     held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
-    return "" if held else f"Ray's tokens came with 2.52, and {fact}"
+    return _switched_off(plan, target.env) if held else f"Ray's tokens came with 2.52, and {fact}"
+
+
+def _switched_off(plan: RunPlan, baked: Mapping[str, str]) -> str:
+    """Return what takes Ray's token away though it has one; in place the user's own environment may."""
+    tables = {"this environment": {} if plan.container else os.environ, "its target": baked, "the job": plan.env}
+    for stage in plan.stages:
+        tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
+    for where, table in tables.items():
+        if (mode := table.get(_MODE, "")) not in ("", _TOKEN):
+            return f"{_MODE}={mode} of {where} switches Ray's token off"
+    return ""

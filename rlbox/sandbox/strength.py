@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NAMESPACES, LANDLOCK, SECCOMP, FORKS = "namespaces", "landlock", "seccomp", "forks"
-LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS)
+NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP = "namespaces", "landlock", "seccomp", "forks", "group"
+LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP)
 """`namespaces`: own processes, network, mounts, IPC. `landlock`: files. `seccomp`: system calls. `forks`: each new
-process or thread is asked for, so that there are never more than the limit, and none once the end has begun."""
+process or thread is asked for, so that there are never more than the limit, and none once the end has begun. `group`: a
+control group that counts, bounds and ends all processes of a request."""
 WEAK = "limits only"
 
 

@@ -18,7 +18,7 @@ import pytest
 from campaign import GOOD, GOOD_TESTS, Server, run
 from hostile import attacks
 
-from rlbox.sandbox.strength import LAYERS
+from rlbox.sandbox.strength import GROUP, LAYERS
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +165,7 @@ def test_a_killed_keeper_leaves_nothing(server: Server) -> None:
         answer = asked.result(30)
     assert answer["status"] == "SandboxError"
     assert (sandbox_children(), ran(server, "print(1)")["status"]) == ([], "Success")
+    assert groups(server) == []
 
 
 def test_nothing_outlives_a_killed_server(tmp_path: Path) -> None:
@@ -200,4 +201,55 @@ def test_a_sample_of_attacks(layers: tuple[str, ...], tmp_path: Path, monkeypatc
     monkeypatch.setenv("RLBOX_ATTACK_FOLDER", str(tmp_path))
     quick = [attack for attack in attacks() if not attack.slow]
     found = run(quick[LAYERS.index(layers[0]) :: 20], ["--layers", ",".join(layers)], at_once=4)
-    assert (found["fell"], found["strength"]) == ([], "+".join(layers))
+    wanted = [layer for layer in layers if layer != GROUP or GROUP in found["strength"]]  # not every machine has it
+    assert (found["fell"], found["strength"]) == ([], "+".join(wanted))
+
+
+def groups(server: Server) -> list[str]:
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/rlbox-sandbox-{server.process.pid}-*")]
+
+
+HIDES = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if not os.fork():
+        until = time.process_time() + 0.005
+        while time.process_time() < until: pass
+        os._exit(0)
+    time.sleep(0.006)
+"""
+SPIKE = """
+import os, time
+for _ in range(8):
+    if not os.fork():
+        x = bytearray(96 << 20)
+        os._exit(0)
+time.sleep(30)
+"""
+
+
+def test_a_control_group_bounds_what_no_look_sees(server: Server) -> None:
+    """Children that end unseen count; a burst of memory between two looks ends. Where there is none, it is said."""
+    told = ran(server, "print(1)")["rlbox"]
+    if GROUP not in told["strength"]:
+        assert GROUP in told["missing"]
+        return
+    hidden = ran(server, HIDES, run_timeout=1)
+    assert (hidden["rlbox"]["limit"], hidden["run_result"]["status"]) == ("cpu", "TimeLimitExceeded")
+    spike = ran(server, SPIKE, memory_limit_MB=128)
+    assert spike["rlbox"]["limit"] == "memory"
+    full = ran(
+        server, "import threading, time\nfor _ in range(99): threading.Thread(target=time.sleep, args=(9,)).start()"
+    )
+    assert "can't start new thread" in full["run_result"]["stderr"]
+    assert groups(server) == []
+
+
+def test_without_a_control_group_the_tree_is_added_up(tmp_path: Path) -> None:
+    one = Server(tmp_path, ["--layers", ",".join(layer for layer in LAYERS if layer != GROUP)])
+    try:
+        answer = ran(one, "import os\nos.fork(), os.fork()\nwhile True: pass", run_timeout=0.5)
+        assert (GROUP in answer["rlbox"]["strength"], answer["rlbox"]["limit"]) == (False, "cpu")
+    finally:
+        one.stop()

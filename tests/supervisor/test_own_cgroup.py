@@ -106,7 +106,8 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
 
 def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for bases in ((), (tmp_path / "none",)):
-        monkeypatch.setattr("rlbox.machine.act.cgroup._bases", lambda found=bases: found)
+        found = [("", base) for base in bases]
+        monkeypatch.setattr("rlbox.machine.act.cgroup.own_groups", lambda kinds, found=found: found)
         group = OwnCgroup(Path("/d/runs/r"))
         assert group.enter() is False
         assert group.members() == set()

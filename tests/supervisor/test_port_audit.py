@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+import socket
+from pathlib import Path
 
 import pytest
 from supervised import SERVER, Bench, free_port, line_rule, python, service
+
+from rlbox.job.filler import Paths
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import plan_run
+from rlbox.spec.project import Project
 
 LISTEN = """
 import os, socket, sys, time
@@ -74,3 +83,26 @@ def test_what_a_service_declares_is_not_the_commands(bench: Bench) -> None:
     assert bench.run() == 1
     cause = bench.cause()
     assert f"of stage one listens on 0.0.0.0:{extra}" in cause.what
+
+
+def low_port() -> int:
+    """Return a free port that the kernel gives nobody and that no shipped job declares."""
+    for port in range(3000, 3100):
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise AssertionError("all taken")
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("holdem", "smoke"), ("grpo", "train"), ("gkd", "train"), ("xdan", "train")]
+)
+def test_a_planted_listener_ends_a_stage_of_a_shipped_job(bench: Bench, tmp_path: Path, name: str, stage: str) -> None:
+    """With what the job itself declares; the jobs' own services, tried by a stranger: engine tests."""
+    job = load_job(Project(folder=tmp_path), name)
+    paths = Paths(run="/r", job="/r/job", data="/d", python="python", rlbox="python")
+    plan = plan_run(job, plan_values(job, (), {}), paths, run_id="one", place="here", target=job.target)
+    declared = next(each for each in plan.stages if each.name == stage).listens
+    port = low_port()
+    bench.stage("one", python(LISTEN, "0.0.0.0", str(port), "own"), listens=declared)
+    assert bench.run() == 1
+    assert f"of stage one listens on 0.0.0.0:{port}, which the job does not declare" in bench.cause().what

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PREFIX = "rlbox-run-"
-_PROCS = "cgroup.procs"
+_INNER = "rlbox-sandbox-"
+"""Groups that the run's own sandboxes make below it."""
+PROCS = "cgroup.procs"
 _V1 = ("freezer", "pids")
 """Hierarchies of version 1 whose groups change nothing for what is in them."""
 
@@ -29,7 +31,7 @@ class OwnCgroup:
     def __init__(self, run_dir: Path) -> None:
         place = hashlib.sha256(str(run_dir.parent).encode("utf-8", "replace")).hexdigest()[:8]
         self._name = f"{_PREFIX}{run_dir.name}-{place}"
-        self._bases = tuple(_bases())
+        self._bases = tuple(_without_ours(folder) for _, folder in own_groups(("", *_V1)))
 
     def enter(self) -> bool:
         """Make the group and put this process into it; return whether that worked."""
@@ -37,7 +39,7 @@ class OwnCgroup:
             _forget_empty(base)
             try:
                 (base / self._name).mkdir(exist_ok=True)
-                (base / self._name / _PROCS).write_text(str(os.getpid()))
+                (base / self._name / PROCS).write_text(str(os.getpid()))
             except OSError:
                 with contextlib.suppress(OSError):
                     (base / self._name).rmdir()
@@ -50,56 +52,61 @@ class OwnCgroup:
         for base in self._bases:
             if (base / self._name).is_dir():
                 with contextlib.suppress(OSError):
-                    (base / _PROCS).write_text(str(os.getpid()))
-                    (base / self._name).rmdir()
+                    (base / PROCS).write_text(str(os.getpid()))
+                    _remove(base / self._name)
 
     def members(self) -> set[int]:
         """Return the ids of the processes in the group, the caller's own not among them."""
         found: set[int] = set()
         for base in self._bases:
             with contextlib.suppress(OSError, ValueError):
-                found |= {int(line) for line in (base / self._name / _PROCS).read_text().split()}
+                for path in (base / self._name, *(base / self._name).glob(f"{_INNER}*")):
+                    found |= {int(line) for line in (path / PROCS).read_text().split()}
         return found - {0, os.getpid()}
 
 
-def _bases() -> Iterator[Path]:
-    """Yield the folders of the groups that this process is, or was before `enter`, in: those of version 2 first."""
+def own_groups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yield controller (empty: version 2) and folder of each group that this process is in, in the order given."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = list(_mounts(Path("/proc/self/mountinfo").read_text()))
-        for wanted in ("", *_V1):
-            for _, controllers, path in groups:
-                if wanted in controllers.split(","):
-                    yield from (
-                        folder for name, root, top in mounts if name == wanted for folder in _at(top, root, path)
-                    )
+        for wanted in controllers:
+            for _, known, path in groups:
+                if wanted in known.split(","):
+                    found = ((root, top) for names, root, top in mounts if wanted in names)
+                    yield from ((wanted, folder) for root, top in found for folder in _at(top, root, path))
 
 
-def _mounts(text: str) -> Iterator[tuple[str, str, Path]]:
-    """Yield the controller (empty for version 2), root and mount point of each mounted hierarchy that we know."""
+def _mounts(text: str) -> Iterator[tuple[set[str], str, Path]]:
+    """Yield the controllers (empty for version 2), root and mount point of each mounted hierarchy."""
     for line in text.splitlines():
         head, _, tail = line.partition(" - ")
         kind, _, options = tail.partition(" ")
         root, top = head.split(" ")[3:5]
-        if kind == "cgroup2":
-            yield "", root, Path(top)
-        elif kind == "cgroup":
-            for name in set(_V1) & set(options.rpartition(" ")[2].split(",")):
-                yield name, root, Path(top)
+        if kind in ("cgroup", "cgroup2"):
+            yield {""} if kind == "cgroup2" else set(options.rpartition(" ")[2].split(",")), root, Path(top)
 
 
 def _at(top: Path, root: str, path: str) -> Iterator[Path]:
-    """Yield the folder of a group below its mount point, without a group of ours at its end."""
+    """Yield the folder of a group below its mount point."""
     below = path.removeprefix(root.rstrip("/")) if path.startswith(root) else path
     folder = top / below.strip("/")
-    if folder.name.startswith(_PREFIX):
-        folder = folder.parent
     if folder.is_dir():
         yield folder
+
+
+def _without_ours(folder: Path) -> Path:
+    return folder.parent if folder.name.startswith(_PREFIX) else folder
+
+
+def _remove(folder: Path) -> None:
+    for inner in folder.glob(f"{_INNER}*"):
+        inner.rmdir()
+    folder.rmdir()
 
 
 def _forget_empty(base: Path) -> None:
     """Remove what killed supervisors have left; the kernel keeps a group that anything is in."""
     for folder in base.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            _remove(folder)

@@ -21,12 +21,14 @@ from rlbox.foreign import parse_json
 from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
+from rlbox.sandbox.act.group import ProgramGroup
 from rlbox.sandbox.act.lines import ProgramLines
 from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
+from rlbox.sandbox.act.tree import Tree
 from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
 from rlbox.sandbox.act.watch import LOOK_S, Watch
 from rlbox.sandbox.limits import ProgramLimits, wall_s
-from rlbox.sandbox.strength import NAMESPACES, Strength
+from rlbox.sandbox.strength import GROUP, NAMESPACES, Strength
 
 PROGRAMS = str(Path(__file__).parent / "programs")
 """What runs behind the walls with the stack's interpreter; programs may read it."""
@@ -40,6 +42,7 @@ class _Place:
     folder: Path
     inside: str
     root: str = ""
+    group: ProgramGroup | None = None
     lacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,12 +64,14 @@ def keep(control: int) -> dict[str, Any]:
     except OSError as error:
         return {"limit": "start", "message": f"no folder could be made for a program: {error}"}
     with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
-        watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder))
+        watch = Watch(limits, plan["cpu_s"], "" if place.root else str(place.folder), Tree(group=place.group))
         pids, strength, message = _start(plan, limits, place, lines, watch)
         lines.close_given()
         if not message:
             _wait(watch, pids[0], lines, control, began + wall_s(plan["cpu_s"]))
         gone = watch.tree.end(watch.ended)
+        if place.group:
+            place.group.remove()
         left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
         for fd in lines.outputs:
             lines.take(fd, limits.output)
@@ -95,6 +100,7 @@ def _start(
     strength = Strength.of((), place.lacks)
     for number, argv in enumerate(plan["programs"]):
         checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
+        doors = place.group.doors() if place.group else ()
         start = ProgramStart(
             argv=tuple(argv),
             fds=lines.of_program(number),
@@ -106,12 +112,16 @@ def _start(
             layers=tuple(plan["layers"]),
             weak=plan["weak"],
             lacks=place.lacks,
+            doors=tuple(doors),
         )
         try:
             pid, strength, listener = fork_program(start)
         except (WallError, OSError) as error:
             watch.limit = "start"
             return pids, strength, str(error)
+        finally:
+            for door in doors:
+                os.close(door)
         pids.append(pid)
         if listener >= 0:
             watch.listeners.append(listener)
@@ -120,18 +130,24 @@ def _start(
 
 def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:
     scratch, lacks = Path(plan["scratch"]), {}
+    group = None
+    if GROUP in plan["layers"]:
+        memory = (limits.memory_mb + limits.disk_mb) << 20  # a folder in memory is counted, too
+        group = ProgramGroup(plan["group"], tasks=limits.tasks, memory_bytes=memory)
+        if group.lacks:
+            lacks[GROUP] = group.lacks
     if NAMESPACES in plan["layers"]:
         try:
             leave_namespaces()
             root = scratch / "root"
             folder = make_root(root, (*SYSTEM, *plan["read"], PROGRAMS), limits.disk_mb)
             _fork_init()
-            return _Place(folder=folder, inside="/work", root=str(root))
+            return _Place(folder=folder, inside="/work", root=str(root), group=group, lacks=lacks)
         except OSError as error:
             lacks[NAMESPACES] = str(error)
     folder = scratch / "work"
     folder.mkdir()
-    return _Place(folder=folder, inside=str(folder), lacks=lacks)
+    return _Place(folder=folder, inside=str(folder), group=group, lacks=lacks)
 
 
 def _fork_init() -> None:

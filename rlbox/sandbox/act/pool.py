@@ -21,6 +21,7 @@ from rlbox.errors import NodeError
 from rlbox.foreign import parse_json
 from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act.folder import remove
+from rlbox.sandbox.act.group import PREFIX, forget, forget_dead
 from rlbox.sandbox.act.keeper import PROGRAMS
 from rlbox.sandbox.act.tree import below, children
 from rlbox.sandbox.answer import answer, broken, verdict
@@ -74,6 +75,7 @@ class Pool:
         self._keepers: dict[int, subprocess.Popen[bytes]] = {}
         self._number = 0
         adopt_orphans()
+        forget_dead()
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -145,6 +147,7 @@ class Pool:
             with self._lock:
                 self._number += 1
                 scratch = self._folder / str(self._number)
+                group = f"{PREFIX}{os.getpid()}-{self._number}"
             try:
                 scratch.mkdir(mode=0o700)
                 plan = {
@@ -156,6 +159,7 @@ class Pool:
                     "fetch": list(fetch),
                     "check": check,
                     "scratch": str(scratch),
+                    "group": group,
                     "read": self._read,
                     "layers": self.settings.layers,
                     "weak": self.settings.weak,
@@ -164,6 +168,7 @@ class Pool:
             except OSError as error:
                 return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}
             finally:
+                forget(group)
                 with contextlib.suppress(OSError):
                     remove(scratch)
 

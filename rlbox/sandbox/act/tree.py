@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rlbox.machine.act.process_table import descendants, probe_processes, read_text
+from rlbox.sandbox.act.group import ProgramGroup
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
@@ -62,6 +63,7 @@ class Tree:
     idle_s: float = 0.0
     tasks: int = 0
     peak_bytes: int = 0
+    group: ProgramGroup | None = None
     _seen: dict[tuple[int, str], float] = field(default_factory=dict)
     _looked: float = 0.0
 
@@ -92,7 +94,8 @@ class Tree:
             tasks += int(words[17])
             asleep = asleep and all(state in "ST" for state in _states(pid))
         # what ended unseen by its parent is not in its parent's time: then what was seen of it counts
-        self.cpu_s = max(self.cpu_s, self.reaped_s + living, sum(self._seen.values()))
+        counted = self.group.cpu_s() if self.group else 0.0
+        self.cpu_s = max(self.cpu_s, self.reaped_s + living, sum(self._seen.values()), counted)
         self.tasks = tasks
         if self._looked and asleep and self.cpu_s - before < _NOTHING_S:
             self.idle_s += now - self._looked
@@ -115,6 +118,8 @@ class Tree:
         deadline = time.monotonic() + _END_S
         while time.monotonic() < deadline:
             self.look()
+            if self.group:
+                self.group.kill()
             for pid in set(below(os.getpid())):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -18,9 +18,10 @@ from typing import Any
 from rlbox.foreign import parse_json
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.act import kernel
+from rlbox.sandbox.act.group import enter
 from rlbox.sandbox.act.root import DEVICES
 from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.strength import FORKS, LANDLOCK, NAMESPACES, SECCOMP, Strength
+from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP, Strength
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -51,6 +52,8 @@ class ProgramStart:
         Files and folders it may read.
     layers
         Layers that are tried; `weak` runs it also when they are no wall.
+    doors
+        Descriptors of its control group, which it enters first of all; `lacks` says why it has no whole one.
     """
 
     argv: tuple[str, ...]
@@ -63,6 +66,7 @@ class ProgramStart:
     layers: tuple[str, ...]
     weak: bool
     lacks: Mapping[str, str]
+    doors: tuple[int, ...] = ()
 
 
 class WallError(Exception):
@@ -115,12 +119,16 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
 
 
 def _raise_walls(start: ProgramStart, gate: socket.socket) -> Strength:
+    grouped = enter(start.doors)
     os.setsid()
     kernel.die_with_parent()
     _own_descriptors(start.fds)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    had, missing = [], dict(start.lacks)
+    had, missing = [GROUP] if start.doors and grouped else [], dict(start.lacks)
+    if start.doors and not grouped:
+        missing[GROUP] = "the kernel lets nothing enter it"
+    had = [layer for layer in had if layer not in missing]  # a group may lack some of its parts
     if start.root:
         kernel.enter_root(start.root)
         had.append(NAMESPACES)

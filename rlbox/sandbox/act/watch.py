@@ -44,7 +44,7 @@ class Watch:
             "cpu": tree.cpu_s > self.cpu_s,
             "sleep": tree.idle_s > self.cpu_s,
             "tasks": tree.tasks > 2 * self.limits.tasks,  # only where births are not asked for
-            "memory": tree.memory_bytes(memory) > memory,
+            "memory": tree.memory_bytes(memory) > memory or bool(tree.group and tree.group.starved()),
             "output": full,
             "disk": bool(self.folder) and self._too_heavy(),
         }

@@ -98,6 +98,54 @@ def test_an_open_head_is_refused(folder: Folder, ray: str, more: str, why: str, 
     )
 
 
+STARTS_RAY = JOB.replace('services = ["ray"]', "own_ray = true")
+OFF = "RAY_AUTH_MODE=disabled of {} switches Ray's token off"
+
+
+@pytest.mark.parametrize(
+    ("ray", "job", "more", "mode", "why"),
+    [
+        (OLD, STARTS_RAY, "", "", WHY),
+        (NEW, STARTS_RAY, "", "disabled", OFF.format("this environment")),
+        (NEW, STARTS_RAY + 'env = { RAY_AUTH_MODE = "disabled" }\n', "", "", OFF.format("stage train")),
+        (NEW, JOB + ON_RAY, '[env]\nRAY_AUTH_MODE = "disabled"\n', "", OFF.format("its target")),
+        (NEW, JOB.replace('ports = ["dash', 'env = { RAY_AUTH_MODE = "disabled" }\nports = ["dash') + ON_RAY, "", "",
+         OFF.format("service ray")),
+    ],
+)  # fmt: skip
+def test_in_place_a_head_without_its_token_is_refused(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, ray: str, job: str, more: str, mode: str, why: str
+) -> None:
+    """One that a stage starts itself, as verl does, no less; unless --open is said, which the run keeps."""
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    app, plan = planned(folder, ray, more, job)
+    here = dataclasses.replace(plan, container="", place="here")
+    with pytest.raises(SpecError) as refused:
+        close_plan(app, here, "host", opened=False)
+    assert f"job one would be open: {why}, so whoever" in refused.value.what
+    opened = close_plan(app, here, "host", opened=True)
+    assert (opened.open, opened.notes) == (True, (OPEN.replace(WHY, why),))
+
+
+@pytest.mark.parametrize("name", ["holdem", "grpo", "gkd", "xdan"])
+def test_shipped_jobs_are_refused_in_place_on_a_ray_without_tokens(folder: Folder, name: str) -> None:
+    app, _ = planned(folder, OLD)
+    job = load_job(app.project, name)
+    plan = container_plan(job, plan_values(job, (), {}), "/data", f"{name}-1", "here", "mine")
+    with pytest.raises(SpecError) as refused:
+        close_plan(app, plan, "host", opened=False)
+    assert refused.value.what.startswith(f"job {name} would be open: {WHY}")
+    assert close_plan(app, plan, "host", opened=True).notes == (OPEN,)
+
+
+def test_with_its_token_a_run_in_place_is_closed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    app, plan = planned(folder, NEW, job=STARTS_RAY)
+    assert close_plan(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # a container does not get it
+    assert close_plan(app, dataclasses.replace(plan, container="rlbox-one-1"), "host", opened=False).open is False
+
+
 def test_a_target_may_say_that_it_is_open(folder: Folder) -> None:
     app, plan = planned(folder, OLD, '[run]\nnetwork = "host"\nopen = true\n')
     assert close_plan(app, plan, "host", opened=False).notes == (OPEN,)
