@@ -47,7 +47,7 @@ temp_dir = "/tmp/rlbox-ray-{port.ray}"
 [stages.gate]
 require = [{ pattern = "sum 42" }]
 """
-LOOPBACK, TOKEN = ("21432", "21434"), ("21438", "21440")
+LOOPBACK, TOKEN = ("21432",), ("21434", "21438", "21440")  # the dashboard is published
 
 
 def head_job() -> str:
