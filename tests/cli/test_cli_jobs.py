@@ -11,14 +11,16 @@ from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, Said
 from rlbox.foreign import toml_table
 from rlbox.job.job import Service, Stage
 
-EXAMPLE, LISTENS = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
-(ENV,) = re.findall(r"```sh\n(.*?)```", (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGE = (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8")
+EXAMPLE, LISTENS, PUBLISHES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+(ENV,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_example_of_what_listens_has_keys_that_there_are() -> None:
-    table = toml_table(LISTENS)
+@pytest.mark.parametrize("example", [LISTENS, PUBLISHES])
+def test_the_examples_of_what_is_reached_have_keys_that_there_are(example: str) -> None:
+    table = toml_table(example)
     assert table["services"][0].keys() <= Service.model_fields.keys()
-    assert table["stages"][0].keys() <= Stage.model_fields.keys()
+    assert all(stage.keys() <= Stage.model_fields.keys() for stage in table.get("stages", ()))
 
 
 @pytest.fixture
