@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers of these folders, and let Ctrl-C be heard."""
     config.addinivalue_line("markers", "allow(*what): lets a test use `processes` or `sockets`")
     config.addinivalue_line("markers", "whole: runs a tool over the whole repository")
+    config.addinivalue_line("markers", "xdist_group(name): on one worker with others of that name")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
