@@ -270,6 +270,7 @@ command = [
     "--num-cpus=2", "--object-store-memory=100000000", "--temp-dir=/tmp/rlbox-ray-{port.ray}",
 ]
 ports = ["ray", "dashboard"]
+listens = ["1024-65535"]
 start_s = "3min"
 ready = { url = "http://127.0.0.1:{port.dashboard}/api/jobs/" }
 [[stages]]
