@@ -61,11 +61,13 @@ fuzz: .venv/rlbox.stamp
 	$(PY) tests/fuzz/campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) \
 	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-$(or $(SEED),1).json) $(ARGS)
 
-# Runs at both places with something killed, closed, removed or filled at a random moment of each; about 10 s a round.
+# Runs at both places with something killed, closed, removed or filled at a random moment of each, an engine of their own,
+# which needs root, among it; about 10 s a round.
 chaos-runs: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
-	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker \
-	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS)
+	tests/chaos/engine.sh up
+	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker RLBOX_CHAOS_ENGINE=$(CURDIR)/tests/chaos/engine.sh \
+	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS); code=$$?; tests/chaos/engine.sh down; exit $$code
 
 # Whatever a workload could write below a data disk, against every verb; RLBOX_ATTACK_SEED=N repeats a campaign.
 attack: .venv/rlbox.stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fcntl import ioctl
 from pathlib import Path
@@ -145,8 +146,19 @@ def kill(pid: int) -> bool:
     return True
 
 
-def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=PATIENCE_S)
+def docker(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Ask the engine of the runs; with `env` empty that of the machine."""
+    given = {**os.environ, **(own_engine() if env is None else env)}
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=PATIENCE_S, env=given)
+
+
+@functools.cache
+def own_engine() -> dict[str, str]:
+    """What leads to the engine that may be ended, where there is one."""
+    if not ENGINE_SCRIPT:
+        return {}
+    done = subprocess.run([ENGINE_SCRIPT, "address"], capture_output=True, text=True, check=True)
+    return {"DOCKER_HOST": done.stdout.strip()}
 
 
 def wait_for_target(round: Round, find: Callable[[], object]) -> bool:
@@ -268,7 +280,7 @@ def restart_engine(signal_name: str) -> Callable[[Round], bool]:
     """Return the fault that ends the test engine by a signal and starts it again, by the script RLBOX_CHAOS_ENGINE."""
 
     def restart(round: Round) -> bool:
-        done = subprocess.run(["sh", ENGINE_SCRIPT, signal_name], capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run([ENGINE_SCRIPT, signal_name], capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         return True
 

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import pytest
 from chaosbox import (
-    ENGINE_SCRIPT,
     FAULTS,
     JOB,
     PATIENCE_S,
@@ -34,6 +33,7 @@ from chaosbox import (
     Terminal,
     docker,
     left_of,
+    own_engine,
     pick,
     row_of,
     session_of,
@@ -48,13 +48,6 @@ SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or random.SystemRandom().randrange
 ROUNDS = int(os.environ.get("RLBOX_CHAOS_ROUNDS", "3"))
 FIRST = int(os.environ.get("RLBOX_CHAOS_FIRST", "1"))
 PLACES = os.environ.get("RLBOX_CHAOS_PLACES", "here").split(",")
-AS_IT_IS = """
-import sys
-import rlbox.run.docker as place
-from rlbox.cli import main
-place.outdated = lambda *words: ""
-sys.exit(main(sys.argv[1:]))
-"""
 SAMPLE = 6
 KILLED = (-signal.SIGKILL, -signal.SIGHUP)
 EARLY = 0.25
@@ -91,44 +84,50 @@ def places(tmp_path: Path) -> dict[str, Place]:
         data = tmp_path / "docker-data"
         data.mkdir()
         env = {key: value for key, value in base.items() if key != "XDG_CACHE_HOME"}
-        argv = (sys.executable, "-c", AS_IT_IS) if ENGINE_SCRIPT else (sys.executable, "-m", "rlbox")
-        place = Place(name="docker", target="tiny", argv=argv, cwd=folder.path, env=env, data=data)
-        if ENGINE_SCRIPT:  # a test engine that the image was loaded into
-            folder.lock("tiny")
-        for words in () if ENGINE_SCRIPT else (("lock", "tiny"), ("build", "tiny")):
+        argv = (sys.executable, "-m", "rlbox")
+        place = Place(name="docker", target="tiny", argv=argv, cwd=folder.path, env={**env, **own_engine()}, data=data)
+        for words in (("lock", "tiny"), ("build", "tiny")):
             done = subprocess.run(place.command(*words), cwd=place.cwd, env=env, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
+        if own_engine():
+            image = tmp_path / "tiny.tar"
+            assert docker("save", "--output", str(image), "rlbox/tiny:latest", env={}).returncode == 0
+            assert docker("load", "--input", str(image)).returncode == 0
         made["docker"] = place
     return made
 
 
 @contextlib.contextmanager
 def bystander_containers() -> Iterator[dict[str, str]]:
-    """Foreign containers: one that sleeps, and a Ray cluster where its image is there; id to when it started."""
-    if "docker" not in PLACES or ENGINE_SCRIPT:  # an engine that restarts ends them all
+    """Foreign containers of the machine's engine: one that sleeps, and a Ray cluster where its image is there.
+
+    Yields each id with when it started.
+    """
+    if "docker" not in PLACES:
         yield {}
         return
     words = ["run", "--detach", "--network=none", "rlbox/tiny:latest", "sleep", "100000"]
-    started = [docker(*words).stdout.strip()]
+    started = [docker(*words, env={}).stdout.strip()]
     try:
-        if docker("image", "inspect", RAY_IMAGE).returncode == 0:
+        if docker("image", "inspect", RAY_IMAGE, env={}).returncode == 0:
             head = "ray start --head --block --disable-usage-stats --num-cpus=1 --object-store-memory=80000000"
-            done = docker("run", "--detach", "--network=none", "--shm-size=256m", RAY_IMAGE, *head.split())
+            done = docker("run", "--detach", "--network=none", "--shm-size=256m", RAY_IMAGE, *head.split(), env={})
             started.append(done.stdout.strip())
             until = time.monotonic() + PATIENCE_S
-            while "raylet" not in docker("top", started[-1]).stdout:
-                assert time.monotonic() < until, docker("logs", started[-1]).stderr
+            while "raylet" not in docker("top", started[-1], env={}).stdout:
+                assert time.monotonic() < until, docker("logs", started[-1], env={}).stderr
                 time.sleep(0.5)
             time.sleep(10)  # its other parts
         yield {name: life(name) for name in started}
     finally:
-        docker("rm", "--force", *started)
+        docker("rm", "--force", *started, env={})
 
 
 def life(container: str) -> str:
     """Return when a container started, and the ids of its main processes."""
-    since = docker("inspect", "--format={{.State.Running}} {{.State.StartedAt}} {{.RestartCount}}", container).stdout
-    table = docker("top", container, "-eo", "pid,comm").stdout.splitlines()[1:]
+    words = "inspect", "--format={{.State.Running}} {{.State.StartedAt}} {{.RestartCount}}", container
+    since = docker(*words, env={}).stdout
+    table = docker("top", container, "-eo", "pid,comm", env={}).stdout.splitlines()[1:]
     steady = sorted(line.split()[0] for line in table if line.split()[1] in ("sleep", "raylet", "gcs_server"))
     return f"{since.strip()} {' '.join(steady)}"
 
