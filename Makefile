@@ -15,7 +15,7 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadgroup --no-loadscope-reorder \
+	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
 	    $(addprefix tests/,engine bench supervisor chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,

@@ -47,19 +47,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers of these folders, and let Ctrl-C be heard."""
     config.addinivalue_line("markers", "allow(*what): lets a test use `processes` or `sockets`")
     config.addinivalue_line("markers", "whole: runs a tool over the whole repository")
-    config.addinivalue_line("markers", "xdist_group(name): on one worker with others of that name")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine, a browser")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep on one of several workers what shares an engine, and what shares a file: its fixtures are made once."""
-    for item in items:
-        path = item.path.relative_to(HERE)
-        item.add_marker(pytest.mark.xdist_group("engine" if path.parts[0] == "engine" else str(path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Rooms(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::", 1)[0]
+            return "tests/engine" if path.startswith("tests/engine/") else path
+
+    return Rooms(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
