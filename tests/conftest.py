@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Rooms(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::", 1)[0]
-            return "tests/engine" if path.startswith("tests/engine/") else path
+            return "engine" if path.startswith(("tests/engine/", "tests/bench/")) else path
 
     return Rooms(config, log)
 

@@ -23,6 +23,7 @@ from rlbox.machine.act.processes import RunProcesses
 from rlbox.machine.counters import Activity, ProcessActivity
 from rlbox.record.act.journal import Journal
 from rlbox.record.act.state import new_run_state
+from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 
@@ -49,7 +50,14 @@ class Machine:
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
         self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
         processes = NoProcesses(run_dir / "nobody", Interrupt())
-        bench = Bench(plan=plan, run_dir=run_dir, journal=self.journal, processes=processes, interrupt=Interrupt())
+        bench = Bench(
+            plan=plan,
+            run_dir=run_dir,
+            journal=self.journal,
+            processes=processes,
+            interrupt=Interrupt(),
+            grants=Grants({}, ()),
+        )
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
         self.watch = HangWatch(bench.watched(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
@@ -71,11 +71,17 @@ def module_patterns() -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[bytes]
 def too_slow(name: str, search: object, texts: Iterator[object], most_s: float) -> Iterator[str]:
     assert callable(search)
     for text in texts:
-        begun = time.process_time()
-        search(text)
-        spent = time.process_time() - begun
+        spent = spent_s(lambda text=text: search(text))  # type: ignore[misc]
+        for _ in range(3):  # what is slow is slow each time; a collection of garbage is not
+            spent = min(spent, spent_s(lambda text=text: search(text))) if spent > most_s else spent  # type: ignore[misc]
         if spent > most_s:
             yield f"{name}: {spent:.2f} s for {str(text)[:20]!r}"
+
+
+def spent_s(call: Callable[[], object]) -> float:
+    begun = time.thread_time()
+    call()
+    return time.thread_time() - begun
 
 
 @pytest.fixture(scope="module")
