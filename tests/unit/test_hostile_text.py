@@ -20,7 +20,7 @@ from rlbox.spec.pattern import linear
 from rlbox.spec.project import Project
 
 LENGTH = 4_000
-RATIO = 60
+RATIO = 120
 """CPU of one search, in that of a loop over the letters of its line; one that is quadratic is at 300 and more."""
 PIECES = (
     "a", "A", " ", "1", "(", ")", "[", "]", "/", ".", ":", "-",
