@@ -10,8 +10,9 @@ from rlbox.gate.lines import BenignRules, Board, LineRule
 from rlbox.gate.metric import MetricJudge, number_of
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
-from rlbox.gate.search import LogSearch, Watcher
+from rlbox.gate.search import LogSearch
 from rlbox.gate.steps import Steps
+from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
@@ -99,10 +100,7 @@ class GateJudge:
         self.facts = fact_rules(stage)
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
-        self._logs = {
-            name: LogSearch(self._watchers(name), stage.model_output, quotes.is_open)
-            for name, quotes in self._quotes.items()
-        }
+        self._logs = {name: LogSearch(self._watchers(name), quotes) for name, quotes in self._quotes.items()}
         self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
 
     @property

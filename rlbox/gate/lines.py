@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from rlbox.causes.fatal_lines import lane
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
-from rlbox.gate.search import Watcher
 from rlbox.gate.steps import Steps
+from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern

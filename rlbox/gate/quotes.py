@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlbox.causes.fatal_lines import lane
-from rlbox.gate.search import Watcher, is_quoted
+from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import SpanPlan
 from rlbox.logs.lines import Line, views
+from rlbox.logs.patterns import compile_pattern
 
 _LANES = 1024
 _LONGEST = 10_000
@@ -31,7 +32,7 @@ class Quotes:
     """What a model wrote in one log. A text that is begun counts as one when its end came: until then it is open."""
 
     def __init__(self, patterns: tuple[str, ...], spans: Sequence[SpanPlan]) -> None:
-        self.patterns = patterns
+        self._patterns = patterns
         self._spans = spans
         self._lanes: dict[str, _Lane] = {}
 
@@ -56,7 +57,11 @@ class Quotes:
         known = self._lanes.get(lane(text)) if self._spans else None
         if known and any(begun <= number < ended for begun, ended in known.ended):
             return True
-        return bool(self.patterns) and is_quoted(self.patterns, views(text))
+        return bool(self._patterns) and self.fits(views(text))
+
+    def fits(self, ways: Iterable[str]) -> bool:
+        """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
+        return any(compile_pattern(pattern).fits(way) for way in ways for pattern in self._patterns)
 
     def _begin(self, plan: int, line: Line, way: str) -> None:
         if not self.is_open(line) and (len(self._lanes) < _LANES or lane(line.text) in self._lanes):

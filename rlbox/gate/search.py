@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.gate.quotes import Quotes
+from rlbox.gate.watcher import Watcher
 from rlbox.logs.lines import Line, Texts, views
-from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
+from rlbox.logs.patterns import PatternSet, pattern_set
 
 Where = Literal["lines", "states", "hidden"]
 WHERE: tuple[Where, ...] = ("lines", "states", "hidden")
 
 
-@dataclass(eq=False)
-class Watcher:
-    """One thing that is looked for in a log.
-
-    `met` is called with each line that fits and the way to read it that fits; it sets `done` when no further line
-    matters. `rewritten` ones look at the overwritten states of progress bars, too, and `whole` ones at all that lines
-    hold and do not show. In what a model may have written, only those that `marks` its end and `whole` ones look.
-    """
-
-    pattern: str
-    met: Callable[[Line, str], None]
-    rewritten: bool = False
-    whole: bool = False
-    marks: bool = False
-    done: bool = False
-
-
 class LogSearch:
     """All watchers of one log; those that are done are searched for no more, so that hits become rare."""
 
-    def __init__(
-        self, watchers: Iterable[Watcher], quoted: tuple[str, ...] = (), is_open: Callable[[Line], bool] | None = None
-    ) -> None:
+    def __init__(self, watchers: Iterable[Watcher], quotes: Quotes) -> None:
         self._watchers = list(watchers)
-        self._quoted = quoted
-        self._is_open = is_open
+        self._quotes = quotes
         self._choose()
         self.last = ""
 
@@ -74,7 +55,7 @@ class LogSearch:
             return
         fits: dict[int, str] = {}
         ways = views(text)
-        if is_quoted(self._quoted, ways):
+        if self._quotes.fits(ways):
             return
         for way in ways:
             for index in patterns.which(way):
@@ -83,7 +64,7 @@ class LogSearch:
             return
         live = [watcher for watcher in self._watchers if _looks(watcher, where)]
         for index in sorted(fits):
-            if live[index].marks or live[index].whole or not (self._is_open and self._is_open(line)):
+            if live[index].marks or live[index].whole or not self._quotes.is_open(line):
                 live[index].met(line, fits[index])
         if any(watcher.done for watcher in live):
             self._watchers = [watcher for watcher in self._watchers if not watcher.done]
@@ -94,11 +75,6 @@ class LogSearch:
         for where in WHERE:
             texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
             self._sets[where] = pattern_set(texts) if texts else None
-
-
-def is_quoted(patterns: tuple[str, ...], ways: Iterable[str]) -> bool:
-    """Return whether a line, read in one of these ways, holds what a model wrote: no fact of the run."""
-    return any(compile_pattern(pattern).fits(way) for way in ways for pattern in patterns)
 
 
 def _looks(watcher: Watcher, where: Where) -> bool:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from rlbox.causes.fatal_lines import lane
-from rlbox.gate.search import Watcher
+from rlbox.gate.watcher import Watcher
 from rlbox.logs.lines import Line
 from rlbox.logs.throughput import STEP_LINE, read_progress
 
