@@ -57,7 +57,6 @@ class ForbidRule(_Lines):
     """
 
     always: bool = Field(False, description="the stage is stopped also where its process goes on making steps")
-
     until: MaybePattern = Field(
         "", description="pattern: lines behind the first one that fits it are no longer forbidden"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -57,8 +58,7 @@ class StageWatch:
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalSpot] = {}
-        self._told_forbidden = 0
-        self._told_noted = 0
+        self._told_lines = Counter[str]()
         self._told_breaches = 0
 
     @property
@@ -93,14 +93,10 @@ class StageWatch:
     def tell(self) -> None:
         """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
         event, stage = self._bench.journal.event, self._stage.name
-        for broken in self.gate.forbidden[self._told_forbidden :]:
-            line = broken.line
-            event(stage, "forbidden", log=broken.rule.log, number=line.number, line=line.text[:_QUOTED])
-        self._told_forbidden = len(self.gate.forbidden)
-        for noted in self.gate.noted[self._told_noted :]:
-            line = noted.line
-            event(stage, "noted", log=noted.rule.log, number=line.number, line=line.text[:_QUOTED])
-        self._told_noted = len(self.gate.noted)
+        for what, found in (("forbidden", self.gate.forbidden), ("noted", self.gate.noted)):
+            for met in found[self._told_lines[what] :]:
+                event(stage, what, log=met.rule.log, number=met.line.number, line=met.line.text[:_QUOTED])
+            self._told_lines[what] = len(found)
         for breach in self.gate.breaches[self._told_breaches :]:
             event(stage, "broken", rule=breach.rule, problem=breach.problem)
         self._told_breaches = len(self.gate.breaches)
