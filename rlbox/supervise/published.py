@@ -8,6 +8,7 @@ the machine reaches a port that is published at 127.0.0.1, by the container's ad
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import socket
@@ -48,13 +49,13 @@ class Published:
         """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, concurrent.futures.TimeoutError):
                     self._call(self._listen(port))
 
     def close(self) -> None:
         """Stop listening, and end what is open."""
         if loop := self._loop:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, concurrent.futures.TimeoutError):
                 self._call(self._end())
             self._loop = None
             loop.call_soon_threadsafe(loop.stop)

@@ -14,6 +14,7 @@ from rlbox.values import Secret
 
 ENV_FILE = ".env"
 ENVIRONMENT = "the environment"
+_SOME_FILE = "a file for --env-file"
 _MOST_BYTES = 1 << 20
 _STRONGER = (
     "take one as services make them, with letters and digits in disorder; "
@@ -73,26 +74,24 @@ def find_secrets(
     words = tuple(words)
     for name, must in wanted.items():
         names = (name, *(other for other in groups[name] if other != name))
-        place = _find(names, places)
+        place, value = _find(names, places)
         if place is None:
             missing += [_missing(names, places)] if must else []
             continue
-        value = next(place.values[other] for other in names if place.values.get(other))
         if why := weakness(value) or _said(value, words):
             weak.append(f"secret {name} of {place.title} is too weak to be kept out of logs: it is {why}")
         found.update(dict.fromkeys(names, Secret(value)))
-    if missing:
-        files = [str(env_file)] if env_file else [str(folder / ENV_FILE) for folder in folders]
-        into = (files or ["a file for --env-file"])[0]
-        raise SpecError("\n  ".join((*missing, *weak)), next_step=f"write NAME=value into {into}, or export it")
-    if weak:
-        raise SpecError("\n  ".join(weak), next_step=_STRONGER)
+    if missing or weak:
+        into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
+        step = f"write NAME=value into {into}, or export it" if missing else _STRONGER
+        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
     return found
 
 
-def _find(names: tuple[str, ...], places: list[_Place]) -> _Place | None:
-    """Return the first place that has one of `names`; an empty value is as good as none."""
-    return next((place for place in places for name in names if place.values.get(name)), None)
+def _find(names: tuple[str, ...], places: list[_Place]) -> tuple[_Place | None, str]:
+    """Return the first place that has one of `names`, and the value there; an empty one is as good as none."""
+    found = ((place, value) for place in places for name in names if (value := place.values.get(name)))
+    return next(found, (None, ""))
 
 
 def _said(value: str, words: Iterable[str]) -> str:
