@@ -301,8 +301,9 @@ found = []
 for path in pathlib.Path(folder).rglob("*"):
     if path.is_file() and token.encode() in path.read_bytes():
         found.append(str(path))
+login = {"Authorization": "Bearer " + pathlib.Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()}
 for page in ("api/jobs/", "api/v0/jobs", "api/v0/workers", "api/v0/runtime_envs", "nodes?view=summary"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{dashboard}/{page}") as answer:
+    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{dashboard}/{page}", headers=login)) as answer:
         if token.encode() in answer.read():
             found.append(page)
 for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
