@@ -303,7 +303,8 @@ for path in pathlib.Path(folder).rglob("*"):
         found.append(str(path))
 login = {"Authorization": "Bearer " + pathlib.Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()}
 for page in ("api/jobs/", "api/v0/jobs", "api/v0/workers", "api/v0/runtime_envs", "nodes?view=summary"):
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{dashboard}/{page}", headers=login)) as answer:
+    request = urllib.request.Request(f"http://127.0.0.1:{dashboard}/{page}", headers=login)
+    with urllib.request.urlopen(request) as answer:
         if token.encode() in answer.read():
             found.append(page)
 for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
