@@ -301,7 +301,8 @@ found = []
 for path in pathlib.Path(folder).rglob("*"):
     if path.is_file() and token.encode() in path.read_bytes():
         found.append(str(path))
-login = {"Authorization": "Bearer " + pathlib.Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()}
+place = pathlib.Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
+login = {"Authorization": "Bearer " + (os.environ.get("RAY_AUTH_TOKEN") or place.read_text().strip())}
 for page in ("api/jobs/", "api/v0/jobs", "api/v0/workers", "api/v0/runtime_envs", "nodes?view=summary"):
     request = urllib.request.Request(f"http://127.0.0.1:{dashboard}/{page}", headers=login)
     with urllib.request.urlopen(request) as answer:
