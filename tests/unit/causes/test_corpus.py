@@ -16,7 +16,7 @@ from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 from rlbox.spec.project import Project
 
-CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus")
+CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="RLBOX_CORPUS names no corpus")
 
 
