@@ -23,6 +23,7 @@ FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "
 FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
+SMOKE = "tests/engine/test_smoke.py"
 NAMED_SKIPS = (
     "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
     "the notes lie beside the checkout, and are not there",  # nor are they
@@ -61,9 +62,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Rooms(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::", 1)[0]
-            return "engine" if path.startswith(("tests/engine/", "tests/bench/")) else path
+            uses_engine = path.startswith("tests/engine/") and path != SMOKE
+            return "engine" if uses_engine or path == "tests/bench/test_engine_rows.py" else path
 
     return Rooms(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the worker that is free first take the longest test, when the others have built its image."""
+    items.sort(key=lambda item: item.nodeid.startswith(SMOKE))
 
 
 @pytest.hookimpl(tryfirst=True)
