@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlbox.causes.cause import LastWord, contradiction, ended
+from rlbox.causes.cause import Cause, LastWord, contradiction, ended, lost_cause
 from rlbox.machine.act.clock import utc_now
 from rlbox.record.act.state import RunState, RunStatus, change_stage
 
@@ -66,6 +66,9 @@ def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> Ru
         unsaid = unsaid if state.attempt == 1 else []
     if not unsaid:
         return state
+    if last.end == "engine":  # with what the supervisor said last, so that nothing contradicts the record
+        cause = lost_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
+        return _failed(state, cause, unsaid[0])
     how = "was started a second time" if again else f"ended with {ended(last.exit_code)}"
     return _contradicted(state, f"it says that stage {unsaid[0]} passed, container {last.container} {how}", unsaid[0])
 
@@ -83,7 +86,10 @@ def believed(state: RunState, verdict: RunEnd | None) -> RunState:
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    cause = contradiction(what, state.run_id)
+    return _failed(state, contradiction(what, state.run_id), stage)
+
+
+def _failed(state: RunState, cause: Cause, stage: str) -> RunState:
     names = [each.name for each in state.stages]
     for name in names[names.index(stage) :] if stage else []:
         if name == stage:

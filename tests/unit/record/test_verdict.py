@@ -77,6 +77,14 @@ def test_what_disagrees_has_failed(state: RunState, last: LastWord, what: str) -
     assert cause.what.startswith(f"the record is not the supervisor's: {what}")
 
 
+def test_an_engine_that_was_killed_has_lost_what_the_supervisor_said_last() -> None:
+    true = checked(run("passed", "passed", "passed"), word(255, end="engine"), ())
+    cause = run_cause(true)
+    assert cause
+    assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
+    assert "before it was seen that stage b passed" in cause.what
+
+
 def test_stages_of_earlier_attempts() -> None:
     state = run("failed", "passed", "failed", attempt=2)
     assert checked(state, word(1, ""), ("a",)) == state
