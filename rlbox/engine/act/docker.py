@@ -249,10 +249,14 @@ class DockerEngine:
             try:
                 container = self._client.containers.get(name)
                 state = container.attrs["State"]
+                if state.get("Status") in ("removing", "dead"):  # dead: removed in part, by an engine that was killed
+                    return None
                 output = container.logs(tail=_LAST_LINES).decode("utf-8", "replace")
             except NotFound:
                 return None
-            if state.get("Status") in ("removing", "dead"):
+            except APIError as error:
+                if error.status_code != _CONFLICT:  # "container which is dead or marked for removal"
+                    raise
                 return None
             code = int(state["ExitCode"])
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
