@@ -16,8 +16,9 @@ export DOCKER_HOST=unix://$dir/docker.sock
 up() {
   mkdir -p "$dir"
   ip netns list | grep -qw "$namespace" || ip netns add "$namespace"
-  ip netns exec "$namespace" ip link set lo up
-  RLBOX_ENGINE_DIR=$dir ip netns exec "$namespace" "$here/scripts/ensure-engine.sh"
+  ip -n "$namespace" link set lo up
+  # the network alone is its own: disks that a round mounts later must be seen by its containers
+  RLBOX_ENGINE_DIR=$dir nsenter --net="/run/netns/$namespace" "$here/scripts/ensure-engine.sh"
 }
 
 gone() { # waits for the engine that was told to end
