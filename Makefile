@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -117,3 +117,7 @@ relock:
 # A built target on a machine with GPUs: doctor, components, planted faults, a small SFT and GRPO run (docs/gpus.md).
 gpu-check: .venv/rlbox.stamp
 	$(PY) tests/gpu/check.py $(TARGET) $(ARGS)
+
+# Ranks that wait for each other on two GPUs or more, which must be found, named, and told from those that work.
+gpu-hangs: .venv/rlbox.stamp
+	$(PY) tests/gpu/hangs.py --python $(or $(TORCH_PYTHON),python3) $(ARGS)

@@ -1,8 +1,9 @@
 """Judge from its log and from what its processes do whether a stage still works, is only slow, or hangs.
 
-Two rules. *Silence*: for as long as the phase allows there was no sign of life: no line that says something, no phase
-begun, no step, none of the activities that the phase names. *Steps*: the log counted steps at a known interval, no
-step came for many times that interval, and the processes do nothing; lines that only repeat themselves do not count.
+Two rules, beside that of the ranks (`ranks.py`). *Silence*: for as long as the phase allows there was no sign of life:
+no line that says something, no phase begun, no step, none of the activities that the phase names. *Steps*: the log
+counted steps at a known interval, no step came for many times that interval, and the processes do nothing; lines that
+only repeat themselves do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
+from rlbox.hang.ranks import Deadlock
 from rlbox.hang.steps import StepClock
 from rlbox.job.phase import FLOORS, PhasePlan
 from rlbox.machine.counters import Rates
@@ -47,22 +49,25 @@ _MOST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """A stage that hangs, by `rule`; "steps" before its limit: one that may. Times in seconds.
+    """A stage that hangs, by `rule`; "steps" and "ranks" before their limit: one that may. Times in seconds.
 
-    `ready` and `total` are a service and a stage that took longer than they may, hung or not.
+    `ready` and `total` are a service and a stage that took longer than they may, hung or not. `deadlock` is how the
+    ranks wait for each other.
     """
 
-    rule: Literal["silence", "steps", "ready", "total"]
+    rule: Literal["silence", "steps", "ranks", "ready", "total"]
     phase: PhasePlan
     silent_s: float
     limit_s: float
     step_s: float = 0.0
+    deadlock: Deadlock | None = None
 
 
 class HangJudge:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
-    `moved_s` is when the stage last went on in a way that only its log shows: activities measured before say nothing.
+    `heard_s` is when its log last went on. `moved_s` is when the stage last went on in a way that only its log shows:
+    activities measured before say nothing.
     """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
@@ -79,7 +84,7 @@ class HangJudge:
 
     def begin(self, now_s: float) -> None:
         """Count from now on."""
-        self._alive_s = self.moved_s = self._idle_s = now_s
+        self._alive_s = self.moved_s = self._idle_s = self.heard_s = now_s
 
     @property
     def step_s(self) -> float:
@@ -115,7 +120,7 @@ class HangJudge:
             self._enter(line)
         stepped = self._clock.take(unfinished.encode(), now_s)
         if self._talk.moved(unfinished) or begun or stepped:
-            self._alive_s = self.moved_s = now_s
+            self._alive_s = self.moved_s = self.heard_s = now_s
         return line if begun else None
 
     def live(self, rates: Rates, now_s: float, *, working: bool) -> None:
@@ -186,7 +191,7 @@ class HangJudge:
         many = len(text) > _MOST_LINES
         new, changed = self._talk.learn(text[-_MOST_LINES:])
         if moved or new or not known:
-            self._alive_s = self.moved_s = now_s
+            self._alive_s = self.moved_s = self.heard_s = now_s
         elif changed or many:
             self._alive_s = now_s
 

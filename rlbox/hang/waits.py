@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,7 +116,7 @@ class ProcessWait:
     @property
     def collective(self) -> str:
         """The collective that its stack is in, empty when in none."""
-        return next((frame.function for frame in self.stack if frame.bare in _COLLECTIVES), "")
+        return collective_of(self.stack)
 
 
 _COLLECTIVES = frozenset({
@@ -125,6 +125,11 @@ _COLLECTIVES = frozenset({
     "scatter", "gather", "gather_object", "all_to_all", "all_to_all_single", "send", "recv", "batch_isend_irecv",
     "init_process_group", "_store_based_barrier", "new_group", "rendezvous",
 })  # fmt: skip
+
+
+def collective_of(stack: Sequence[Frame]) -> str:
+    """Return the collective that a stack is in, empty when in none."""
+    return next((frame.function for frame in stack if frame.bare in _COLLECTIVES), "")
 
 
 def wait_sentence(process: ProcessWait) -> str:
@@ -139,8 +144,8 @@ def wait_sentence(process: ProcessWait) -> str:
     return f"{what}; in {', from '.join(places)}" if places else what
 
 
-def order_waits(processes: Sequence[ProcessWait]) -> list[ProcessWait]:
-    """Return the processes, the odd one out first: the one that is not where most of its fellows are.
+def order_waits(processes: Sequence[ProcessWait], odd: Set[int] = frozenset()) -> list[ProcessWait]:
+    """Return the processes, the odd one out first: one of `odd`, else one that is not where most of its fellows are.
 
     Fellows are processes of the same kind (ranks, or workers of one command). Among processes that wait for each other
     the one that somebody waits for and that waits for nobody itself comes before the others.
@@ -149,10 +154,11 @@ def order_waits(processes: Sequence[ProcessWait]) -> list[ProcessWait]:
     awaited = {thread.holder for thread in telling if thread and thread.kind != "child"}
     alike = Counter(map(_likeness, processes))
 
-    def key(process: ProcessWait) -> tuple[int, int, int, int, int]:
+    def key(process: ProcessWait) -> tuple[int, ...]:
         thread = process.telling
         collective = any(other.collective for other in processes if other.rank)
         return (
+            0 if process.pid in odd else 1,
             0 if collective and process.rank and not process.collective else 1,
             0 if process.pid in awaited and thread and not thread.holder and thread.kind != "idle" else 1,
             0 if process.rank else 1,

@@ -134,7 +134,12 @@ def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
     """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
     phase, name = stall.phase, stage.name
     limit = f"limits.silence_s of stage {name}"
-    if stall.rule == "steps":
+    if stall.deadlock:
+        odd = f"; {waits}" if stall.deadlock.odd and waits else ""
+        what = f"stage {name} hangs: {stall.deadlock.what}{odd}; no rank worked for {stall.silent_s:.0f} s,"
+        what += " and it was stopped"
+        limit = f"limits.silence_s of stage {name}, with its limits.steps = 0"
+    elif stall.rule == "steps":
         what = f"stage {name} made no step for {stall.silent_s:.0f} s, usually {stall.step_s:.3g} s apart,"
         what += " its processes do nothing, and was stopped"
         limit = f"limits.steps of stage {name}"

@@ -11,7 +11,8 @@ _NO_TIME_S = 1e-3
 class GpuFacts:
     """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
 
-    `memory_utilization` (0-100) is the share of time in which its memory was read or written.
+    `memory_utilization` (0-100) is the share of time in which its memory was read or written. `shares`: for each
+    process that used it of late its id, its share of the computing time and of that of the memory (0-100).
     """
 
     index: int
@@ -23,6 +24,7 @@ class GpuFacts:
     total_bytes: int
     processes: tuple[int, ...]
     memory_utilization: int = 0
+    shares: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,6 +163,10 @@ class Driver:
             "nvmlDeviceGetEnforcedPowerLimit": 400_000,
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3 << 30, total=80 << 30),
             "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7)],
+            "nvmlDeviceGetProcessUtilization": [
+                SimpleNamespace(pid=7, smUtil=99, memUtil=0, timeStamp=2),
+                SimpleNamespace(pid=7, smUtil=34, memUtil=5, timeStamp=1),
+            ],
         }
         return lambda *_: answers[name]
 
@@ -181,6 +185,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         total_bytes=80 << 30,
         processes=(7,),
         memory_utilization=0,
+        shares=((7, 99, 0),),
     )
     assert probe_gpus() == (card,)
     driver.stuck.clear()

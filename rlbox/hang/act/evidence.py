@@ -50,9 +50,10 @@ def collect_hang(
     folder, going = watched.folder, watched.going_on
     folder.mkdir(parents=True, exist_ok=True)
     pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
-    waits = order_waits(probe_waits(pids))
+    odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
+    waits = order_waits(probe_waits(pids), odd)
     until_s = time.monotonic() + _STACKS_S
-    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going))
+    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going), odd)
     nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
     facts = {
         "schema": 1,
@@ -63,6 +64,7 @@ def collect_hang(
         "silent_s": round(stall.silent_s, 1),
         "limit_s": stall.limit_s,
         "step_s": round(stall.step_s, 3),
+        "ranks": stall.deadlock.what if stall.deadlock else "",
         "remedy": stall.phase.remedy,
         "processes": [_process(wait) for wait in waits],
         "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent],

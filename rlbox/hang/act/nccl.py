@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlbox.machine.act.process_table import environment_of
 NCCL_FOLDER = "nccl"
 RAS_FILE = "ras.txt"
 _RAS_ADDRESS = "127.0.0.1:28028"
+_PORT = re.compile(r"[0-9]{1,5}")
 _PROTOCOL = 2
 _ANSWER_S = 12.0
 _RANKS_S = 5
@@ -51,21 +53,29 @@ def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> dict[s
 
 
 def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    found = find_ras(pids, environments)
+    if isinstance(found, str):
+        return "", found
+    try:
+        return ask_ras(*found), ""
+    except OSError as error:
+        return "", f"NCCL's RAS at {found[0]}:{found[1]} did not answer: {error}"
+
+
+def find_ras(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> tuple[str, int] | str:
+    """Return host and port at which one of the processes offers NCCL's RAS, or why none does."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
-    if not port.isdigit():
-        return "", f"NCCL_RAS_ADDR {named!r} is no address"
+    if not _PORT.fullmatch(port):
+        return f"NCCL_RAS_ADDR {named!r} is no address"
+    host = host or "127.0.0.1"
     objects = KernelObjects.probe(pids)  # another job of this machine may listen there
-    server = objects.server_of(f"{host or '127.0.0.1'}:{port}")
-    if server not in pids:
-        return "", "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
-    try:
-        return ask_ras(host or "127.0.0.1", int(port)), ""
-    except OSError as error:
-        return "", f"NCCL's RAS at {named} did not answer: {error}"
+    if objects.server_of(f"{host}:{port}") not in pids:
+        return "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
+    return host, int(port)
 
 
-def ask_ras(host: str, port: int) -> str:
+def ask_ras(host: str, port: int, answer_s: float = _ANSWER_S) -> str:
     """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
 
     Raises
@@ -76,9 +86,9 @@ def ask_ras(host: str, port: int) -> str:
     Source: NCCL, src/ras/client.cc: handshake, time-out, VERBOSE STATUS, text until the end of the connection.
     """
     with socket.create_connection((host, port), timeout=1.0) as connection:
-        connection.settimeout(_ANSWER_S)
+        connection.settimeout(answer_s)
         stream = connection.makefile("rwb")
-        for words in (f"CLIENT PROTOCOL {_PROTOCOL}", f"TIMEOUT {_RANKS_S}"):
+        for words in (f"CLIENT PROTOCOL {_PROTOCOL}", f"TIMEOUT {min(_RANKS_S, max(1, int(answer_s / 2)))}"):
             stream.write(f"{words}\n".encode())
             stream.flush()
             stream.readline(1024)

@@ -50,7 +50,13 @@ def render_hang(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_ENDS = {"silence": "hung", "steps": "hung", "ready": "waited for a service", "total": "ran out of time"}
+_ENDS = {
+    "silence": "hung",
+    "steps": "hung",
+    "ranks": "hung",
+    "ready": "waited for a service",
+    "total": "ran out of time",
+}
 _UNKNOWN = (
     "No phase of this stage is known, so there is no remedy to name: look at the first process above. If it was no "
     "hang, raise `limits.silence_s` of the stage, or describe the phase (`[[stages.phases]]`, docs/hangs.md)."
@@ -63,6 +69,8 @@ def _since(facts: Mapping[str, Any]) -> str:
         case "steps":
             usual = f"one came every {facts['step_s']:.3g} s"
             return f"{found}: no step for {silent} where {usual}, and its processes did nothing ({limit})."
+        case "ranks":
+            return f"{found}: {facts['ranks']}. No rank worked for {silent} ({limit})."
         case "ready":
             return f"{found}: it did not answer as told within its time ({limit})."
         case "total":

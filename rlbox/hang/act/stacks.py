@@ -64,6 +64,14 @@ def add_stacks(
     return (*found, *waits[_MOST:])
 
 
+def main_stacks(pids: Sequence[int], most_s: float) -> dict[int, tuple[Frame, ...]]:
+    """Return where the main threads of Python processes are, of those that show it in `most_s` seconds."""
+    until_s = time.monotonic() + most_s
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])
+    return {pid: stack for pid, stack in zip(pids, dumps, strict=False) if stack}
+
+
 def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads, str]:
     """Return the threads of a Python process, or why there are none."""
     if not _is_python(pid):

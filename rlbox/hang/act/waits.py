@@ -131,6 +131,8 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
     # select on no descriptor at all is how Python before 3.11 sleeps
     if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
         return "sleep", "sleeps between two looks at something", 0
+    if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
+        return "unseen", "waits; which call it is in is not told", 0
     if call in POLLS:
         return _poll(pid, call, arguments, objects)
     if call in CHILDREN:

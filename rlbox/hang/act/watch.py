@@ -10,8 +10,10 @@ from typing import Literal
 
 from rlbox.causes.cause import Cause
 from rlbox.hang.act.evidence import collect_hang
+from rlbox.hang.act.ranks import RankWatch
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
+from rlbox.hang.ranks import LIMIT_S, NOTICE_S
 from rlbox.hang.waits import first_waits
 from rlbox.hang.watched import Heard, Logs, Told, Watched, hung, report_path
 from rlbox.job.names import STAGE_LOG
@@ -73,6 +75,7 @@ class HangWatch:
         self._heard = Heard()
         self._measured = Measured(watched.members, shipped.background, probe)
         self._judge = HangJudge(phases, stage.silence_s, stage.steps, 0.0)
+        self._ranks = RankWatch(watched.members, shipped.background, probe) if stage.steps else None
         self._told = Told(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
@@ -96,10 +99,12 @@ class HangWatch:
             self._grew(bar)
         self._measure()
         self._told.phase(self._judge.phase, self._now_s)
-        if stall := self._judge.judge(self._now_s):
+        waiting = self._waiting_ranks()
+        stall = waiting if waiting and waiting.silent_s >= LIMIT_S else self._judge.judge(self._now_s)
+        if stall:
             self._told.stall("hang", stall)
             return hung(self._watched.stage, stall, self._collect(stall))
-        self._told.notice(self._judge.notice(self._now_s))
+        self._told.notice(waiting or self._judge.notice(self._now_s))
         return None
 
     def explain(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
@@ -136,6 +141,21 @@ class HangWatch:
             return
         if rates := self._measured.rates(self._now_s):
             self._judge.live(rates, self._now_s, working=self._judge.moved_s > since_s)
+
+    def _waiting_ranks(self) -> Stall | None:
+        if self._ranks is None:
+            return None
+        deadlock, lasted_s = self._ranks.look(self._now_s, self._judge.heard_s)
+        if deadlock is None or lasted_s < NOTICE_S:
+            return None
+        return Stall(
+            rule="ranks",
+            phase=self._judge.phase,
+            silent_s=lasted_s,
+            limit_s=LIMIT_S,
+            step_s=self._judge.step_s,
+            deadlock=deadlock,
+        )
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""

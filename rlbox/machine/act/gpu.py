@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from typing import Any
 
 from rlbox.machine.counters import GpuFacts
 
 _PATIENCE_S = 0.5
+_LATELY_S = 5.0
 
 
 class _Nvml:
@@ -78,4 +80,16 @@ def _gpu(nvml: Any, index: int) -> GpuFacts:
         total_bytes=int(memory.total) if memory else 0,
         memory_utilization=int(rates.memory) if rates else 0,
         processes=tuple(sorted(row.pid for row in asked("nvmlDeviceGetComputeRunningProcesses", ()))),
+        shares=_shares(nvml, device),
     )
+
+
+def _shares(nvml: Any, device: Any) -> tuple[tuple[int, int, int], ...]:
+    """Return what each process used of a GPU in the last seconds; none where the driver does not tell."""
+    since_us = int((time.time() - _LATELY_S) * 1e6)
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
+    except nvml.NVMLError:  # "not found" where no process used it
+        return ()
+    newest = {row.pid: row for row in sorted(samples, key=lambda row: row.timeStamp)}
+    return tuple((pid, int(row.smUtil), int(row.memUtil)) for pid, row in sorted(newest.items()))

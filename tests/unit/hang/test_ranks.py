@@ -1,0 +1,208 @@
+"""Ranks that wait for each other, told from what two H200s, their driver and NCCL 2.28.9 showed of each case."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
+from rlbox.hang.ras import ANY, Communicator, read_communicators
+from rlbox.machine.counters import GpuFacts, Rates
+
+HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
+CUDA runtime version 13000, driver version 13000
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          2            1          2        2
+
+Communicators... (0.000s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         2         2         2   RUNNING  MISMATCH
+
+Errors
+======
+
+"""
+BEHIND = """Warnings
+========
+
+#0-0 (220914fd712ac85e) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
+  Rank 1 has launched up to operation 11 -- GPU 1 managed by process 579 on node 192.0.2.2
+
+"""
+DIFFERENT = """Warnings
+========
+
+#0-0 (d2ec477cc855f66b) MISMATCH
+  Communicator ranks have different Broadcast operation counts
+  Rank 1 has launched up to operation 1 -- GPU 1 managed by process 579 on node 192.0.2.2
+  Rank 0 has not launched any operations -- GPU 0 managed by process 578 on node 192.0.2.2
+
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
+  Rank 1 has launched up to operation 11 -- GPU 1 managed by process 579 on node 192.0.2.2
+
+"""
+KILLED = """INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 579 on node 192.0.2.2 managing GPU 1
+
+#0-0 (40707e13f2376e70) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
+
+Warnings
+========
+
+"""
+MANY = """Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  26 ranks have launched up to operation 6650
+  2 ranks have launched up to operation 6649
+  Rank 0 -- GPU 0 managed by process 578 on node 192.0.2.2
+  Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
+"""
+WELL = "Warnings\n========\n\n"
+CARD = GpuFacts(
+    index=0,
+    name="NVIDIA H200",
+    utilization=100,
+    power_w=121,
+    power_limit_w=700,
+    memory_bytes=1,
+    total_bytes=2,
+    processes=(),
+)
+
+
+def card(power_w: float, *shares: tuple[int, int, int]) -> GpuFacts:
+    return dataclasses.replace(CARD, power_w=power_w, shares=shares)
+
+
+SPINS = (Rates(seconds=1, cpu=1.0), card(121, (578, 100, 0)))
+SLEEPS = (Rates(seconds=1), card(125, (579, 0, 0)))
+BUSY = (Rates(seconds=1), card(692, (1120, 100, 22), (579, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("rates", "gpus", "doing"),
+    [
+        pytest.param(Rates(seconds=1, cpu=1.0), [card(121, (578, 100, 0))], "spins", id="in a collective"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [card(119, (578, 0, 0))], "works", id="Python, GPU idle"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [card(628, (578, 100, 25))], "works", id="long kernels"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [card(400, (578, 100, 1))], "works", id="kernels in registers"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [card(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"),
+        pytest.param(
+            Rates(seconds=1, cpu=0.0), [card(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
+        ),
+        pytest.param(Rates(seconds=1, cpu=0.0), [card(121, (578, 100, 0))], "idle", id="a collective without spinning"),
+        pytest.param(Rates(seconds=1, cpu=0.0), [card(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
+        pytest.param(Rates(seconds=1, cpu=1.0, read=1e6), [card(121, (578, 100, 0))], "works", id="reads"),
+        pytest.param(Rates(seconds=1, cpu=5.0), [card(121, (578, 100, 0))], "works", id="computes on five cores"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [], "works", id="no driver"),
+    ],
+)
+def test_what_one_rank_does(rates: Rates, gpus: list[GpuFacts], doing: str) -> None:
+    assert doing_of(rates, 578, gpus) == doing
+
+
+def look(text: str, *doing: str, **more: object) -> Look:
+    ranks = tuple(Rank(pid=578 + i, number=i, doing=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
+    return Look(ranks=ranks, communicators=read_communicators(HEAD + text), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seen", "odd", "what"),
+    [
+        pytest.param(
+            look(BEHIND, "spins", "idle"), {579}, "rank 0 waits in AllReduce 12, not called by rank 1", id="asleep"
+        ),
+        pytest.param(
+            look(DIFFERENT, "spins", "spins"),
+            {578, 579},
+            "ranks call different collectives: rank 1 Broadcast 1, rank 0 AllReduce 12",
+            id="mismatched",
+        ),
+        pytest.param(
+            look(KILLED, "spins"),
+            set(),
+            "rank 1 ended, or does not answer NCCL; rank 0 waits for it in a collective",
+            id="killed",
+        ),
+        pytest.param(
+            look(MANY, "idle", "idle", "spins", "spins"),
+            {578, 579},
+            "the others wait in collective 6650, not called by ranks 0, 1",
+            id="many ranks, NCCL 2.24",
+        ),
+        pytest.param(
+            look(WELL, "spins", "spins"),
+            set(),
+            "ranks 0, 1 wait in a collective, each in another one, or in other order",
+            id="order",
+        ),
+        pytest.param(
+            look("", "spins", "idle"), {579}, "rank 0 waits in a collective, not called by rank 1", id="without RAS"
+        ),
+        pytest.param(
+            look("", "idle", "idle", absent=(2,)),
+            set(),
+            "rank 2 of 3 never started, or ended; ranks 0, 1 wait for it",
+            id="absent",
+        ),
+    ],
+)
+def test_how_they_wait(seen: Look, odd: set[int], what: str) -> None:
+    found = find_deadlock(seen)
+    assert found
+    assert (found.odd, found.what) == (frozenset(odd), what)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(look(BEHIND, "spins", "works"), id="rank 1 evaluates"),
+        pytest.param(look(BEHIND, "spins", "idle", others_work=True), id="a worker loads data"),
+        pytest.param(look(WELL, "idle", "idle"), id="all are idle: the rule of steps"),
+        pytest.param(look("", "idle", "works", absent=(2,)), id="one still starts"),
+        pytest.param(look("", absent=(1,)), id="no rank is left"),
+        pytest.param(look(BEHIND.replace("process 579", "process 99"), "spins", "idle"), id="of another machine"),
+    ],
+)
+def test_who_works_waits_for_nobody(seen: Look) -> None:
+    assert find_deadlock(seen) is None
+
+
+def test_time_counts_while_they_wait_in_the_same_way() -> None:
+    judge = RankJudge()
+    for second in range(0, 12, 2):
+        judge.take(look(BEHIND, "spins", "idle"), second)
+    assert judge.lasted_s(12) == 12
+    judge.take(look(BEHIND.replace("12", "13"), "spins", "idle"), 14)
+    assert judge.lasted_s(14) == 0
+    judge.take(look(BEHIND, "spins", "works"), 16)
+    assert judge.lasted_s(40) == 0 < LIMIT_S
+
+
+@pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
+def test_any_answer_is_read(text: str) -> None:
+    assert all(isinstance(one, Communicator) for one in read_communicators(text))
+
+
+def test_counts_of_old_versions() -> None:
+    (found,) = read_communicators(MANY)
+    assert found.most == {ANY: 6650}
+    assert found.behind == {0: (ANY, 6650), 1: (ANY, 6650)}
