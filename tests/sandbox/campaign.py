@@ -141,7 +141,7 @@ def goes_on(pid: int) -> bool:
 
 def living(scratch: Path, nap: str) -> Iterator[str]:
     """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words."""
-    marks = [str(scratch).encode(), b"TMPDIR=/work\0"]
+    marks = [str(scratch).encode(), b"TMPDIR=/program\0"]
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue

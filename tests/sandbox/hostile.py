@@ -177,7 +177,7 @@ def _readers() -> Iterator[Attack]:
         "environ": "seen.append(repr(os.environ))\nseen.append(read('/proc/self/environ'))",
         "parents": "for p in [os.getppid(), *range(1, 400)]:\n    for n in ('environ', 'cmdline', 'mem', 'fd/5', 'fd/4', 'cwd/main.py'): seen.append(read(f'/proc/{{p}}/{{n}}'))",
         "vm": "libc = ctypes.CDLL(None, use_errno=True)\nfor p in range(1, 400):\n    if libc.ptrace(16, p, 0, 0) == 0: seen.append(TELL)",
-        "files": "for top in ('/', '/tmp', '/work', '..', '../..', '/root', '{SCRATCH}'):\n    for d, _, names in os.walk(top):\n        if d.startswith(('/proc', '/sys', '/usr')): continue\n        for n in names[:99]: seen.append(read(os.path.join(d, n))[:9999])",
+        "files": "for top in ('/', '/tmp', '/program', '..', '../..', '/root', '{SCRATCH}'):\n    for d, _, names in os.walk(top):\n        if d.startswith(('/proc', '/sys', '/usr')): continue\n        for n in names[:99]: seen.append(read(os.path.join(d, n))[:9999])",
         "source": "seen += [read(p + '/checker.py') + read(p + '/given') for p in sys.path]",
     }  # fmt: skip
     start = "import os, sys, ctypes, re\nseen = []\nTELL = 'x'\ndef read(p):\n    try: return open(p, errors='replace').read(1 << 20)\n    except OSError: return ''\n"

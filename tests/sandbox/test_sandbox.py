@@ -88,6 +88,21 @@ def test_a_request_lowers_limits_and_never_raises_them(server: Server) -> None:
     assert ran(server, code, run_timeout=2, memory_limit_MB=256)["run_result"]["stdout"] == f"3 {256 << 20}\n"
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("bash", "echo $((40 + 2))"),
+        ("c", '#include <stdio.h>\nint main(){ printf("%d\\n", 42); }'),
+        ("cpp", '#include <iostream>\nint main(){ std::cout << 42 << "\\n"; }'),
+    ],
+)
+def test_languages(server: Server, language: str, code: str) -> None:
+    if language != "bash" and not os.path.exists("/usr/bin/g++"):
+        pytest.skip("no compiler here")
+    answer = ran(server, code, language=language)
+    assert (answer["status"], (answer["run_result"] or {}).get("stdout")) == ("Success", "42\n"), answer
+
+
 def test_what_programs_may_do(server: Server) -> None:
     """Walls are no use where honest programs stumble over them."""
     code = """

@@ -14,7 +14,7 @@ SYSTEM = ("/usr", *_ALIASES, "/etc/ld.so.cache", "/etc/localtime", "/etc/alterna
 """What every program may read, beside its interpreter."""
 _INSIDE = 1000  # the only user there
 _INODES = 20_000
-_WRITTEN = ("work", "tmp", "dev/shm")
+_WRITTEN = ("program", "tmp", "dev/shm")
 
 
 def leave_namespaces() -> None:
@@ -34,7 +34,7 @@ def leave_namespaces() -> None:
 
 
 def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
-    """Fill `root`, which must be an empty folder, and return the folder that programs may write, as seen from here.
+    """Fill `root`, which must be an empty folder, and return the folder of the programs, as seen from here.
 
     They may write two more that are there by custom, and nothing else: one program must not lay files under another's
     feet, also where Landlock is missing.

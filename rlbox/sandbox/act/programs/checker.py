@@ -104,7 +104,8 @@ def _error(name: str, text: str) -> BaseException:
     if name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit"):
         _Talk.gone = _Gone(f"the program ended itself: {name}")
         return _Talk.gone
-    return type(name.replace("\0", ""), (Exception,), {})(text)
+    made: type[Exception] = type(name.replace("\0", ""), (Exception,), {})
+    return made(text)
 
 
 def _asked_names(tree: ast.AST, space: dict[str, Any]) -> Iterable[str]:
