@@ -20,6 +20,10 @@ LONGEST_NUMBER = 100
 """Characters of a number; a time in ns has 19. Turning digits into an integer takes the square of their count."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_KEY}\.[ \t]*){{{DEEPEST}}}")
+"""A dotted key that nests too deep; the parser's time grows with the square of its parts."""
+
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -60,6 +64,8 @@ def toml_table(text: str) -> dict[str, Any]:
     else:
         import tomli as tomllib  # the same parser, for Python 3.10
 
+    if _LONG_KEY.search(text):
+        raise ValueError(f"TOML deeper than {DEEPEST} levels")
     try:
         found: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
@@ -93,8 +99,11 @@ def finite_number(value: object) -> float | None:
 
 def _check_depth(value: Any, what: str) -> None:
     level, depth = [value], 0
-    while held := [each for each in level if isinstance(each, (dict, list))]:
-        depth += 1
+    while level:
+        if any(isinstance(each, int) and each.bit_length() > 4 * LONGEST_NUMBER for each in level):
+            raise ValueError(f"{what} with a number of more than {LONGEST_NUMBER} characters")  # as TOML has in 0x...
+        held = [each for each in level if isinstance(each, (dict, list))]
+        depth += bool(held)
         if depth > DEEPEST:
             raise ValueError(f"{what} deeper than {DEEPEST} levels")
         level = [inner for each in held for inner in _inside(each)]

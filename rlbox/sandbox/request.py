@@ -11,6 +11,8 @@ from typing import Any
 
 _LONGEST = 8 << 20
 """Characters of code, input and tests, each; and bytes of files together."""
+_MOST = 1000
+"""Files that are given, and names of those that are wanted, each."""
 
 
 class AskedWrong(Exception):
@@ -112,11 +114,15 @@ def _list(asked: Mapping[str, Any], name: str) -> list[str]:
     value = asked.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise AskedWrong(f"{name}: no list of names")
+    if len(value) > _MOST:
+        raise AskedWrong(f"{name}: more than {_MOST}")
     return value
 
 
 def _files(asked: Mapping[str, Any]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
+    if len(asked) > _MOST:
+        raise AskedWrong(f"files: more than {_MOST}")
     for name, text in asked.items():
         try:
             found[_path(name)] = base64.b64decode(text or "", validate=True)

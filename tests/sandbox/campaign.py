@@ -36,10 +36,11 @@ SEEN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/", "/usr", os.path.dirname(os.
 
 
 class Server:
-    """A sandbox with a secret in its environment."""
+    """A sandbox with a secret in its environment; `files`: how many it may have open, 0: as many as we."""
 
-    def __init__(self, scratch: Path, options: list[str]) -> None:
-        words = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--scratch", str(scratch), *options]
+    def __init__(self, scratch: Path, options: list[str], files: int = 0) -> None:
+        words = ["prlimit", f"--nofile={files}:{files}"] if files else []
+        words += [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--scratch", str(scratch), *options]
         environment = {**os.environ, "HF_TOKEN": "hunter2"}
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, cwd="/")
         assert self.process.stdout
@@ -81,8 +82,11 @@ class Arena:
         self.unix, self.abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
         self.unix.bind(str(folder / "unix"))
         self.abstract.bind(f"\0{folder.name}")
-        for listener in (self.tcp, self.unix, self.abstract, self.udp):
-            if listener is not self.udp:
+        self.datagrams = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+        for listener, address in zip(self.datagrams, (str(folder / "unix"), f"\0{folder.name}"), strict=True):
+            listener.bind(f"{address}.datagrams")
+        for listener in (self.tcp, self.unix, self.abstract, self.udp, *self.datagrams):
+            if listener.type == socket.SOCK_STREAM:
                 listener.listen()
             threading.Thread(target=self._hear, args=(listener,), daemon=True).start()
         self.words = {"DATA": str(self.data), "CANARY": str(self.canary), "BYSTANDER": str(self.bystander.pid)}
@@ -97,7 +101,7 @@ class Arena:
     def _hear(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                self.heard.append(str(listener.recv(100) if listener is self.udp else listener.accept()))
+                self.heard.append(str(listener.accept() if listener.type == socket.SOCK_STREAM else listener.recv(100)))
 
     def state(self) -> dict[str, Any]:
         """Return what must stay as it is."""
@@ -116,7 +120,7 @@ class Arena:
 
     def close(self) -> None:
         """Take it away."""
-        for listener in (self.tcp, self.udp, self.unix, self.abstract):
+        for listener in (self.tcp, self.udp, self.unix, self.abstract, *self.datagrams):
             listener.close()
         self.bystander.kill()
         self.bystander.wait()
@@ -137,7 +141,7 @@ def goes_on(pid: int) -> bool:
 
 def living(scratch: Path, nap: str) -> Iterator[str]:
     """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words."""
-    marks = [str(scratch).encode(), b"TMPDIR=/work\0"]
+    marks = [str(scratch).encode(), b"TMPDIR=/program\0"]
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cheats import CHEATS
+
 WANTED = "wanted-7f1c9e55"
 TESTS = f"""
 def check(candidate):
@@ -38,7 +40,7 @@ class Attack:
 def attacks() -> list[Attack]:
     """Return all of them; no two have one name."""
     found = [*_endings(), *_liars(), *_forgers(), *_readers(), *_reaching(), *_changing(), *_signals(), *_network()]
-    return [*found, *_leaving(), *_bombs(), *_kernel(), *_asking()]
+    return [*found, *_leaving(), *_bombs(), *_kernel(), *_asking(), *_looking_away(), *_hiding()]
 
 
 def _cheat(name: str, code: str, slow: bool = False) -> Attack:
@@ -55,6 +57,43 @@ def _tried(name: str, code: str, **more: Any) -> Attack:
     lines = ["import os, sys, ctypes, signal", "libc = ctypes.CDLL(None)", "try:"]
     lines += [f"    {line}" for line in (*first, f"if {last}: print('ESCAPED')")]
     return _deed(name, "\n".join([*lines, "except BaseException as e: print(type(e), e)"]), **more)
+
+
+def _looking_away() -> Iterator[Attack]:
+    for name, code, tests in CHEATS:
+        yield Attack(f"tests that look away: {name}", "/check", code, {"tests": tests, "run_timeout": 2})
+
+
+def _hiding() -> Iterator[Attack]:
+    """What is held where a look does not see it: 400 MB or 16 MB a time, far above the limit."""
+    memory = (
+        "import os, ctypes, threading, time\ndef hold():\n    time.sleep(.3); x = b'1' * (400 << 20); time.sleep(9)\n"
+    )
+    yield _deed("hide memory behind a thread that ended",
+        f"{memory}for i in range(6):\n    if not os.fork():\n        threading.Thread(target=hold).start()\n"
+        "        ctypes.CDLL(None).pthread_exit(0)\ntime.sleep(1.8)\nprint('ESCAPED')", run_timeout=9, slow=True)  # fmt: skip
+    start = "import os, ctypes, socket, threading, time\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nkept = []\na, b = socket.socketpair()\n"
+    start += "def deleted():\n    fd = os.open('f', 66)\n    os.unlink('f')\n    for j in range(16): os.write(fd, b'x' * (1 << 20))\n    return fd\n"
+    start += "def go():\n    for i in range(20):\n        fd = deleted()\n        {way}\n        time.sleep(.02)\n    time.sleep(.3)\n    os.write(1, b'ESCAPED')\n    os._exit(0)\n"
+    ways = {
+        "in memory": "libc.mmap(None, 4096, 1, 1, fd, 0); os.close(fd)",
+        "on its way": "socket.send_fds(a, [b'x'], [fd]); os.close(fd)",
+    }
+    for name, way in ways.items():
+        yield _deed(f"hide files {name}", f"{start.replace('{way}', way)}go()", run_timeout=4)
+    thread = "threading.Thread(target=lambda: (time.sleep(.1), go())).start()\nlibc.pthread_exit(0)"
+    yield _deed(
+        "hide files behind a thread that ended", start.replace("{way}", "kept.append(fd)") + thread, run_timeout=4
+    )
+    yield _tried(
+        "hide a large file", "libc.fallocate(os.open('f', 66), 1, ctypes.c_long(0), ctypes.c_long(4 << 30)) == 0"
+    )
+    yield _tried(
+        "hide many large files",
+        "n = [libc.fallocate(os.open(f'f{i}', 66), 0, ctypes.c_long(0), ctypes.c_long(60 << 20)) for i in range(40)]\n0 in n[20:]",
+    )
+    yield _tried("hide from looks", "libc.inotify_init1(0) >= 0")
+    yield _tried("hide from looks by dnotify", "libc.fcntl(os.open('.', 0), 1026, 0x80000001) == 0")
 
 
 def _endings() -> Iterator[Attack]:
@@ -138,7 +177,7 @@ def _readers() -> Iterator[Attack]:
         "environ": "seen.append(repr(os.environ))\nseen.append(read('/proc/self/environ'))",
         "parents": "for p in [os.getppid(), *range(1, 400)]:\n    for n in ('environ', 'cmdline', 'mem', 'fd/5', 'fd/4', 'cwd/main.py'): seen.append(read(f'/proc/{{p}}/{{n}}'))",
         "vm": "libc = ctypes.CDLL(None, use_errno=True)\nfor p in range(1, 400):\n    if libc.ptrace(16, p, 0, 0) == 0: seen.append(TELL)",
-        "files": "for top in ('/', '/tmp', '/work', '..', '../..', '/root', '{SCRATCH}'):\n    for d, _, names in os.walk(top):\n        if d.startswith(('/proc', '/sys', '/usr')): continue\n        for n in names[:99]: seen.append(read(os.path.join(d, n))[:9999])",
+        "files": "for top in ('/', '/tmp', '/program', '..', '../..', '/root', '{SCRATCH}'):\n    for d, _, names in os.walk(top):\n        if d.startswith(('/proc', '/sys', '/usr')): continue\n        for n in names[:99]: seen.append(read(os.path.join(d, n))[:9999])",
         "source": "seen += [read(p + '/checker.py') + read(p + '/given') for p in sys.path]",
     }  # fmt: skip
     start = "import os, sys, ctypes, re\nseen = []\nTELL = 'x'\ndef read(p):\n    try: return open(p, errors='replace').read(1 << 20)\n    except OSError: return ''\n"
@@ -241,6 +280,10 @@ def _network() -> Iterator[Attack]:
     yield _tried(
         "itself", head + "s = socket.create_connection(('127.0.0.1', {PORT}), 1)\ns.send(b'GET / HTTP/1.0\\r\\n\\r\\n')"
     )
+    for name, address in {"path": "'{UNIX}.datagrams'", "abstract": "'\\0{ABSTRACT}.datagrams'"}.items():
+        for way in (f"sendto(b'x', {address})", f"sendmsg([b'x'], [], 0, {address})"):
+            yield _tried(f"pair of datagrams, {name}, {way[:7]}",
+                f"{head}a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\na.{way}")  # fmt: skip
     yield _tried("pair as udp", head + "a, b = socket.socketpair()\na.sendto(b'x', ('127.0.0.1', {TCP}))")
 
 
@@ -315,7 +358,9 @@ def _bombs() -> Iterator[Attack]:
     for name, code in disk.items():
         yield _deed(f"bomb disk {name}", code)
     for name, code in {"sleep": "import time; time.sleep(999)", "pause": "import signal; signal.pause()", "spin": "while True: pass",
-                       "input": "import os\nr, w = os.pipe()\nos.read(r, 1)", "spin deaf": "import signal\n[signal.signal(n, signal.SIG_IGN) for n in (15, 24)]\nwhile True: pass",
+                       "input": "import os\nr, w = os.pipe()\nos.read(r, 1)",
+                       "vfork": "import os\nos.mkfifo('l')\nos.posix_spawn('/bin/true', ['x'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, 'l', 0, 0)])",
+                       "spin deaf": "import signal\n[signal.signal(n, signal.SIG_IGN) for n in (15, 24)]\nwhile True: pass",
                        "spin in children": "import os, signal\nsignal.signal(17, signal.SIG_IGN)\nwhile True:\n    if not os.fork():\n        for i in range(10 ** 6): pass\n        os._exit(0)\n    import time; time.sleep(.02)"}.items():  # fmt: skip
         yield _deed(f"bomb time {name}", code, slow=True)
 

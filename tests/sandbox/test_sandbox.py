@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -86,6 +88,21 @@ def test_a_request_lowers_limits_and_never_raises_them(server: Server) -> None:
     assert ran(server, code, run_timeout=2, memory_limit_MB=256)["run_result"]["stdout"] == f"3 {256 << 20}\n"
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("bash", "echo $((40 + 2))"),
+        ("c", '#include <stdio.h>\nint main(){ printf("%d\\n", 42); }'),
+        ("cpp", '#include <iostream>\nint main(){ std::cout << 42 << "\\n"; }'),
+    ],
+)
+def test_languages(server: Server, language: str, code: str) -> None:
+    if language != "bash" and not os.path.exists("/usr/bin/g++"):
+        pytest.skip("no compiler here")
+    answer = ran(server, code, language=language)
+    assert (answer["status"], (answer["run_result"] or {}).get("stdout")) == ("Success", "42\n"), answer
+
+
 def test_what_programs_may_do(server: Server) -> None:
     """Walls are no use where honest programs stumble over them."""
     code = """
@@ -121,11 +138,88 @@ os.waitpid(pid, 0)
         ("def f(n): return (i for i in range(n))", "assert list(f(3)) == [0, 1, 2]", "accepted"),
         ("def f(x): raise ValueError('no')", "try:\n    f(1)\n    assert False\nexcept ValueError: pass", "accepted"),
         ("def f(x): return x ** 900", "assert f(7) == 7 ** 900", "accepted"),
+        ("import math\ndef f(x): return x / 3", "assert math.isclose(f(1), 0.3333333333333)", "accepted"),
+        ("answer = 42", "assert answer == 42", "accepted"),
+        ("class statistics:\n    def mean(): return 7", "assert statistics.mean() == 7", "failed"),
+        ("def f(x): return x", "import unittest as u\nclass T(u.TestCase):\n    def test_f(self):\n"
+         "        self.assertEqual(f(3), 3)\n        with self.assertRaises(TypeError): f()\nu.main()", "accepted"),
+        ("import threading\ndef f(x): return x", "from concurrent.futures import ThreadPoolExecutor\n"
+         "with ThreadPoolExecutor(8) as pool: assert list(pool.map(f, range(99))) == list(range(99))", "accepted"),
     ],
 )  # fmt: skip
 def test_verdicts(server: Server, code: str, tests: str, verdict: str) -> None:
     answer = server.ask("/check", {"code": code, "tests": tests, "run_timeout": 1})
     assert (answer["verdict"], answer["status"]) == (verdict, "Success" if verdict == "accepted" else "Failed"), answer
+
+
+WAITS = """
+import os, time
+os.mkfifo("line")
+if not os.fork():
+    time.sleep(0.5)
+    os.close(os.open("line", os.O_WRONLY))
+    os._exit(0)
+x = b"1" * (150 << 20)
+actions = [(os.POSIX_SPAWN_OPEN, 0, "line", os.O_RDONLY, 0)]
+os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=actions), 0)
+print("done")
+"""
+MAPS = """
+import mmap, tempfile, time
+with tempfile.TemporaryFile() as file:
+    file.write(b"x" * 40960)
+    file.flush()
+    view = mmap.mmap(file.fileno(), 0)
+time.sleep(0.4)
+print("done" if view[7] else "")
+"""
+
+
+@pytest.mark.parametrize("code", [WAITS, MAPS], ids=["a child that has its parent's memory", "a file in memory"])
+def test_what_looks_like_too_much_and_is_not(code: str, tmp_path: Path) -> None:
+    """Without a control group and without a folder in memory, where looks alone bound what is taken."""
+    one = Server(tmp_path, ["--layers", "landlock,seccomp,forks"])
+    try:
+        answer = ran(one, code, memory_limit_MB=256)
+        assert (answer["run_result"]["stdout"], answer["rlbox"]["limit"]) == ("done\n", "")
+    finally:
+        one.stop()
+
+
+def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
+    one, silent = Server(tmp_path, [], files=512), []
+    try:
+        for _ in range(600):
+            silent.append(socket.create_connection(("127.0.0.1", one.port)))
+            silent[-1].sendall(b"POST /run_code HT")
+        assert ran(one, "print(1)")["status"] == "Success"
+    finally:
+        for connection in silent:
+            connection.close()
+        one.stop()
+
+
+def test_what_nobody_awaits_is_not_run(server: Server) -> None:
+    body = json.dumps({"code": "while True: pass", "language": "python", "run_timeout": 4}).encode()
+    head = f"POST /run_code HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    gone = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40 * len(os.sched_getaffinity(0)))]
+    for connection in gone:
+        connection.sendall(head + body)
+    time.sleep(0.5)
+    for connection in gone:
+        connection.close()
+    began = time.monotonic()
+    assert ran(server, "print(1)")["status"] == "Success"
+    assert time.monotonic() - began < 60
+
+
+def test_an_interpreter_may_be_named_as_in_a_shell(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rlbox.sandbox", "probe", "--scratch", str(tmp_path), "--python"]
+    folder, name = os.path.split(sys.executable)
+    for python in (os.path.relpath(sys.executable), name):
+        environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        done = subprocess.run([*words, python], capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode, '"wrong": ""' in done.stdout) == (0, True), done
 
 
 def test_verdicts_do_not_depend_on_load(server: Server) -> None:

@@ -53,17 +53,32 @@ def test_what_programs_write_is_read() -> None:
     assert parse_json('"[[[[\\ud83d\\ude00"') == "[[[[\U0001f600"
     assert parse_json(b'\xef\xbb\xbf{"t": 1763000000123456789}') == {"t": 1763000000123456789}
     assert parse_json("9" * LONGEST_NUMBER) == int("9" * LONGEST_NUMBER)
-    assert list(json_rows([b'{"a": 1}', b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
+    assert list(json_rows([b'{"a": 1}', b"\n", b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a = " + "[" * 100_000, "a." * 5000 + "b = 1", "a = " + "1" * 100_000, "a = \0", "a = 1\na = 2"],
-    ids=["deep", "dotted", "long number", "NUL", "twice"],
+    [
+        "a = " + "[" * 100_000,
+        "a." * 5000 + "b = 1",
+        "1 . 'a'.\"b\"." * 100_000 + "b = 1",
+        "a = " + "1" * 100_000,
+        "a = [0x" + "f" * 5000 + "]",
+        "a = \0",
+        "a = 1\na = 2",
+    ],
+    ids=["deep", "dotted", "dotted, quoted and long", "long number", "long hexadecimal number", "NUL", "twice"],
 )
 def test_toml_beyond_the_bounds_is_wrong(text: str) -> None:
+    began = time.process_time()
     with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
         toml_table(text)
+    assert time.process_time() - began < 1
+
+
+def test_toml_as_people_write_it_is_read() -> None:
+    text = "a = [\n" + "1.5, 2.5, " * 50 + '\n]\nb = """' + "One sentence. Another one. " * 50 + '"""\nc.d.e = 0xff'
+    assert toml_table(text)["c"] == {"d": {"e": 255}}
 
 
 def test_numbers_are_ascii_digits_and_not_too_many() -> None:

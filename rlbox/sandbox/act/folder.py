@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from rlbox.sandbox.act.tree import below
+from rlbox.machine.act.process_table import read_text
+from rlbox.sandbox.act.tree import below, threads
 
 _ENTRIES = 10_000
 """How many files and folders a program may make; more count as a full folder."""
@@ -48,7 +49,8 @@ def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, byte
 def weigh(folder: Path, limit: int) -> int:
     """Return the bytes on disk below `folder`, with deleted files that processes below this one hold open.
 
-    Above `limit`, with too many entries, or where a folder hides what is in it, it is some number above `limit`.
+    Above `limit`, with too many entries, or where a folder or a process hides what it holds, it is some number above
+    `limit`. A process does with a deleted file that it has in its memory and not open: nobody can say how large it is.
     """
     total, count, waiting = 0, 0, [(os.open(folder.parent, _FOLDER), [folder.name])]
     try:
@@ -75,7 +77,8 @@ def weigh(folder: Path, limit: int) -> int:
     finally:
         for at, _ in waiting:
             os.close(at)
-    return total + sum(_deleted().values())
+    held = _deleted(f"{folder}/")
+    return limit + 1 if held is None else total + sum(held.values())
 
 
 def _look(at: int) -> tuple[int, int, list[str]]:
@@ -91,16 +94,40 @@ def _look(at: int) -> tuple[int, int, list[str]]:
     return total, count, folders
 
 
-def _deleted() -> dict[tuple[int, int], int]:
+def _deleted(folder: str) -> dict[tuple[int, int], int] | None:
+    """Return the bytes of deleted files that are open, by file; None where some are held that cannot be weighed."""
     held: dict[tuple[int, int], int] = {}
     for pid in set(below(os.getpid())):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
+        opened = set[int]()
+        for thread in threads(pid):  # one may have files that the others have not
+            try:
+                names = os.listdir(f"{thread}/fd")
+            except PermissionError:
+                if read_text(f"{thread}/statm").startswith("0 "):
+                    continue  # it is ending
+                return None
+            except OSError:
+                continue
+            for name in names:
                 with contextlib.suppress(OSError):
-                    facts = os.stat(f"/proc/{pid}/fd/{name}")
+                    facts = os.stat(f"{thread}/fd/{name}")
                     if stat.S_ISREG(facts.st_mode) and not facts.st_nlink:
                         held[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+                        opened.add(facts.st_ino)
+        if not _mapped(pid, folder) <= opened:
+            return None
     return held
+
+
+def _mapped(pid: int, folder: str) -> set[int]:
+    """Return the numbers of deleted files of `folder` that a process has in its memory."""
+    texts = (read_text(f"{thread}/maps") for thread in threads(pid))
+    rows = (line.split(maxsplit=5) for line in next(filter(None, texts), "").splitlines())
+    return {
+        int(words[4])
+        for words in rows
+        if len(words) == 6 and words[5].startswith(folder) and words[5].endswith(" (deleted)")
+    }
 
 
 def remove(folder: Path) -> None:

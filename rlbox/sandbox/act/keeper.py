@@ -142,7 +142,7 @@ def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:
             root = scratch / "root"
             folder = make_root(root, (*SYSTEM, *plan["read"], PROGRAMS), limits.disk_mb)
             _fork_init()
-            return _Place(folder=folder, inside="/work", root=str(root), group=group, lacks=lacks)
+            return _Place(folder=folder, inside=f"/{folder.name}", root=str(root), group=group, lacks=lacks)
         except OSError as error:
             lacks[NAMESPACES] = str(error)
     folder = scratch / "work"

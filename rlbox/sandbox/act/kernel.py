@@ -23,6 +23,7 @@ NEW_IPC, NEW_UTS, NEW_CGROUP = 0x08000000, 0x04000000, 0x02000000
 _PDEATHSIG, _NO_NEW_PRIVS, _BOUNDING_DROP = 1, 38, 24
 _BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x1000, 0x4000, 1 << 18, 2
 _LANDLOCK, _MOUNT_SETATTR = 444, 442  # the same on every machine, as all later ones
+_RECURSIVE = 0x8000
 _ATTR_READ_ONLY = 0x1 | 0x2 | 0x4  # and no setuid, no devices
 _READ = 1 | 4 | 8  # execute, read a file, list a folder
 _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # rights of files by the version that brought them
@@ -66,13 +67,18 @@ def bind_read_only(source: str, path: str) -> None:
     """Let `source` be seen at `path`, with all that is mounted below it, and nothing in it be changed."""
     words = os.fsencode(source), os.fsencode(path)
     checked(f"bind {source}", int(LIBC.mount(*words, None, _BIND | _MS_REC, None)))
+    make_read_only(path, below=True)
+
+
+def make_read_only(path: str, *, below: bool = False) -> None:
+    """Let nothing be changed in what is mounted at `path`, and in what is mounted below it if so."""
     wanted = struct.pack("=QQQQ", _ATTR_READ_ONLY, 0, 0, 0)
-    recursive = 0x8000
-    system_call(f"make {source} read-only", _MOUNT_SETATTR, -100, words[1], recursive, wanted, len(wanted))
+    flags = _RECURSIVE if below else 0
+    system_call(f"make {path} read-only", _MOUNT_SETATTR, -100, os.fsencode(path), flags, wanted, len(wanted))
 
 
-def bind_device(path: str, goal: str) -> None:
-    """Let one device be seen at `goal`."""
+def bind(path: str, goal: str) -> None:
+    """Let one device, or one folder, be seen at `goal`, as it is."""
     checked(f"bind {path}", int(LIBC.mount(os.fsencode(path), os.fsencode(goal), None, _BIND, None)))
 
 

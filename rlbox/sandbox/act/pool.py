@@ -6,13 +6,14 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._read = _python_folders(settings.python)
+        self._python = os.path.abspath(shutil.which(settings.python) or settings.python)  # keepers work elsewhere
+        self._read = _python_folders(self._python)
         self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
@@ -85,8 +87,8 @@ class Pool:
         """Close."""
         self.close()
 
-    def run(self, request: ProgramRequest) -> dict[str, Any]:
-        """Return the answer to one request; it waits for its turn."""
+    def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+        """Return the answer to one request; it waits for its turn, and is not run if nobody awaits it any more."""
         if request.language not in LANGUAGES:
             return broken(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language, limits = LANGUAGES[request.language], self._lowered(request)
@@ -94,21 +96,21 @@ class Pool:
         if request.check:
             if request.language != "python":
                 return broken(f"language {request.language!r}: programs in python alone can be checked")
-            pair = [(self.settings.python, "-B", f"{PROGRAMS}/{name}.py") for name in ("checker", "candidate")]
-            return verdict(self._keep(pair, files, limits, limits.cpu_s, check=request.check.as_json()))
+            pair = [(self._python, "-B", f"{PROGRAMS}/{name}.py") for name in ("checker", "candidate")]
+            return verdict(self._keep(pair, files, limits, limits.cpu_s, is_awaited, check=request.check.as_json()))
         build: dict[str, Any] | None = None
         if language.build:
-            build = self._keep([language.build], files, limits, limits.compile_s, fetch=("main",))
+            build = self._keep([language.build], files, limits, limits.compile_s, is_awaited, fetch=("main",))
             if build["limit"] or build["programs"][0]["return_code"]:
                 return answer(build, build=build, runs=False)
             files["main"] = base64.b64decode(build["files"]["main"])
-        program = [self.settings.python if word == "python" else word for word in language.run]
-        told = self._keep([program], files, limits, limits.cpu_s, stdin=request.stdin, fetch=request.fetch)
+        program = [self._python if word == "python" else word for word in language.run]
+        told = self._keep([program], files, limits, limits.cpu_s, is_awaited, stdin=request.stdin, fetch=request.fetch)
         return answer(told, build=build)
 
     def strength(self) -> tuple[Strength, str]:
         """Return the strength that a program has here, by running one, and what went wrong with it, or nothing."""
-        told = self._keep([(self.settings.python, "-c", "print(1 + 1)")], {}, self.settings.limits, 10)
+        told = self._keep([(self._python, "-c", "print(1 + 1)")], {}, self.settings.limits, 10)
         if told["limit"]:
             return Strength.of((), told.get("missing", {})), str(told.get("message") or told["limit"])
         printed = told["programs"][0]
@@ -137,6 +139,7 @@ class Pool:
         files: Mapping[str, bytes],
         limits: ProgramLimits,
         cpu_s: float,
+        is_awaited: Callable[[], bool] = lambda: True,
         *,
         stdin: str = "",
         fetch: Sequence[str] = (),
@@ -144,6 +147,8 @@ class Pool:
     ) -> dict[str, Any]:
         """Have a keeper carry out one plan; nothing of it is left afterwards, whatever became of the keeper."""
         with self._free:
+            if not is_awaited():
+                return {"limit": "start", "message": "who asked is gone"}
             with self._lock:
                 self._number += 1
                 scratch = self._folder / str(self._number)

@@ -14,6 +14,7 @@ SYSTEM = ("/usr", *_ALIASES, "/etc/ld.so.cache", "/etc/localtime", "/etc/alterna
 """What every program may read, beside its interpreter."""
 _INSIDE = 1000  # the only user there
 _INODES = 20_000
+_WRITTEN = ("program", "tmp", "dev/shm")
 
 
 def leave_namespaces() -> None:
@@ -33,11 +34,21 @@ def leave_namespaces() -> None:
 
 
 def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
-    """Fill `root`, which must be an empty folder, and return the folder that programs may write, as seen from here."""
+    """Fill `root`, which must be an empty folder, and return the folder of the programs, as seen from here.
+
+    They may write two more that are there by custom, and nothing else: one program must not lay files under another's
+    feet, also where Landlock is missing.
+    """
     root.mkdir()
     kernel.mount_tmpfs(str(root), f"size={disk_mb}m,nr_inodes={_INODES},mode=755")
+    kept = [root]
+    for name in _WRITTEN:
+        _bind_itself(root / name)
     for path in _once(read):
         goal = root / path.lstrip("/")
+        if above := _first_below_written(path):
+            kept.append(root / above)
+            _bind_itself(kept[-1])
         goal.parent.mkdir(parents=True, exist_ok=True)
         if os.path.islink(path):
             goal.symlink_to(os.readlink(path))
@@ -47,13 +58,28 @@ def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
         else:
             goal.touch()
         kernel.bind_read_only(path, str(goal))
-    (root / "dev").mkdir(exist_ok=True)
     for path in DEVICES:
         (root / path.lstrip("/")).touch()
-        kernel.bind_device(path, f"{root}{path}")
-    for name in ("work", "tmp", "dev/shm"):
-        (root / name).mkdir(exist_ok=True)
-    return root / "work"
+        kernel.bind(path, f"{root}{path}")
+    for folder in kept:
+        kernel.make_read_only(str(folder))
+    return root / _WRITTEN[0]
+
+
+def _bind_itself(folder: Path) -> None:
+    """Make a folder, and a mount of it, which cannot be moved away; before anything is mounted in it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        kernel.bind(str(folder), str(folder))
+
+
+def _first_below_written(path: str) -> str:
+    """Return the first folder on the way to what is read that would lie in one that programs write; empty: none."""
+    for name in _WRITTEN:
+        first, deeper, _ = path.removeprefix(f"/{name}/").partition("/")
+        if path.startswith(f"/{name}/") and deeper:
+            return f"{name}/{first}"
+    return ""
 
 
 def _once(read: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rlbox.machine.act.process_table import descendants, probe_processes, read_text
@@ -19,6 +19,7 @@ from rlbox.sandbox.act.group import ProgramGroup
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_NOT_CARRIED_OUT = 0x40  # of a process' flags: PF_FORKNOEXEC
 _CHILD_TIMES = (13, 14)  # cutime and cstime, counted from the state on
 _END_S = 20  # for what ends slowly: memory of many processes is given back one by one
 _NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
@@ -36,11 +37,7 @@ def below(pid: int) -> Iterator[int]:
 
 def children(pid: int) -> list[int]:
     """Return the ids of the children of a process, none when it is gone."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(one) for thread in threads for one in read_text(f"/proc/{pid}/task/{thread}/children").split()]
+    return [int(one) for thread in threads(pid) for one in read_text(f"{thread}/children").split()]
 
 
 def cpu_of(pid: int) -> float:
@@ -86,13 +83,13 @@ class Tree:
         for pid in set(below(os.getpid())):
             head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
             words = tail.split()
-            if not head or words[0] in "ZX":
+            if not head or _ended(words):
                 continue
             own = cpu_of(pid)
             self._seen[pid, words[19]] = own
             living += own + sum(int(words[place]) for place in _CHILD_TIMES) * _TICK_S
             tasks += int(words[17])
-            asleep = asleep and all(state in "ST" for state in _states(pid))
+            asleep = asleep and _sleeps(pid)
         # what ended unseen by its parent is not in its parent's time: then what was seen of it counts
         counted = self.group.cpu_s() if self.group else 0.0
         self.cpu_s = max(self.cpu_s, self.reaped_s + living, sum(self._seen.values()), counted)
@@ -106,7 +103,7 @@ class Tree:
         pids = set(below(os.getpid()))
         total = sum(_resident(pid) for pid in pids)
         if total > limit:
-            total = sum(_share(pid) for pid in pids)
+            total = sum(_share(pid) for pid in pids - _borrowers(pids))
         self.peak_bytes = max(self.peak_bytes, total)
         return total
 
@@ -132,19 +129,58 @@ class Tree:
         return False
 
 
+def threads(pid: int) -> list[str]:
+    """Return the folders of a process' threads in /proc; one has what another has not, for the first may have ended."""
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _ended(words: list[str]) -> bool:
+    """Return whether a process is no more, by its `stat` from the state on: its first thread and all others."""
+    return words[0] in "ZX" and int(words[17]) <= 1
+
+
+def _sleeps(pid: int) -> bool:
+    """Return whether all threads sleep; who waits for a disk does not, who waits for a child of vfork's does."""
+    awake = set(_states(pid)) - set("STZX")
+    return not awake or (awake == {"D"} and bool(_borrowers(children(pid))))
+
+
 def _states(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            yield read_text(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
+    for thread in threads(pid):
+        yield read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
 
 
 def _resident(pid: int) -> int:
-    fields = read_text(f"/proc/{pid}/statm").split()
-    return int(fields[1]) * _PAGE if fields else 0
+    for thread in (f"/proc/{pid}", *threads(pid)):
+        fields = read_text(f"{thread}/statm").split()
+        if fields and fields[0] != "0":
+            return int(fields[1]) * _PAGE
+    return 0
 
 
 def _share(pid: int) -> int:
-    for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) << 10
+    for thread in (f"/proc/{pid}", *threads(pid)):
+        for line in read_text(f"{thread}/smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
     return _resident(pid)
+
+
+def _borrowers(pids: Iterable[int]) -> set[int]:
+    """Return processes that have their parent's memory until they carry out a program, which it waits for: vfork's.
+
+    No more than one of each parent, for how a process looks can be made up.
+    """
+    found: dict[int, int] = {}
+    for pid in pids:
+        words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if not words or not int(words[6]) & _NOT_CARRIED_OUT:
+            continue
+        parent = int(words[1])
+        same = read_text(f"/proc/{pid}/statm") == read_text(f"/proc/{parent}/statm")
+        if same and "D" in _states(parent):
+            found[parent] = pid
+    return set(found.values())

@@ -99,6 +99,8 @@ def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
     for line in words.splitlines():
         told |= parse_json(line)
     if "error" in told or not told:
+        if listener >= 0:
+            os.close(listener)
         raise WallError(told.get("error", "the process of the program ended before it began"))
     return pid, Strength.of(told["layers"], told["missing"]), listener
 
@@ -110,6 +112,7 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
         had = _raise_walls(start, gate)
         if not had.contained and not start.weak:
             raise WallError(f"this machine has no wall to run it behind: {had.missing}")
+        gate.sendall(json.dumps({"layers": had.layers, "missing": had.missing}).encode() + b"\n")
         cwd = os.getcwd()
         os.execve(start.argv[0], start.argv, _ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606
     except BaseException as error:  # the process is a copy of the keeper's: it must end here
@@ -144,42 +147,39 @@ def _raise_walls(start: ProgramStart, gate: socket.socket) -> Strength:
             had.append(LANDLOCK)
         except OSError as error:
             version, missing[LANDLOCK] = 0, str(error)
-    layers = tuple(had)
     if SECCOMP in start.layers:
-        return _filter(start, gate, version, layers, missing)
-    strength = Strength.of(layers, missing)
-    _tell(gate, strength, -1, start.weak)
-    return strength
+        return _filter(start, gate, version, tuple(had), missing)
+    return Strength.of(had, missing)
 
 
 def _filter(
     start: ProgramStart, gate: socket.socket, version: int, had: tuple[str, ...], missing: dict[str, str]
 ) -> Strength:
-    """Put the filter of system calls on, with a listener for forks where one can be had."""
-    machine, listener = os.uname().machine, -1
-    own = 0 if version >= _SCOPED else os.getpid()
-    inside = version >= _CUTS or bool(start.root)
-    for forks in (True, False) if FORKS in start.layers else (False,):
-        try:
-            if not seccomp.known(machine):
-                raise OSError(f"no filter for {machine}")
-            code = seccomp.build_filter(machine, forks=forks, pid=own, truncate=inside)
-            listener = kernel.install_filter(code, listen=forks)
-            had = (*had, SECCOMP, *((FORKS,) if forks else ()))
-            break
-        except OSError as error:
-            missing[FORKS if forks else SECCOMP] = str(error)
-    strength = Strength.of(had, missing)
-    _tell(gate, strength, listener, start.weak)
-    return strength
+    """Put the filters of system calls on; the listener for forks is handed over first, while that is still allowed."""
+    machine = os.uname().machine
+    try:
+        if not seccomp.known(machine):
+            raise OSError(f"no filter for {machine}")
+        births = _listen(gate, machine, missing) if FORKS in start.layers else ()
+        inside = version >= _CUTS or bool(start.root)
+        own = 0 if version >= _SCOPED else os.getpid()
+        kernel.install_filter(seccomp.build_filter(machine, pid=own, truncate=inside), listen=False)
+        had = (*had, SECCOMP, *births)
+    except OSError as error:
+        missing[SECCOMP] = str(error)
+    return Strength.of(had, missing)
 
 
-def _tell(gate: socket.socket, strength: Strength, listener: int, weak: bool) -> None:
-    if strength.contained or weak:
-        words = json.dumps({"layers": strength.layers, "missing": strength.missing}).encode() + b"\n"
-        socket.send_fds(gate, [words], [listener] if listener >= 0 else [])
-    if listener >= 0:
-        os.close(listener)
+def _listen(gate: socket.socket, machine: str, missing: dict[str, str]) -> tuple[str, ...]:
+    """Have births asked for, and give the keeper the listener; return the layer, or nothing where there is none."""
+    try:
+        listener = kernel.install_filter(seccomp.build_births(machine), listen=True)
+    except OSError as error:
+        missing[FORKS] = str(error)
+        return ()
+    socket.send_fds(gate, [b"{}\n"], [listener])
+    os.close(listener)
+    return (FORKS,)
 
 
 def _own_descriptors(fds: tuple[int, ...]) -> None:
@@ -203,6 +203,8 @@ def _set_limits(start: ProgramStart) -> None:
         ("MEMLOCK", 0),
         ("MSGQUEUE", 0),
         ("SIGPENDING", 1024),
+        ("RTPRIO", 0),
+        ("NICE", 0),
     ):
         kind = getattr(resource, f"RLIMIT_{name}", None)
         if kind is not None:
