@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from rlbox.app import App
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
@@ -31,6 +32,7 @@ from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, rea
 from rlbox.place.act.stack import Supply
 from rlbox.place.act.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
+from rlbox.place.environment import handed_on
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import Wanted, at_data, plan_wanted
 from rlbox.sources.act.live import live_sources, locator
@@ -42,11 +44,11 @@ from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock, load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
-_SHADOWING = ("PYTHONHOME", "PYTHONPATH", "PYTHONOPTIMIZE", "VIRTUAL_ENV", "UV_CONSTRAINT", "PIP_CONSTRAINT")
-_BYTECODE = "PYTHONPYCACHEPREFIX"
 # Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
-_SLOWING = ("PYTHONDONTWRITEBYTECODE", _BYTECODE)
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+_DRIVER = "libcuda.so.1"
 _CHECKS_S = 60.0
+NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +171,7 @@ class BroughtPlace:
     env: Mapping[str, str]
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
+def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -179,6 +181,8 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     ----------
     folder
         The data disk.
+    gpus
+        As for `place_at`.
 
     Raises
     ------
@@ -190,7 +194,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     layout = find_layout(image.target, folder)
     if not layout.prefix and read_record(layout) is None:
         _check_image(image)
-        return place_at(layout)
+        return place_at(layout, gpus)
     prepared = prepare(app, image, layout)
     with busy(app, layout):
         plan = look(prepared, "a run installs none")
@@ -199,12 +203,20 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
         if plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
             carry_out(app, prepared, plan, ApplyWish())
-    return place_at(layout)
+    return place_at(layout, gpus)
 
 
-def place_at(layout: Layout) -> BroughtPlace:
-    """Return the place of a layout that is at its lock; what would shadow the stack, or slow it, is not handed on."""
-    env = {name: text for name, text in os.environ.items() if name not in (*_SHADOWING, *_SLOWING)}
+def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+    """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
+
+    Parameters
+    ----------
+    gpus
+        Variables that say which GPUs its programs see; empty: those that the shell names, else all.
+    """
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
+    env = {**handed_on(os.environ, drivers), **gpus}
     if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
     home = str(PACKAGE.parent)
@@ -273,7 +285,8 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
     manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
-    return len(checks_of(manifest, "doctor")), probe_fixes("doctor", manifest, _CHECKS_S, layout.own)
+    found = probe_fixes("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
+    return len(checks_of(manifest, "doctor")), found
 
 
 def _check_image(image: ImagePlan) -> None:
