@@ -157,7 +157,7 @@ def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple
     raise WorkFailed(
         f"the store lacks {len(missing)} files of the lock: {names}",
         where=str(store.root),
-        next_step=f"rlbox fetch {lock.target}, or rlbox fetch {lock.target} --import DIR without a network",
+        next_step=f"rlbox fetch {lock.target} --place here; without a network, with --import DIR",
     )
 
 
