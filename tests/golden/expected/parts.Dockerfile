@@ -117,5 +117,5 @@ LABEL org.opencontainers.image.title="all that an image can be made of" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv tokenizers-parallelism torch-ext-abi-mismatch trainer-overwrites-nccl-debug unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.patches="trainer-overwrites-nccl-debug/sft-trainer trainer-overwrites-nccl-debug/sft-trainer-ray trainer-overwrites-nccl-debug/fsdp-sft-trainer trainer-overwrites-nccl-debug/main-generation trainer-overwrites-nccl-debug/main-generation-server six.diff verl.diff" \
-      rlbox.spec="8d4ea51100daa1f1cc7d5600938e73bfba31eb358fba3ddd4e93bc222f961cec" \
+      rlbox.spec="02f931d2aaaa02b015e479199e72dee6126032fb929a4b5d85a45e436ffa4aea" \
       rlbox.target="parts"

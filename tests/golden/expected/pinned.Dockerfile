@@ -84,5 +84,5 @@ LABEL org.opencontainers.image.title="on an image, with packages" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-self-test nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="8b873778526787b9de187710ac35227f3faa6c7516e1a8142f5f37c845048b87" \
+      rlbox.spec="8cd568b09f87763103bb17788861fc54448988f4c66eb06bbace15197823f653" \
       rlbox.target="pinned"
