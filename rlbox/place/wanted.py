@@ -18,6 +18,7 @@ from rlbox.fixes.manifest import fix_manifest
 from rlbox.foreign import parse_json
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan
+from rlbox.place.base import AdoptedBase
 from rlbox.place.environment import SYSTEM_PATH
 from rlbox.place.layout import Layout
 from rlbox.target.lock import Lock, requirements
@@ -90,6 +91,8 @@ class Wanted:
 
     `packages` maps canonical names of the stack to versions, `debs` are names of apt packages, `patches` is the
     manifest of source patches (empty: none), `bytes` what the environment's files are to download, compressed.
+    `interpreter` is what the environment is made with (empty: any of version `python`), `base` whose packages stand
+    behind its own.
     """
 
     target: str
@@ -104,6 +107,8 @@ class Wanted:
     debs: tuple[str, ...]
     patches: str
     bytes: int
+    interpreter: str = ""
+    base: AdoptedBase | None = None
     left: tuple[LeftOut, ...] = field(default=())
 
 
@@ -116,6 +121,9 @@ def plan_wanted(
     ports: Mapping[str, int],
     rlbox: str,
     absent: frozenset[str] = frozenset(),
+    *,
+    interpreter: str = "",
+    base: AdoptedBase | None = None,
 ) -> Wanted:
     """Return what `target` asks of a machine.
 
@@ -140,11 +148,18 @@ def plan_wanted(
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
         build=requirements(lock.build.packages),
-        debs=tuple(sorted(target.base.packages)),
+        debs=tuple(sorted(debs_of(target))),
         patches=image.context.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
+        interpreter=interpreter,
+        base=base,
         left=tuple(placed.left()),
     )
+
+
+def debs_of(target: Target) -> tuple[str, ...]:
+    """Return the apt packages that a target's machine has: those of its base, and what a base image would bring."""
+    return (*target.base.packages, *target.base.holds_apt)
 
 
 def at_data(target: Target, folder: str) -> Target:

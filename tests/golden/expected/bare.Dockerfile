@@ -15,12 +15,12 @@ RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
 COPY scripts/install.sh wheels/build.txt /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv '/opt/python'"'"'s/bin/python3'
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
 RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime '/opt/python'"'"'s/bin/python3'
 
 # ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
 # Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
