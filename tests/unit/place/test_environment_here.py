@@ -13,19 +13,19 @@ from rlbox.place.environment import SYSTEM_PATH, handed_on
 from rlbox.place.layout import Layout
 
 HOSTILE = {
-    "BASH_ENV": "/root/.bashrc",
-    "CONDA_PREFIX": "/root/micromamba/envs/x",
-    "CUDA_HOME": "/root/cuda-11",
+    "BASH_ENV": "/srv/.bashrc",
+    "CONDA_PREFIX": "/srv/micromamba/envs/x",
+    "CUDA_HOME": "/srv/cuda-11",
     "DEBIAN_FRONTEND": "noninteractive",
     "HF_HUB_OFFLINE": "0",
     "LC_ALL": "POSIX",
-    "LD_PRELOAD": "/root/x.so",
+    "LD_PRELOAD": "/srv/x.so",
     "NCCL_DEBUG": "TRACE",
-    "PIP_CONSTRAINT": "/root/c.txt",
+    "PIP_CONSTRAINT": "/srv/c.txt",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHOME": "/root/micromamba",
+    "PYTHONHOME": "/srv/micromamba",
     "RAY_ADDRESS": "10.0.0.1:6379",
-    "VIRTUAL_ENV": "/root/venv",
+    "VIRTUAL_ENV": "/srv/venv",
     "WANDB_API_KEY": "of the shell",
 }
 KEPT = {
@@ -42,12 +42,12 @@ KEPT = {
 
 
 def test_what_is_of_the_shell_stays_there_and_what_is_of_the_machine_comes_along() -> None:
-    found = handed_on({**HOSTILE, **KEPT, "PATH": "/root/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
+    found = handed_on({**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
     assert found == {**KEPT, "PATH": f"/usr/local/cuda/bin:/usr/bin:{SYSTEM_PATH.replace(':/usr/bin:', ':')}"}
 
 
 def test_of_the_loaders_path_the_folder_of_the_driver_alone_stays() -> None:
-    shell = {"LD_LIBRARY_PATH": "/root/micromamba/lib:/usr/local/nvidia/lib64:"}
+    shell = {"LD_LIBRARY_PATH": "/srv/micromamba/lib:/usr/local/nvidia/lib64:"}
     assert handed_on(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
     assert "LD_LIBRARY_PATH" not in handed_on(shell)
 
