@@ -7,28 +7,17 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from applybox import PYTHON, give
+from applybox import IMAGE, PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
 
-from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder
-from rlbox.fixes.load import load_fixed_target
 from rlbox.store.act.objects import Store
-from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")
 
-IMAGE = f"registry.example/team/framework@sha256:{'0' * 64}"
-BASE = f"""[base]
-image = "{IMAGE}"
-[base.holds]
-torch = "2.9.1+cu129"
-Flash_Attn = "2.8.1"
-"""
 TORCH = "__version__ = '2.9.1+cu129'\n"
 
 
@@ -42,18 +31,12 @@ class Foreign:
 
     def lay(self, name: str, version: str, text: str, *, editable: bool = False) -> None:
         """Put a package in the place of what there is of it; an editable one lies elsewhere, behind a `.pth`."""
-        module = name.replace("-", "_")
-        for old in self.site.glob(f"{module}-*.dist-info"):
-            old.rename(old.with_suffix(".gone"))
-        place = self.site.parents[3] / "src" if editable else self.site
-        (place / module).mkdir(parents=True, exist_ok=True)
-        (place / module / "__init__.py").write_text(text)
+        lay_package(self.site, name, version, text)
         if editable:
+            module, place = name.replace("-", "_"), self.site.parents[3] / "src"
+            place.mkdir(exist_ok=True)
+            (self.site / module).rename(place / module)
             (self.site / f"__editable__.{module}.pth").write_text(f"{place}\n")
-        info = self.site / f"{module}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        (info / "top_level.txt").write_text(f"{module}_cuda_that_is_not_there\n{module}\n")
 
 
 @pytest.fixture
@@ -70,14 +53,7 @@ def foreign(tmp_path: Path) -> Foreign:
 def prefix(folder: Folder, tmp_path: Path) -> Path:
     """Where the target is applied; it and its lock are there."""
     store = Store(cache_folder("store"))
-    lock = give(folder.path, store, {"alpha": "1.0"}, patched=False)
-    spec = folder.path / "images/small/target.toml"
-    text = spec.read_text()
-    spec.write_text(BASE + text[text.index("[python]") :].replace("[python]", "[python]", 1))
-    spec.write_text('title = "on a framework\'s image"\n' + spec.read_text())
-    target = load_fixed_target(folder.project, "small").target
-    lock = replace(lock, base=IMAGE, spec=lock_checksum(target, own_requirements()))
-    (spec.parent / "lock.json").write_text(lock.text())
+    hold(folder.path, give(folder.path, store, {"alpha": "1.0"}, patched=False))
     return tmp_path / "place"
 
 
@@ -88,7 +64,7 @@ Apply = Callable[..., Said]
 def apply(rlbox: Rlbox, prefix: Path) -> Apply:
     def apply(*more: object) -> Said:
         words = ("--offline", "--prefix", str(prefix), "--data", str(prefix.parent / "disk"))
-        return rlbox("apply", "small", *words, *map(str, more))
+        return rlbox("apply", "held", *words, *map(str, more))
 
     return apply
 
@@ -134,7 +110,7 @@ def test_what_is_not_here_is_refused_and_named(apply: Apply, prefix: Path, more:
     assert said.code == 5
     assert "takes of its base image: 2 of 2 packages are missing (torch 2.9.1+cu129, flash-attn 2.8.1)" in said.err
     assert f"where: {sys.executable} (Python {PYTHON})" in said.err
-    assert "rlbox apply small --python FILE" in said.err
+    assert "rlbox apply held --python FILE" in said.err
     assert IMAGE in said.err
     assert not prefix.exists()
 
@@ -146,7 +122,7 @@ def test_another_patch_version_is_told_and_taken_only_when_that_is_said(
     said = apply("--python", foreign.python)
     assert said.code == 5
     assert "base image: torch is 2.9.2+cu129, and 2.9.1+cu129 is wanted" in said.err
-    assert "rlbox apply small --accept torch==2.9.2+cu129" in said.err
+    assert "rlbox apply held --accept torch==2.9.2+cu129" in said.err
     assert not prefix.exists()
     assert apply("--python", foreign.python, "--accept", "torch==2.9.3").code == 5
     said = apply("--python", foreign.python, "--accept", "Torch==2.9.2+cu129", "--json")
@@ -203,7 +179,7 @@ def test_an_environment_in_the_way_of_the_places_own_is_not_moved(apply: Apply, 
 @pytest.mark.slow
 def test_a_run_in_place_finds_both(apply: Apply, foreign: Foreign, folder: Folder, prefix: Path) -> None:
     assert apply("--python", foreign.python).code == 0
-    job = 'title = "t"\ntarget = "small"\n[[stages]]\nname = "only"\ntitle = "both"\n'
+    job = 'title = "t"\ntarget = "held"\n[[stages]]\nname = "only"\ntitle = "both"\n'
     look = "import alpha, flash_attn; print(alpha.__version__, flash_attn.torch.__version__)"
     job += f'command = ["{{python}}", "-c", "{look}"]\n'
     folder.job("look", job + '[stages.gate]\nrequire = [{ pattern = "^1.0 2.9.1[+]cu129$" }]\n')
