@@ -37,6 +37,7 @@ class Foreign:
             place.mkdir(exist_ok=True)
             (self.site / module).rename(place / module)
             (self.site / f"__editable__.{module}.pth").write_text(f"{place}\n")
+            (self.site / f"{module}-{version}.dist-info/top_level.txt").unlink()
 
 
 @pytest.fixture

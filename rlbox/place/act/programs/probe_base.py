@@ -29,17 +29,18 @@ def distribution(name: str) -> importlib.metadata.Distribution | None:
 
 
 def modules(found: importlib.metadata.Distribution) -> list[str]:
-    """Return the top-level modules of a distribution that can be found, the one of its own name first."""
+    """Return the top-level modules of a distribution that can be found, the one of its own name first.
+
+    That is tried whatever its files say: one that is installed as a link to its sources may name none.
+    """
+    own = str(found.metadata["Name"]).lower().replace("-", "_").replace(".", "_")
     told = (found.read_text("top_level.txt") or "").split()
     files = [str(path) for path in found.files or () if not str(path).startswith(("..", "__"))]
-    laid = [
-        path.partition("/")[0] if "/" in path else path.partition(".")[0]
-        for path in files
-        if ".py" in path or ".so" in path
-    ]
-    names = [name for name in dict.fromkeys([*told, *laid]) if name.isidentifier()]
-    own = str(found.metadata["Name"]).lower().replace("-", "_").replace(".", "_")
-    return sorted((name for name in names if importlib.util.find_spec(name)), key=lambda name: name.lower() != own)
+    code = [path for path in files if ".py" in path or ".so" in path]
+    laid = [path.partition("/")[0] if "/" in path else path.partition(".")[0] for path in code]
+    names = [name for name in dict.fromkeys([own, *told, *laid]) if name.isidentifier()]
+    there = [name for name in names if importlib.util.find_spec(name)]
+    return sorted(there, key=lambda name: (name.lower() != own, name.startswith("_")))
 
 
 def versions(names: list[str]) -> None:
