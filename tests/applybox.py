@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from wheelbox import make_wheel
@@ -100,6 +101,44 @@ def give(
     )
     (place / "lock.json").write_text(lock.text())
     return lock
+
+
+IMAGE = f"registry.example/team/framework@sha256:{'0' * 64}"
+HOLDS = {"torch": "2.9.1+cu129", "Flash_Attn": "2.8.1"}
+ON_IMAGE = f"""
+include = "small"
+title = "small on a framework's image"
+patches = []
+[base]
+bootstrap = ""
+image = "{IMAGE}"
+packages = []
+holds_apt = ["hello"]
+[base.holds]
+"""
+
+
+def hold(folder: Path, lock: Lock) -> None:
+    """Write the target `held`, which is `small` on an image that holds `HOLDS`, with its lock."""
+    place = folder / "images/held"
+    place.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
+    (place / "target.toml").write_text(ON_IMAGE + rows)
+    spec = lock_checksum(load_fixed_target(Project(folder=folder), "held").target, own_requirements())
+    (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=IMAGE, patches=()).text())
+
+
+def lay_package(site: Path, name: str, version: str, text: str) -> None:
+    """Put a package into a folder of packages, in the place of what there is of it."""
+    module = name.replace("-", "_")
+    for old in site.glob(f"{module}-*.dist-info"):
+        old.rename(old.with_suffix(".gone"))
+    (site / module).mkdir(parents=True, exist_ok=True)
+    (site / module / "__init__.py").write_text(text)
+    info = site / f"{module}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "top_level.txt").write_text(f"{module}_cuda_that_is_not_there\n{module}\n")
 
 
 def tree(folder: Path) -> dict[str, str]:

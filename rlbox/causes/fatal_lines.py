@@ -41,6 +41,7 @@ FATAL_LINE = "|".join(
         r"Cannot access gated repo|watchdog thread terminated|caught collective operation timeout",
         r"Failed to register worker|compiled using NumPy 1\.x cannot be run|ThreadPoolBuildError",
         r"oom-kill|Out of memory: Killed process|NVRM: Xid",
+        r"The last [0-9]+ lines of |Started a local Ray instance|Ray runtime started",
     )
 )
 """What may be a fatal line, or begins a traceback; for RE2 with `(?m)`, over the lines of a block or over one."""
@@ -66,6 +67,8 @@ _BENIGN = re.compile(
     r"|\b(?:retry|retrying|falling back|fallback|ignor(?:e|ed|ing)|skipping|optional)\b|errors?[:=]\s*(?:0|None)\b"
     r"|file_system_monitor|error rate|\berrors='"
 )
+_TAIL_OF = re.compile(r"^\s*The last (\d{1,3}) lines of \S+ \(it contains the error message from the ")
+_LIVES_ON = re.compile(r"Started a local Ray instance|Ray runtime started")
 _QUIET_LEVEL = re.compile(r"(?:^|[\s\[|(])(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b|\bUserWarning\b|Warning:")
 _QUIET_BYTES = 80
 _SOURCE = re.compile(r"^\s*raise\s")
@@ -149,6 +152,20 @@ def is_benign(text: str) -> bool:
 def has_quiet_level(text: str) -> bool:
     """Whether a prefix carries the level of a warning or less."""
     return bool(_QUIET_LEVEL.search(text))
+
+
+def quoted_tail(text: str) -> int:
+    """Return how many lines of a helper's log a line announces, as Ray quotes its dashboard's; 0: it announces none.
+
+    Source: Ray 2.60 python/ray/_private/services.py, `start_api_server`, which goes on without a dashboard.
+    """
+    found = _TAIL_OF.match(text)
+    return int(found.group(1)) if found else 0
+
+
+def lives_on(text: str) -> bool:
+    """Whether a line says that what quoted such a tail has started all the same."""
+    return bool(_LIVES_ON.search(text))
 
 
 def grade(text: str) -> Grade:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlbox.causes.fatal_lines import Grade, Scan, grade, is_earlier, is_quiet, lane, last_shown, may_be_fatal, said_at
+from rlbox.causes.fatal_lines import (
+    Grade,
+    Scan,
+    grade,
+    is_earlier,
+    is_quiet,
+    lane,
+    last_shown,
+    lives_on,
+    may_be_fatal,
+    quoted_tail,
+    said_at,
+)
 from rlbox.causes.tracebacks import Raised, Tracebacks
 from rlbox.logs.lines import bare_text
 
@@ -59,14 +71,17 @@ class FirstFatal:
 
     A Python traceback is named by its exception line. Wrappers, which report that something else failed, are taken
     only when there is nothing else. Of several ranks the one that failed first is named: by the times that the lines
-    state, else by where its traceback began; one that only noticed that others are gone comes last. The same lines
-    give the same answer however they are cut into blocks.
+    state, else by where its traceback began; one that only noticed that others are gone comes last. What is quoted of
+    a helper's log counts until its owner says that it started without it. The same lines give the same answer however
+    they are cut into blocks.
     """
 
     def __init__(self, benign: Benign | None = None) -> None:
         self._benign = benign
         self._tracebacks = Tracebacks()
         self._best: _Candidate | None = None
+        self._quoted: _Candidate | None = None
+        self._quote_ends = 0
         self._above = ""
         self._block = (1, 0)
         self.settled = False
@@ -75,7 +90,14 @@ class FirstFatal:
     @property
     def spot(self) -> FatalSpot | None:
         """The first fatal line of all that was taken, None when nothing looks fatal."""
-        return self._best.spot if self._best else None
+        found = self._first
+        return found.spot if found else None
+
+    @property
+    def _first(self) -> _Candidate | None:
+        if self._quoted and self._best:
+            return self._best if self._best.precedes(self._quoted) else self._quoted
+        return self._best or self._quoted
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Look at the next lines, the first of which has the number `first` and begins at byte `offset` of the log."""
@@ -100,6 +122,7 @@ class FirstFatal:
     def forgive(self) -> None:
         """Forget what was met so far: the process has shown that it lives with it."""
         self._best, self.settled, self._tracebacks = None, False, Tracebacks()
+        self._quoted = None
 
     def _line_above(self, texts: Sequence[str], index: int, start: int) -> str:
         """Return the last line before `index` that is not blank, none before `start` being looked at again."""
@@ -122,6 +145,8 @@ class FirstFatal:
 
     def _see(self, number: int, text: str, above: str) -> None:
         bare = bare_text(text)
+        if self._is_told(number, bare):
+            return
         owner = self._tracebacks.owner(text) if self._tracebacks.open else None
         if owner is not None:
             raised = self._tracebacks.take(owner, number, text, bare)
@@ -130,6 +155,16 @@ class FirstFatal:
         elif not self._tracebacks.begin(number, text, bare, above) and not is_quiet(bare) and may_be_fatal(text):
             self._offer(number, text, bare, None)
         self._above = text if owner is None else self._above
+
+    def _is_told(self, number: int, bare: str) -> bool:
+        """Whether a line is about a quoted tail: it begins one, or says that it was nothing."""
+        if lines := quoted_tail(bare):
+            self._quote_ends = number + lines
+        elif lives_on(bare):
+            self._quoted, self._quote_ends = None, 0
+        else:
+            return False
+        return True
 
     def _offer(self, number: int, text: str, bare: str, raised: Raised | None) -> None:
         if self._benign and (self._benign(number, text) or (raised and self._benign(raised.begun, raised.head))):
@@ -144,12 +179,14 @@ class FirstFatal:
             said_at=said_at(text) or (said_at(raised.head) if raised else ""),
         )
         candidate = _Candidate(spot=spot, begun=raised.begun if raised else number)
-        if self._best is None or candidate.precedes(self._best):
+        if number <= self._quote_ends:
+            self._quoted = self._quoted or candidate
+        elif self._best is None or candidate.precedes(self._best):
             self._best = candidate
 
     def _settle(self, number: int) -> bool:
         """Return whether the line `number` and all after it come too late to matter."""
-        best = self._best
+        best = self._first
         if best and number > best.spot.number + (_WINDOW if best.spot.grade != "wrapper" else _WRAPPED):
             earliest = self._tracebacks.earliest
             self.settled = not earliest or earliest > best.begun

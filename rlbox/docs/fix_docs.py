@@ -29,6 +29,7 @@ NAMES = {
     "disk": "where the container sees the data disk: `/data`",
     "python": "version of the stack's interpreter: `3.11`",
     "site": "folder of the stack's packages: `/opt/venv/lib/python3.11/site-packages`",
+    "cuda": "CUDA that torch of the stack is built with (13.0); empty: not known",
     "has": '`has("vllm>=0.12")`: whether the stack has it',
     "version": '`version("vllm")`: its version, or empty',
     "aliases": "in `hook` only: the fix's own `aliases`, groups of variables that hold the same secret",

@@ -16,13 +16,14 @@ TIMED_OUT = 124  # of coreutils' timeout
 
 @dataclass(frozen=True, kw_only=True)
 class FixCheck:
-    """The check of one fix, as the image's manifest has it."""
+    """The check of one fix, as the image's manifest has it; `partial` says that this machine has the fix in part."""
 
     id: str
     title: str
     remedy: str
     heals: tuple[str, ...]
     run: str
+    partial: bool = False
 
 
 def checks_of(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
@@ -35,6 +36,7 @@ def checks_of(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
             remedy=str(row["remedy"]),
             heals=tuple(map(str, row.get("heals", ()))),
             run=str(row["check"]["run"]),
+            partial=bool(row["check"].get("partial")),
         )
         for row in rows
     )
@@ -53,7 +55,8 @@ def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
     if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN):
         yield Finding(
             id=check.id,
-            title=f"fix {check.id} is not in effect",
+            title=f"fix {check.id} is {'in effect in part' if check.partial else 'not in effect'}",
+            level="note" if check.partial else "error",
             seen=_last_line(output) or f"its check ended with {code}",
             where=f"what should be: {check.title}",
             remedy=check.remedy,

@@ -63,6 +63,7 @@ class ContainerPlan:
     user: str = ""
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
     gpus: GpuAccess = NO_GPUS
     init: bool = True
     publish: tuple[int, ...] = ()
@@ -111,6 +112,7 @@ def plan_container(
         user=user,
         ulimits=limits.ulimits,
         cap_add=limits.cap_add if user else tuple(sorted({*DISK_CAPABILITIES, *limits.cap_add})),
+        devices=limits.devices,
         gpus=gpus,
         init=init,
     )
@@ -154,7 +156,16 @@ def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     words += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
     words += [f"--pids-limit={limits.pids}"] if limits.pids else []
     words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
-    return words + [f"--cap-add={name}" for name in limits.cap_add]
+    words += [f"--cap-add={name}" for name in limits.cap_add]
+    return words + [f"--device={row}" for row in device_rows(limits)]
+
+
+def device_rows(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+    """Return the devices of a container as engines name them: path here, path there, what may be done with it.
+
+    An engine takes a folder for all devices in it; source: moby oci/devices_linux.go, `DevicesFromPath`.
+    """
+    return [f"{path}:{path}:{use}" for path, use in sorted(limits.devices.items())]
 
 
 def _gpu_words(gpus: GpuAccess) -> list[str]:
@@ -186,8 +197,14 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
         "init": plan.init,
         "security_opt": [_CLOSED],
         "detach": True,
-        **_gpu_options(plan.gpus),
+        **_device_options(plan),
     }
+
+
+def _device_options(plan: ContainerPlan) -> dict[str, object]:
+    gpus, rows = _gpu_options(plan.gpus), device_rows(plan)
+    nodes = [f"{node}:{node}:rwm" for node in plan.gpus.nodes] if plan.gpus.way == "devices" else []
+    return {**gpus, **({"devices": [*rows, *nodes]} if rows or nodes else {})}
 
 
 def _gpu_options(gpus: GpuAccess) -> dict[str, object]:
@@ -199,8 +216,6 @@ def _gpu_options(gpus: GpuAccess) -> dict[str, object]:
             number = {"Count": -1 if gpus.names[0] == "all" else int(gpus.names[0])} if gpus.by_count else {}
             ids = {} if gpus.by_count else {"DeviceIDs": list(gpus.names)}
             return {"device_requests": [{"Driver": "", "Capabilities": [["gpu"]], **number, **ids}]}
-        case "devices":
-            return {"devices": [f"{node}:{node}:rwm" for node in gpus.nodes]}
         case _:
             return {}
 

@@ -16,6 +16,8 @@ GPUS_VARIABLE = "RLBOX_GPUS"
 # The toolkit's word for a container that its runtime leaves alone, although the image asks for GPUs.
 # Source: nvidia-container-toolkit, internal/config/image: "void" as a value of NVIDIA_VISIBLE_DEVICES.
 VISIBLE, LEFT_ALONE = "NVIDIA_VISIBLE_DEVICES", "void"
+# With the order of the bus an index is the one that nvidia-smi shows; source: CUDA C++ Programming Guide, variables.
+_SEEN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 Way = Literal["none", "cdi", "gpus", "devices"]
 _ID = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]+:[0-9]+")
@@ -163,6 +165,37 @@ def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> 
             chosen = tuple(f"/dev/nvidia{name}" for name in ids) or offer.nodes
             env = {VISIBLE: LEFT_ALONE, **told}
             return GpuAccess(way="devices", nodes=(*chosen, *offer.control), mounts=offer.driver, env=env)
+
+
+def seen_gpus(wish: GpuWish, shell: Mapping[str, str], count: int) -> dict[str, str]:
+    """Return the variables that let programs of this machine itself see the GPUs of `wish`, and no other.
+
+    Parameters
+    ----------
+    shell
+        The caller's environment: a number of GPUs is taken of those that it names.
+    count
+        GPUs of this machine; 0: not known.
+
+    Raises
+    ------
+    NodeError
+        There are fewer.
+    SpecError
+        It is a way to name a GPU that only engines know.
+    """
+    ids = wish.ids
+    if any(":" in name for name in ids):
+        raise SpecError(f"--gpus {','.join(ids)}: in place a part of a GPU is named by its MIG-… id", next_step=_SAYS)
+    usual = [name for name in shell.get(_SEEN, "").split(",") if name.strip()] or [str(one) for one in range(count)]
+    absent = [name for name in ids if count and name.isdigit() and int(name) >= count]
+    if absent or (count and wish.count > len(usual)):
+        what = f"GPU {absent[0]} is" if absent else f"{wish.count} GPUs are"
+        raise NodeError(f"{what} wanted, this machine has {len(usual)}", next_step=f"--gpus {len(usual)}")
+    if wish.count > 0:
+        ids = tuple(usual[: wish.count]) or tuple(map(str, range(wish.count)))
+    seen = {} if wish.count == ALL else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
+    return {**seen, GPUS_VARIABLE: wish.word}
 
 
 def assumed_access(wish: GpuWish) -> GpuAccess:

@@ -12,7 +12,8 @@ class ContainerDefaults:
 
     `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine. `gpus`
     is how many GPUs they get: 0 for none, -1 for all of the machine; `gpu`, `arch` and `grade` say which are meant.
-    `open` says that strangers may reach what listens in them.
+    `devices` maps devices of the machine, or folders of them, to what may be done with them (`rwm`). `open` says that
+    strangers may reach what listens in them.
     """
 
     network: str
@@ -27,6 +28,7 @@ class ContainerDefaults:
     need_gib: float
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
     open: bool = False
     gpus: int = 0
     gpu: str = ""

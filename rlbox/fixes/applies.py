@@ -18,6 +18,8 @@ from rlbox.target.target import GitSource, Target
 Versions = Mapping[str, str]
 """Canonical name of each package of the stack to its version; an empty version is not known."""
 
+_LOCAL = re.compile(r"(?:^|[+/])cu(\d+)(\d)$")
+"""CUDA in a local version (`2.9.0+cu129`) or in the name of a channel of the torch wheel index."""
 _COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
 
 
@@ -50,6 +52,19 @@ def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
         name = canonicalize_name(asked.name)
         found[name] = pins[0] if pins else found.get(name, "")
     return found
+
+
+def torch_cuda(target: Target, versions: Versions) -> str:
+    """Return the CUDA that the stack's torch is built with, as `13.0`; empty where spec and lock do not say.
+
+    Its own version says it before the channel it comes from, and that before the runtime that is locked with it.
+    """
+    channels = [group.channel for group in target.stack if any(text.startswith("torch=") for text in group.packages)]
+    for text in (versions.get("torch", ""), *channels):
+        if found := _LOCAL.search(text):
+            return f"{found[1]}.{found[2]}"
+    runtimes = [text for name, text in sorted(versions.items()) if name.startswith("nvidia-cuda-runtime") and text]
+    return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
 
 
 def git_names(part: GitSource) -> tuple[str, str]:

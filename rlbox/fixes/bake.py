@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import Versions, has_package, judge
+from rlbox.fixes.applies import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
 from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Target
@@ -169,6 +169,7 @@ def template_values(target: Target, versions: Versions) -> dict[str, Any]:
         "disk": target.disk.mount,
         "python": target.python.version,
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
+        "cuda": torch_cuda(target, versions),
         "has": lambda text: has_package(text, versions)[0],
         "version": lambda name: versions.get(name, ""),
         "aliases": (),  # a hook sees those of its fix

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from rlbox.app import App
 from rlbox.doctor.act.inside import BUDGET_S, examine_inside
+from rlbox.doctor.act.stack_place import stack_here
 from rlbox.doctor.report import Report, report_text, summary_line
-from rlbox.errors import WorkFailed
+from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
+from rlbox.host.gpu_choice import choose_seen
 from rlbox.machine.act.identity import in_image
 
 
@@ -32,8 +34,14 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
-    if in_image():
-        return examine_inside(dict(os.environ), budget_s)
+    if (here := stack_here()) or in_image():
+        if name and here and here.demands.target != name:
+            raise NodeError(
+                f"the stack here is that of target {here.demands.target!r}",
+                where=here.python,
+                next_step=f"rlbox doctor, or rlbox doctor {name} outside of this container",
+            )
+        return examine_inside({**os.environ, **(choose_seen(app, gpus) if gpus else {})}, budget_s)
     from rlbox.host.host import examine_host
 
     return examine_host(app, name, data, gpus, budget_s)

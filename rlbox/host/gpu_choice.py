@@ -21,6 +21,7 @@ from rlbox.engine.gpu_access import (
     assumed_access,
     choose_access,
     parse_gpus,
+    seen_gpus,
 )
 from rlbox.errors import NodeError
 from rlbox.machine.act.identity import in_image
@@ -63,6 +64,21 @@ def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
     if not wish.none:
         app.say(f"GPUs: {access.told()}")
     return access
+
+
+def choose_seen(app: App, text: str) -> dict[str, str]:
+    """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for.
+
+    Raises
+    ------
+    SpecError, NodeError
+        Those of `parse_gpus` and `seen_gpus`.
+    """
+    if not (asked := wished(text)):
+        return {}
+    env = seen_gpus(parse_gpus(asked, 0), os.environ, probe_driver().devices)
+    app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
+    return env
 
 
 def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str]) -> None:

@@ -32,6 +32,7 @@ def dockerfile_values(
     below = [*(stage.name for stage in stages), *([PARTS] if parts else [])]
     return {
         "target": target,
+        "interpreter": target.python.interpreter,
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
         "layers": [dict(zip(("stage", "name"), path.split("/"), strict=True)) for path in layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],

@@ -53,6 +53,7 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
         "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
         "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
         "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
+        "devices": {path: use for path, use in sorted(run.devices.items()) if use},
         "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
         **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
     }

@@ -38,6 +38,7 @@ SCRIPTS = (
 FIXES, PROGRAMS = "fixes", "programs"
 """Folders of the context with the files of the fixes, as the image has them; what can be executed lies apart."""
 _BASE = "Dockerfile.base"
+_USUAL = "/usr/bin/python3"
 _BASE_HEAD = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
 REQUIREMENTS = "requirements.txt"
 """File of a layer's folder of wheels that names what it holds."""
@@ -138,7 +139,8 @@ def plan_image(
         target=target.name,
         title=target.title,
         tag=image_tag(target.name),
-        rendered=_forms(target, dockerfile, container, templates, bytecode) | {_BASE: _BASE_HEAD + text("base.j2")},
+        rendered=_forms(target, dockerfile, container, templates, bytecode)
+        | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",

@@ -79,6 +79,7 @@ class Record:
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
+    `python` and `accepted` are what the user said of the machine's interpreter and of its versions.
     """
 
     target: str
@@ -94,6 +95,8 @@ class Record:
     packages: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    python: str = ""
+    accepted: Mapping[str, str] = field(default_factory=dict)
     schema: int = 1
 
 
@@ -165,8 +168,12 @@ def choose_venv(layout: Layout, wheels: int, free_here: int, free_data: int, sam
 
 
 def stamp_of(wanted: Wanted) -> str:
-    """Return what says which packages an environment was synced to."""
-    return f"python {wanted.python}\n{wanted.requirements}"
+    """Return what says which packages an environment was synced to, and what stands behind them."""
+    text = f"python {wanted.python}\n{wanted.requirements}"
+    if base := wanted.base:
+        rows = (*base.folders, *(f"{name}=={version}" for name, version in base.packages.items()))
+        text += "".join(f"base {row}\n" for row in (base.python, *rows))
+    return text
 
 
 def plan_apply(wanted: Wanted, facts: ApplyFacts) -> ApplyPlan:
@@ -228,6 +235,7 @@ def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[
     path = wanted.layout.at(VENV)
     drift = drift_of(wanted, facts.installed)
     new = f"Python {wanted.python}, {len(wanted.packages)} packages of the lock"
+    new += f" on {len(wanted.base.packages)} of {wanted.base.python}" if wanted.base else ""
     if facts.foreign:
         yield PathChange(kind="environment", path=path, old="not one of rlbox", new=new, keep=True)
     elif facts.torn:

@@ -18,6 +18,8 @@ from rlbox.fixes.manifest import fix_manifest
 from rlbox.foreign import parse_json
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan
+from rlbox.place.base import AdoptedBase
+from rlbox.place.environment import SYSTEM_PATH
 from rlbox.place.layout import Layout
 from rlbox.target.lock import Lock, requirements
 from rlbox.target.target import Target
@@ -26,11 +28,12 @@ from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT,
 MERGED = ("/etc/environment",)
 """Files that a platform fills too: names of ours are put in, every other line stays."""
 _SCRIPTS = ("entrypoint.sh", "init.sh", "apply_patches.py", "unified_diff.py")
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OF_THE_MACHINE = {"ray-temp-dir": "/tmp/ray"}  # noqa: S108 - what its hook makes
 """Fixes whose hook makes a path that all of a machine share: not for a place below a prefix; there may be many."""
 _OF_CONTAINERS = ("infiniband-in-container", "shared-pid-namespace")
 """Fixes that are a check alone, of what an engine was told when it started the container."""
+_OF_A_MACHINE = ("shared-pid-namespace",)
+"""Those of them that say nothing of a machine: its own services are in control groups of their own everywhere."""
 _ULIMITS = {"nofile": "n", "memlock": "l", "stack": "s", "nproc": "u", "core": "c", "fsize": "f", "cpu": "t"}
 _FRONT = """# What the image has as ENV, whatever the caller's shell says: a run finds the same here as in a container.
 rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
@@ -88,6 +91,8 @@ class Wanted:
 
     `packages` maps canonical names of the stack to versions, `debs` are names of apt packages, `patches` is the
     manifest of source patches (empty: none), `bytes` what the environment's files are to download, compressed.
+    `interpreter` is what the environment is made with (empty: any of version `python`), `base` whose packages stand
+    behind its own.
     """
 
     target: str
@@ -102,6 +107,8 @@ class Wanted:
     debs: tuple[str, ...]
     patches: str
     bytes: int
+    interpreter: str = ""
+    base: AdoptedBase | None = None
     left: tuple[LeftOut, ...] = field(default=())
 
 
@@ -114,6 +121,9 @@ def plan_wanted(
     ports: Mapping[str, int],
     rlbox: str,
     absent: frozenset[str] = frozenset(),
+    *,
+    interpreter: str = "",
+    base: AdoptedBase | None = None,
 ) -> Wanted:
     """Return what `target` asks of a machine.
 
@@ -138,11 +148,18 @@ def plan_wanted(
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
         build=requirements(lock.build.packages),
-        debs=tuple(sorted(target.base.packages)),
+        debs=tuple(sorted(debs_of(target))),
         patches=image.context.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
+        interpreter=interpreter,
+        base=base,
         left=tuple(placed.left()),
     )
+
+
+def debs_of(target: Target) -> tuple[str, ...]:
+    """Return the apt packages that a target's machine has: those of its base, and what a base image would bring."""
+    return (*target.base.packages, *target.base.holds_apt)
 
 
 def at_data(target: Target, folder: str) -> Target:
@@ -243,7 +260,7 @@ class _Placed:
         limits = limits_text(container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
-        lines += [f': "${{PATH:={_SYSTEM_PATH}}}"']
+        lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
         lines += [f"rlbox_front PATH {self._layout.at(folder)}" for folder in reversed(folders)]
@@ -286,5 +303,6 @@ def _with_left(manifest: dict[str, Any], left: Iterable[LeftOut]) -> str:
     origins = {row.origin for row in left}
     for fix in manifest["fixes"]:
         if fix["check"] and fix["id"] in origins:
-            fix["check"]["when"] = ["doctor"]
+            when = [] if fix["id"] in _OF_A_MACHINE else ["doctor"]
+            fix["check"] = {**fix["check"], "when": when, "partial": True}
     return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"

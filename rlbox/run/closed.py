@@ -6,7 +6,6 @@ Ports that a run publishes are on the loopback of the engine's machine.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection, Container, Mapping
 
 from rlbox.app import App
@@ -113,8 +112,8 @@ def _tokenless(app: App, plan: RunPlan) -> str:
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str]) -> str:
-    """Return what takes Ray's token away though it has one; in place the user's own environment may."""
-    tables = {"this environment": {} if plan.container else os.environ, "its target": baked, "the job": plan.env}
+    """Return what takes Ray's token away though it has one."""
+    tables = {"its target": baked, "the job": plan.env}
     for stage in plan.stages:
         tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
     for where, table in tables.items():

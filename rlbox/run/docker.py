@@ -14,6 +14,7 @@ from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.api import find_image
 from rlbox.engine.act.data_disk import check_disk
+from rlbox.engine.act.devices import check_devices
 from rlbox.engine.container import (
     GOING,
     LOOPBACK,
@@ -69,6 +70,7 @@ class Docker:
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
         found = _check_image(image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
+        check_devices(app, image.container)
         access = choose_gpus(app, image, gpus)
         check_gpus(app, image, access, image_env(found))
         from rlbox.engine.act.docker import DockerEngine

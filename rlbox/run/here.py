@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
+from rlbox.host.gpu_choice import choose_seen
 from rlbox.image.act.plans import image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
@@ -20,6 +22,7 @@ from rlbox.machine.act.command import NOTHING, PIPE, run_in_foreground, start_co
 from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
 from rlbox.place.act.facts import read_record
 from rlbox.place.act.whereabouts import find_layout
+from rlbox.place.layout import Layout
 from rlbox.record.act.disk_hold import DiskHold
 from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
@@ -45,17 +48,17 @@ class Here:
         image = image_plan(app.project, target)
         image.require_lock()
         check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
+        chosen = choose_seen(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
-        return ReadyHere(target=target, ledger=ledger, place=prepare_place(app, image, ledger.folder))
+        place = prepare_place(app, image, ledger.folder, chosen)
+        return ReadyHere(target=target, ledger=ledger, place=place, gpus=gpus)
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Carry out `rlbox WORDS` where `rlbox apply` laid the target, with the environment that runs have there."""
         layout = find_layout(target, folder_of(app, target, data))
         if read_record(layout) is None:
             raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
-        place = place_at(layout)
-        argv = (*place.words, sys.executable, "-m", "rlbox", *words)
-        return run_in_foreground(Command(argv=argv), environ=place.env)
+        return call_at(app, layout, words, gpus)
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Refuse: no run in place writes a note."""
@@ -68,6 +71,13 @@ class Here:
 PLACE: RunPlace = Here()
 
 
+def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
+    """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
+    place = place_at(layout, choose_seen(app, gpus))
+    argv = (*place.words, sys.executable, "-m", "rlbox", *words)
+    return run_in_foreground(Command(argv=argv), environ=place.env)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadyHere:
     """The prepared environment for runs of a target, and their data disk."""
@@ -75,6 +85,7 @@ class ReadyHere:
     target: str
     ledger: Ledger
     place: BroughtPlace
+    gpus: str = ""
     network: str = "host"
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
@@ -82,7 +93,8 @@ class ReadyHere:
         run, data = self.ledger.run_dir(run_id), str(self.ledger.folder)
         python, own = str(self.place.python), sys.executable
         paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own)
-        return plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
+        plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
+        return dataclasses.replace(plan, gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
         """Return the run, ready to start."""

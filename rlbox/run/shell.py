@@ -28,6 +28,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     """
     from rlbox.engine.act.address import engine_is_here
     from rlbox.engine.act.data_disk import check_disk, data_folder
+    from rlbox.engine.act.devices import check_devices
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.machine.act.site import site_ca
@@ -36,6 +37,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     folder = data_folder(image.container, data)
     if not app.dry_run:
         check_disk(folder, 0, create=image.container.create)
+        check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
         from rlbox.host.gpu_choice import choose_gpus

@@ -140,8 +140,10 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | 
     before = problem.domains(problem.wishes)
     for name in names:
         domains[name] = tuple(_near(problem.versions[name], before[name], domains[name], absent))
-    if not all(domains.values()) or solve(domains, problem.rules) is None:
+    if not all(domains.values()) or (free := solve(domains, problem.rules)) is None:
         return None
+    if "nvcc" in names and free["cuda"] in domains["nvcc"]:
+        domains["nvcc"] = (free["cuda"],)  # of the versions that would do, that of torch
     ways = sorted(product(*(enumerate(domains[name]) for name in names)), key=lambda way: sum(at for at, _ in way))
     for way in ways[:_MOST_TRIED]:
         fixed = {name: (version,) for name, (_, version) in zip(names, way, strict=True)}

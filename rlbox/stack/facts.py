@@ -22,6 +22,9 @@ _BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
 
 # Source: Dao-AILab/flash-attention setup.py, `get_wheel_url`; causal-conv1d and mamba name theirs alike.
 _BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
+# Of the wheels of CUDA 12 that of the compiler has ptxas alone, and another name.
+_NVCC_WHEEL = "nvidia-cuda-nvcc"
+_NVCC_DEB = re.compile(r"cuda-(?:compiler|minimal-build|nvcc|toolkit)-(\d+)-(\d+)")
 _GLIBC = {"debian:bookworm": "2.36"}
 
 
@@ -156,10 +159,23 @@ def _machine(table: CompatTable, target: Target) -> Iterator[Wish]:
     held = {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for name, version in held.items():
         yield Wish(name=name, range=_exactly(version), where="base.holds", own=False)
-    if target.base.bootstrap and not any("cuda-nvcc" in package for package in target.base.packages):
-        yield Wish(name="nvcc", range="", where="base.packages")
+    yield from _compiler(target)
     if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
         yield Wish(name="cuda-compat", range="", where="base.packages")
+
+
+def _compiler(target: Target) -> Iterator[Wish]:
+    """Yield which CUDA compiler there is: of a wheel or an apt package; a base image may have one that nobody names."""
+    wheels = [row for group in target.stack for text in group.packages for row in _package(text, f"stack.{group.name}")]
+    if found := next((row for row in wheels if row.name == _NVCC_WHEEL), None):
+        yield Wish(name="nvcc", range=found.range, where=found.where)
+        return
+    for package in target.base.packages:
+        if named := _NVCC_DEB.fullmatch(package):
+            yield Wish(name="nvcc", range=f"=={named[1]}.{named[2]}", where="base.packages")
+            return
+    if target.base.bootstrap:
+        yield Wish(name="nvcc", range="", where="base.packages and the stack")
 
 
 def _torch_build(target: Target) -> Iterator[Wish]:

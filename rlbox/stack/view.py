@@ -74,13 +74,22 @@ def _one_change(name: str, version: str) -> str:
         case "default" | "cuda":
             return f"take torch from the channel cu{version.replace('.', '')} of the torch wheel index"
         case "nvcc":
-            return "put a CUDA compiler into base.packages" if version else "take the CUDA compiler out"
+            return _compiler(version) if version else "take the CUDA compiler out"
+        case "flashinfer-jit-cache" if version:
+            return f"add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
         case "driver":
             return f"take a machine with driver {version} or newer"
         case _ if not version:
             return f"leave out {name}"
         case _:
             return f"set {_TITLES.get(name, name)} to {version}"
+
+
+def _compiler(cuda: str) -> str:
+    if int(cuda.split(".")[0]) < 13:  # its wheel has ptxas alone
+        return f"take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as wheels"
+    names = "nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-cuda-runtime"
+    return f"put {names} of CUDA {cuda} into a group of the stack: they are a whole compiler"
 
 
 def _sentence(fact: Fact) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import size_text
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import Artifact, artifacts, artifacts_here
 from rlbox.target.lock import Lock
 
 
@@ -26,13 +26,21 @@ class GroupRow:
         return self.bytes - self.present_bytes
 
 
-def group_rows(lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool]) -> tuple[GroupRow, ...]:
-    """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image)."""
-    groups = [artifact.group for artifact in extra] + ["os"] * bool(lock.debs) + ["runtime"]
+def group_rows(
+    lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, here: bool = False
+) -> tuple[GroupRow, ...]:
+    """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
+
+    Parameters
+    ----------
+    here
+        Of the groups that a machine without an image takes.
+    """
+    groups = [] if here else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}
     seen: set[str] = set()
-    for artifact in (*extra, *artifacts(lock)):
+    for artifact in (*extra, *(artifacts_here(lock) if here else artifacts(lock))):
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)

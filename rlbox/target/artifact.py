@@ -83,6 +83,12 @@ def artifacts(lock: Lock) -> tuple[Artifact, ...]:
     return (*debs, *packages, *trees, *files)
 
 
+def artifacts_here(lock: Lock) -> tuple[Artifact, ...]:
+    """Return the files that a machine without an image takes: no base, no operating system, no environment of rlbox."""
+    own = {"os", lock.runtime.name}
+    return tuple(file for file in artifacts(lock) if file.group not in own)
+
+
 def _package(package: Package, group: str) -> Artifact:
     source, _, channel = package.source.partition("/")
     by_address = "://" in package.source

@@ -16,6 +16,8 @@ Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9]
 Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Device = Annotated[str, StringConstraints(pattern=r"^/dev/[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
+DeviceUse = Annotated[str, StringConstraints(pattern=r"^r?w?m?$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
@@ -218,6 +220,9 @@ class Run(Frozen):
     user: Literal["caller", "root"]
     ulimits: dict[Name, Line] = Field(description="soft limit, or soft:hard; empty: not set, whatever a fix wants")
     cap_add: tuple[Line, ...] = Field(description="capabilities of containers, which have no other")
+    devices: dict[Device, DeviceUse] = Field(
+        description="devices of the machine, or folders of them, for containers: r read, w write, m make; empty: not"
+    )
     open: bool = Field(description="run though whoever reaches the machine's ports runs code there, as `--open` does")
 
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install Python packages inside a build step: `install.sh base | uv | runtime | venv PYTHON [OPTION] | layers PYTHON | settle`.
+# Install Python packages inside a build step: `install.sh base | uv PYTHON | runtime PYTHON | venv PYTHON
+# [OPTION] | layers PYTHON | settle`. A base image may have another python3 first on PATH: PYTHON is that of the target.
 # What is to be a layer of the image ends up below /out, every time stamp SOURCE_DATE_EPOCH.
 # Settings of the building machine (mirror, CA bundle) come as secrets, so that no layer and no history holds them.
 set -eu
@@ -76,13 +77,13 @@ base)
     ;;
 uv)
     # Its wheel comes with the build context, verified: nothing else is needed to begin with.
-    python3 -m zipfile -e "$wheels"/uv-*.whl /tmp/uv
+    "$2" -m zipfile -e "$wheels"/uv-*.whl /tmp/uv
     mv /tmp/uv/uv-*.data/scripts/uv "$uv"
     chmod 755 "$uv"
     rm -r /tmp/uv
     ;;
 runtime)
-    "$uv" venv --quiet --python python3 /opt/rlbox
+    "$uv" venv --quiet --python "$2" /opt/rlbox
     install_locked /opt/rlbox/bin/python "$wheels" --compile-bytecode
     echo /opt/rlbox/lib >"$(/opt/rlbox/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rlbox.pth"
     printf '#!/bin/sh\nexec /opt/rlbox/bin/python -m rlbox "$@"\n' >/opt/rlbox/bin/rlbox
@@ -116,7 +117,7 @@ settle)
     settle
     ;;
 *)
-    echo "install.sh: base, uv, runtime, venv PYTHON [OPTION], layers PYTHON, or settle" >&2
+    echo "install.sh: base, uv PYTHON, runtime PYTHON, venv PYTHON [OPTION], layers PYTHON, or settle" >&2
     exit 2
     ;;
 esac

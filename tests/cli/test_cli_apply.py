@@ -284,24 +284,51 @@ target = "small"
 [[stages]]
 name = "only"
 title = "its own interpreter, and what the image has as ENV"
-command = ["{python}", "-c", "import alpha, os; print(alpha.patched, *map(os.getenv, ('SMALL_WORDS', 'RLBOX_PLACE')))"]
+command = ["{python}", "-c", "import alpha, os; print(alpha.patched, *map(os.getenv, (NAMES)))"]
 [stages.gate]
-require = [{ pattern = "^True it's \\\\$HOME, as it is /.*/places/small/opt/rlbox$" }]
+require = [{ pattern = "^True it's \\\\$HOME, as it is /.*/places/small/opt/rlbox None None 0 1$" }]
 """
+SEEN = "SMALL_WORDS", "RLBOX_PLACE", "DEBIAN_FRONTEND", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "RLBOX_GPUS"
 
 
 def test_a_run_in_place_brings_the_place_to_the_lock_and_runs_inside(
     prefix: Path, folder: Folder, store: Store
 ) -> None:
-    folder.job("look", JOB)
+    folder.job("look", JOB.replace("NAMES", ", ".join(f"'{name}'" for name in SEEN)))
     disk = prefix.parent / "disk"
-    argv = [sys.executable, "-m", "rlbox", "run", "look", "--place", "here", "--data", str(disk)]
+    argv = [sys.executable, "-m", "rlbox", "run", "look", "--place", "here", "--data", str(disk), "--gpus", "1"]
     shadow = {"PYTHONPATH": f"/nowhere:{CHECKOUT}", "VIRTUAL_ENV": "/nowhere", "SMALL_WORDS": "the caller's"}
+    shadow |= {"DEBIAN_FRONTEND": "noninteractive", "LD_PRELOAD": ""}
     env = {**os.environ, **shadow}
     argv += ["--project", str(folder.path)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert cache_folder("places/small/opt/rlbox/share/applied.json").is_file()
+
+
+def test_doctor_examines_the_place_as_its_runs_find_it(rlbox: Rlbox, prefix: Path, folder: Folder) -> None:
+    """Not as the shell is; with the GPUs that are named; and no other target than the one that is there."""
+    assert rlbox(*words(prefix)).code == 0
+    env = {
+        **os.environ,
+        "RLBOX_PLACE": f"{prefix}/opt/rlbox",
+        "SMALL_WORDS": "the caller's",
+        "RAY_ADDRESS": "10.0.0.1:1",
+    }
+    argv = [sys.executable, "-m", "rlbox", "doctor", "--json", "--project", str(folder.path), "--budget", "6"]
+
+    def asked(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*argv, *more], env=env, capture_output=True, text=True, timeout=120)
+
+    said = asked("small", "--gpus", "1")
+    assert "GPUs: 0 by CUDA_VISIBLE_DEVICES" in said.stderr
+    found = {row["id"]: row["level"] for row in json.loads(said.stdout)["findings"]}
+    assert "error" in {level for name, level in found.items() if "gpu" in name or "driver" in name}, found
+    assert not {"ray-address", "shared-pid-namespace"} & set(found)
+    assert found["interactive-prompts"] == "note"  # what lies outside of the prefix is left out
+    other = asked("local")
+    assert other.returncode == 5
+    assert "target small was applied here" in other.stderr
 
 
 @pytest.mark.slow

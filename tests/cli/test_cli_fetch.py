@@ -18,8 +18,9 @@ from rlbox.app import own_requirements
 from rlbox.engine import oci
 from rlbox.files.act.folders import cache_folder
 from rlbox.store.act.objects import Store
+from rlbox.target.artifact import artifacts_here
 from rlbox.target.load import load_target
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -384,3 +385,39 @@ def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], 
     said = rlbox("fetch", "mine")
     assert said.code == 6
     assert said.err.startswith(f"rlbox: error: the base image {image} cannot be fetched\n  direct: ")
+
+
+def test_what_apply_takes_and_no_more(
+    rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: Store, tmp_path: Path
+) -> None:
+    """A kit for a machine without Docker: no base image, which that could not unpack and nobody here has."""
+    write(base=f'image = "{registry.host}/team/base@sha256:{"0" * 64}"')
+    dry = rlbox("fetch", "mine", "--place", "here", "--dry-run", "--json")
+    assert [row["group"] for row in dry.data["groups"]] == ["engine", "http"]
+    kit = str(tmp_path / "kit")
+    said = rlbox("fetch", "mine", "--place", "here", "--export", kit)
+    assert (said.code, said.err.splitlines()[-1]) == (0, "next: rlbox apply mine --offline")
+    assert registry.seen == []
+    other = str(tmp_path / "other")
+    whole_image = rlbox("fetch", "mine", "--store", other, "--import", kit)
+    assert whole_image.code == 1
+    assert f"rlbox fetch mine --place here --import {kit}" in whole_image.err
+    taken = rlbox("fetch", "mine", "--store", str(tmp_path / "third"), "--place", "here", "--import", kit)
+    assert (taken.code, taken.out) == (0, "mine  3 files: 0 present, 3 imported\n")
+
+
+def test_what_apply_takes_has_no_file_of_the_operating_system() -> None:
+    debs = (Deb(name="tool", version="1", path="pool/t.deb", sha256=sha(b"t"), size=1, archive="debian"),)
+    wheel = Package(name="six", version="1", file="six.whl", sha256=sha(b"s"), size=1)
+    own = Package(name="click", version="1", file="click.whl", sha256=sha(b"c"), size=1)
+    lock = Lock(
+        target="mine",
+        spec="",
+        python="3.11",
+        platform=X86,
+        base="debian:bookworm",
+        debs=debs,
+        runtime=LockedGroup(name="runtime", packages=(own,)),
+        groups=(LockedGroup(name="engine", packages=(wheel,)),),
+    )
+    assert [file.name for file in artifacts_here(lock)] == ["six"]

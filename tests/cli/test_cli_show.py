@@ -60,6 +60,7 @@ run.pids = 0
 run.user = "caller"
 run.ulimits = {}
 run.cap_add = []
+run.devices = {}
 run.open = false
 disk.mount = "/data"
 disk.host = "~/disk"

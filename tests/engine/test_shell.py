@@ -54,3 +54,24 @@ def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
     done = subprocess.run(line, shell=True, capture_output=True, text=True)
     assert done.stdout == "two words\n", done.stderr
     assert docker("ps", "-aq", "--filter=label=rlbox.target=tiny") == ""
+
+
+def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box) -> None:
+    """A plain one, and a folder of them as that of InfiniBand is; what is not named is not there."""
+    folder = tiny.project / "images/devices"
+    folder.mkdir()
+    spec = 'include = "tiny"\ntitle = "with devices"\n[run.devices]\n"/dev/fuse" = "r"\n"/dev/net" = "rw"\n'
+    (folder / "target.toml").write_text(spec)
+    docker("tag", "rlbox/tiny:latest", "rlbox/devices:latest")
+    try:
+        script = "test -c /dev/net/tun && : </dev/fuse && : <>/dev/net/tun && echo there; (: >/dev/fuse) || echo no"
+        result = tiny("shell", "devices", "--", "sh", "-c", script)
+        assert result.out == "there\nno\n", result.err  # it may be read alone
+        assert "Operation not permitted" in result.err
+        assert "devices: /dev/fuse, /dev/net" in result.err
+        (folder / "target.toml").write_text(spec + '"/dev/no-such-adapter" = "rw"\n')
+        refused = tiny("shell", "devices", "--", "true")
+        assert (refused.code, "has no /dev/no-such-adapter" in refused.err) == (5, True)
+    finally:
+        docker("rmi", "rlbox/devices:latest")
+    assert tiny("shell", "tiny", "--", "test", "-e", "/dev/fuse").code == 1

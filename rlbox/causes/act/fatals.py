@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
-from rlbox.causes.fatal_lines import Grade, is_earlier
+from rlbox.causes.fatal_lines import Grade, is_earlier, is_quiet
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.foreign import parse_json
 from rlbox.logs.act.file import Times
@@ -158,7 +158,9 @@ def read_signatures(run_dir: Path) -> tuple[tuple[str, str, KnownCause], ...]:
 
 
 def _texts(fatal: FatalLine) -> Iterable[str]:
-    for text in (fatal.text, *fatal.after[:_NEAR], *reversed(fatal.before[-_NEAR:])):
+    """Yield the line and those around it that say of themselves no more than a warning does: others are its reason."""
+    near = (*fatal.after[:_NEAR], *reversed(fatal.before[-_NEAR:]))
+    for text in (fatal.text, *(text for text in near if not is_quiet(bare_text(text)))):
         yield text
         if (bare := bare_text(text)) != text:
             yield bare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+from rlbox.cli.options import complete_target, dry_run, place_option, shared, sources_option
 
 
 @click.command()
@@ -14,6 +14,7 @@ from rlbox.cli.options import complete_target, dry_run, shared, sources_option
 @click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files fetched at once.")
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+@place_option
 @sources_option
 @dry_run
 @shared
@@ -24,9 +25,12 @@ def verb(
     import_from: str | None,
     jobs: int,
     store: str | None,
+    place: str,
     sources: str,
 ) -> None:
     """Fetch every file that the lock of TARGET names, verified; what is there is not fetched again.
+
+    With --place here it is what `rlbox apply` takes, and no more: no base image, no file of the operating system.
 
     \b
     Examples:
@@ -34,10 +38,13 @@ def verb(
       rlbox fetch local --dry-run
       rlbox fetch local --export ./inputs
       rlbox fetch local --import ./inputs
+      rlbox fetch local --place here --export ./kit
     """
     from rlbox.image.act.fetch_inputs import FetchWish, fetch_target
 
     if export_to and import_from:
         raise click.UsageError("--export and --import exclude each other.")
-    wish = FetchWish(sources=sources, store=store, jobs=jobs, export_to=export_to, import_from=import_from)
+    wish = FetchWish(
+        here=place == "here", sources=sources, store=store, jobs=jobs, export_to=export_to, import_from=import_from
+    )
     fetch_target(app, name, wish)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import click
+from packaging.utils import canonicalize_name
 
 from rlbox.app import App
 from rlbox.cli.options import complete_target, dry_run, shared, sources_option
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 @click.option("--prefix", metavar="DIR", help="Below DIR, and nowhere else [without root: a folder of rlbox's cache].")
 @click.option("--offline", is_flag=True, help="Take every file from the store.")
 @click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Leave apt alone.")
+@click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
+@click.option(
+    "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
+)
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @sources_option
 @dry_run
@@ -35,10 +42,14 @@ def verb(
     prefix: str | None,
     offline: bool,
     packages: bool,
+    python: str,
+    accept: tuple[str, ...],
     data: str | None,
     sources: str,
 ) -> int:
     """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
+
+    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
 
     \b
     Examples:
@@ -54,7 +65,25 @@ def verb(
     layout = chosen_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
-    return _apply(app, image, layout, ApplyWish(sources=sources, offline=offline, packages=packages), check=check)
+    wish = ApplyWish(
+        sources=sources, offline=offline, packages=packages, python=_absolute(python), accept=_accepted(accept)
+    )
+    return _apply(app, image, layout, wish, check=check)
+
+
+def _absolute(python: str) -> str:
+    """Return the path of a file or program; a link stays one, for an environment is known by where that lies."""
+    found = shutil.which(python) if python else ""
+    if found is None:
+        raise click.UsageError(f"--python {python}: no such program.")
+    return os.path.abspath(found) if found else ""
+
+
+def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
+    split = [row.partition("==") for row in rows]
+    if wrong := [row for row, (name, _, version) in zip(rows, split, strict=True) if not (name and version)]:
+        raise click.UsageError(f"--accept {wrong[0]}: say NAME==VERSION.")
+    return {canonicalize_name(name.strip()): version.strip() for name, _, version in split}
 
 
 def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool) -> int:

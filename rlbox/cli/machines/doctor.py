@@ -5,18 +5,24 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, gpus_option, shared
+from rlbox.cli.options import complete_target, gpus_option, place_option, shared
 
 
 @click.command()
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
 @click.option("--fix", is_flag=True, help="Repair what is safe: links, folders, modes; says what it did.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@place_option
 @gpus_option
 @click.option("--budget", type=float, default=0.0, hidden=True)
+@click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @shared
-def verb(app: App, name: str | None, fix: bool, data: str | None, gpus: str, budget: float) -> int:
+def verb(
+    app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
+) -> int:
     """Examine this machine or container, and the image of TARGET; silent when nothing is wrong.
+
+    Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
 
     Within ten seconds: limits, disks, paths, tokens, ports, mirrors, processes left over, every file of the stack, a
     calculation, one Ray task, the checks of all fixes. Errors give exit code 1, warnings 0.
@@ -28,5 +34,8 @@ def verb(app: App, name: str | None, fix: bool, data: str | None, gpus: str, bud
       rlbox doctor --json
     """
     from rlbox.host.examine import examine
+    from rlbox.run.examined import examine_place, place_to_examine
 
+    if not around and (layout := place_to_examine(app, name, place, data)):
+        return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
     return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)

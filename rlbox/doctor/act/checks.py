@@ -33,7 +33,6 @@ from rlbox.doctor.judge.sandbox import judge_sandbox
 from rlbox.doctor.judge.stack import judge_link, judge_ray, judge_torch
 from rlbox.doctor.report import is_broken
 from rlbox.findings import Finding
-from rlbox.values import VENV
 
 Where = Literal["container", "host", "both"]
 _SPARE_S = 0.2  # before the end, for ending what a probe started
@@ -76,13 +75,13 @@ def _network(scene: Scene) -> list[Finding]:
 def _ray(scene: Scene) -> list[Finding]:
     facts = scene.stack.ray(scene.end - _SPARE_S)
     scene.note(facts, "task", "ray task")
-    return judge_ray(facts, scene.demands, VENV)
+    return judge_ray(facts, scene.demands, scene.venv)
 
 
 def _torch(scene: Scene) -> Iterator[Finding]:
     facts = scene.stack.torch(lambda: scene.extensions(scene.end - 2 - time.monotonic()), scene.end - _SPARE_S)
     scene.note(facts, "end", "torch")
-    return chain(judge_torch(facts, scene.demands, VENV), judge_gpu_kernels(facts, scene.demands))
+    return chain(judge_torch(facts, scene.demands, scene.venv), judge_gpu_kernels(facts, scene.demands))
 
 
 def _link(scene: Scene) -> list[Finding]:
@@ -100,7 +99,7 @@ def _all_reduce(scene: Scene) -> list[Finding]:
 def _packages(scene: Scene) -> list[Finding]:
     linked: tuple[str, ...] = ()
     try:
-        facts = probe_packages(site_packages(scene.demands.python or "3"))
+        facts = probe_packages(site_packages(scene.demands.python or "3", scene.venv))
         linked = facts.linked
     finally:
         scene.linked.set_result(linked)
@@ -120,11 +119,11 @@ ROWS = (
     Family(name="disks", where="container", judge=judge_place, times=lambda s: len(s.places or ()),
         ask=lambda s: judge_places(probe_places(s.places or ()), s.demands, s.user)),
     Family(name="paths", where="container", judge=judge_paths,
-        ask=lambda s: judge_paths(probe_paths(s.environ, s.demands, VENV), s.demands)),
+        ask=lambda s: judge_paths(probe_paths(s.environ, s.demands, s.venv), s.demands)),
     Family(name="environment", where="container", judge=judge_environment,
         ask=lambda s: judge_environment(probe_environment(s.environ, s.folders), s.demands)),
     Family(name="processes", where="both", judge=judge_processes,
-        ask=lambda s: judge_processes(probe_running(VENV))),
+        ask=lambda s: judge_processes(probe_running(s.venv))),
     Family(name="sandbox", where="container", judge=judge_sandbox, slow=True,
         ask=lambda s: judge_sandbox(probe_sandbox(s.end - time.monotonic() - _SPARE_S))),
     Family(name="ray task", where="container", judge=judge_ray, slow=True, cause="ray-task",
@@ -144,7 +143,7 @@ ROWS = (
     Family(name="network", where="both", judge=judge_network, slow=True, ask=_network),
     Family(name=FIXES, where="container", judge=judge_fix, slow=True,
         times=lambda s: len(checks_of(s.manifest, "doctor")),
-        ask=lambda s: probe_fixes("doctor", s.manifest, s.end - time.monotonic() - 0.3)),
+        ask=lambda s: probe_fixes("doctor", s.manifest, s.end - time.monotonic() - 0.3, environ=s.environ)),
     Family(name="engine", where="host", judge=judge_engine,
         ask=lambda s: judge_engine(probe_engine(), s.demands)),
     Family(name="driver", where="host", judge=judge_driver,

@@ -12,9 +12,8 @@ from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
-from rlbox.values import FIXES_IN_IMAGE, OWN
+from rlbox.values import OWN
 
-MANIFEST = Path(FIXES_IN_IMAGE)
 PLACE = "RLBOX_PLACE"
 """Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
 _CHECK_S = 3
@@ -30,7 +29,11 @@ done
 
 
 def probe_fixes(
-    phase: str, manifest: Mapping[str, Any] | None = None, timeout_s: float = 8.0, own: str = ""
+    phase: str,
+    manifest: Mapping[str, Any] | None = None,
+    timeout_s: float = 8.0,
+    own: str = "",
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[Finding, ...]:
     """Return a finding for each fix of this image, or applied machine, whose check fails.
 
@@ -42,22 +45,26 @@ def probe_fixes(
         The image's manifest; read when it is not given.
     own
         Folder of what rlbox laid for itself; empty: `PLACE` says, or it is that of an image.
+    environ
+        What the checks are started with, before the hooks.
     """
     end = time.monotonic() + timeout_s
-    own = own or os.environ.get(PLACE, OWN)
+    own = own or environ.get(PLACE, OWN)
     checks = checks_of(read_table(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase)
-    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own))}
+    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own, environ))}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)
-    return judge_checks(again, _outcomes(again, end - time.monotonic(), own)) if again else ()
+    return judge_checks(again, _outcomes(again, end - time.monotonic(), own, environ)) if again else ()
 
 
-def _outcomes(checks: Sequence[FixCheck], timeout_s: float, own: str) -> list[tuple[int, str]]:
+def _outcomes(
+    checks: Sequence[FixCheck], timeout_s: float, own: str, environ: Mapping[str, str]
+) -> list[tuple[int, str]]:
     if not checks:
         return []
     argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in checks)]
     try:
-        program = Program(argv, os.environ, "", token=f"fixes-{os.getpid()}")
+        program = Program(argv, environ, "", token=f"fixes-{os.getpid()}")
     except OSError:  # no process can be started: a limit, which has a finding of its own
         return []
     parts = program.wait(b"", time.monotonic() + max(timeout_s, 0.5)).output.split("\0")

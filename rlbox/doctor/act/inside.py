@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.doctor.act.checks import FIXES, Family, rows_of
-from rlbox.doctor.act.fix_checks import MANIFEST
 from rlbox.doctor.act.probe.disks import places_of
 from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.network import ray_ports
 from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.scene import Scene
-from rlbox.doctor.act.stack_place import bytecode_folder
+from rlbox.doctor.act.stack_place import bytecode_folder, own_folder, venv_of
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands, demands_of, with_gpus, with_limits
 from rlbox.doctor.fix_checks import checks_of, with_dependents
@@ -32,9 +31,7 @@ from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.record.act.disk_hold import disk_holder
-from rlbox.values import LOCK_IN_IMAGE, VENV
 
-LOCK = Path(LOCK_IN_IMAGE)
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
 
 
@@ -53,7 +50,7 @@ def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Re
         _start(slow, late, scene)
         slow.wait()
     own = [*known, *(row for name, found in slow.findings.items() if name != FIXES for row in found)]
-    own += judge_unlocked([str(path) for path in (LOCK, MANIFEST) if not path.is_file()])
+    own += judge_unlocked([str(path) for path in _described(environ) if not path.is_file()])
     own = with_dependents(own, checks_of(scene.manifest, "doctor"), scene.demands.mount)
     findings, follows = settle(own, slow.findings.get(FIXES, ()))
     return Report(
@@ -70,7 +67,8 @@ def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
 
 
 def _scene(environ: Mapping[str, str], end: float) -> Scene:
-    manifest, lock = read_table(MANIFEST, links=True), read_table(LOCK, links=True)
+    lock, manifest = (read_table(path, links=True) for path in _described(environ))
+    venv = venv_of(own_folder(environ))
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))
     return Scene(
@@ -80,17 +78,24 @@ def _scene(environ: Mapping[str, str], end: float) -> Scene:
         folders=tuple(dict.fromkeys((os.getcwd(), demands.mount, environ.get("HOME", "/")))),
         places=places_of(environ, demands.mount),
         needs=partial(_needs, environ, demands),
-        free_ports=partial(_free_ports, demands),
+        free_ports=partial(_free_ports, demands, venv),
         manifest=manifest,
         driver=probe_driver(),
+        venv=venv,
     )
+
+
+def _described(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return where lock and fixes of what this runs in are written."""
+    own = own_folder(environ)
+    return Path(own, "share/lock.json"), Path(own, "share/fixes.json")
 
 
 def _stack(scene: Scene, known: Sequence[Finding], folder: str) -> StackProbe:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     no_disk = any(row.id.startswith("data-disk") for row in known)
-    bytecode = "" if no_disk else bytecode_folder(scene.environ, scene.demands.mount, LOCK)
-    return StackProbe(scene.environ, f"{VENV}/bin/python", folder, token, bytecode)
+    bytecode = "" if no_disk else bytecode_folder(scene.environ, scene.demands.mount, _described(scene.environ)[0])
+    return StackProbe(scene.environ, f"{scene.venv}/bin/python", folder, token, bytecode)
 
 
 def _needs(environ: Mapping[str, str], demands: Demands) -> ImageNeeds:
@@ -100,9 +105,9 @@ def _needs(environ: Mapping[str, str], demands: Demands) -> ImageNeeds:
     return ImageNeeds(require=require, torch_cuda=stack_cuda(demands.packages), compat=compat)
 
 
-def _free_ports(demands: Demands) -> Mapping[str, int]:
+def _free_ports(demands: Demands, venv: str) -> Mapping[str, int]:
     """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
-    if any(process.busy_run for process in probe_running(VENV)) or disk_holder(Path(demands.mount).resolve()):
+    if any(process.busy_run for process in probe_running(venv)) or disk_holder(Path(demands.mount).resolve()):
         return {}
     return {**(ray_ports() if demands.has("ray") else {}), **demands.ports}
 

@@ -13,6 +13,7 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.host import DriverFacts, ImageNeeds
 from rlbox.doctor.judge.network import Reached
 from rlbox.doctor.judge.stack import ProgramFacts, unfinished
+from rlbox.values import VENV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class Scene:
     """What probes may know; the functions among it are called by the one probe that wants their answer, in its thread.
 
     `end` is monotonic. `folders` may hold a `.env`; `places` are role and path of folders that a run writes to (None:
-    none is asked about); `free_ports` maps names of ports to those that must be free. What follows `stack` is known in
-    a container alone: elsewhere there is no stack to start.
+    none is asked about); `free_ports` maps names of ports to those that must be free; `venv` is the stack's own.
+    What follows `stack` is known in a container alone: elsewhere there is no stack to start.
     """
 
     environ: Mapping[str, str]
@@ -32,6 +33,7 @@ class Scene:
     needs: Callable[[], ImageNeeds]
     free_ports: Callable[[], Mapping[str, int]]
     mirrors: Callable[[], Sequence[Reached]] = tuple
+    venv: str = VENV
     stack: StackProbe = field(default_factory=lambda: StackProbe({}, "", "", ""))
     manifest: Mapping[str, Any] = field(default_factory=dict)
     driver: DriverFacts = field(default_factory=DriverFacts)

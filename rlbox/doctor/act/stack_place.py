@@ -26,9 +26,19 @@ class Stack:
     lock: Path | None = None
 
 
+def own_folder(environ: Mapping[str, str]) -> str:
+    """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
+    return environ.get(PLACE, OWN)
+
+
+def venv_of(own: str) -> str:
+    """Return the stack's environment beside that folder."""
+    return f"{own.removesuffix(OWN)}{VENV}"
+
+
 def stack_here() -> Stack | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
-    own = os.environ.get(PLACE, OWN)
+    own = own_folder(os.environ)
     lock = Path(own, "share/lock.json")
     if not lock.is_file():
         return None
@@ -36,7 +46,7 @@ def stack_here() -> Stack | None:
         demands_of(read_table(Path(own, "share/fixes.json"), links=True), read_table(lock, links=True)),
         os.environ.get(GPUS_VARIABLE, ""),
     )
-    return Stack(python=f"{own.removesuffix(OWN)}{VENV}/bin/python", demands=demands, lock=lock)
+    return Stack(python=f"{venv_of(own)}/bin/python", demands=demands, lock=lock)
 
 
 def find_stack(python: str, next_step: str) -> Stack:

@@ -22,14 +22,15 @@ from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.store.inputs import is_folder, plan_inputs_artifact
 from rlbox.store.table import group_rows, table_text, total_row
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import Artifact, artifacts, artifacts_here
 from rlbox.target.lock import Lock, load_lock
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchWish:
-    """What the command line asked for."""
+    """What the command line asked for; `here`: what `rlbox apply` takes, and no more."""
 
+    here: bool = False
     sources: str = ""
     store: str | None = None
     jobs: int = 8
@@ -47,14 +48,14 @@ def fetch_target(app: App, name: str, wish: FetchWish) -> None:
     store = Store(store_folder(wish.store))
     place = _place(wish.export_to or wish.import_from)
     if app.dry_run:
-        _dry_run(app, lock, store)
+        _dry_run(app, lock, store, wish)
     elif wish.import_from:
-        _import(app, lock, store, place)
+        _import(app, lock, store, place, wish)
     else:
         files, report = _fetch(app, plan, lock, store, wish)
         if wish.export_to:
             _export(app, lock, files, store, place)
-        _tell(app, name, store, report, wish.export_to)
+        _tell(app, name, store, report, wish)
 
 
 def _place(text: str | None) -> Path | Reference | None:
@@ -72,10 +73,26 @@ def _place(text: str | None) -> Path | Reference | None:
     return parse_reference(text)
 
 
-def _dry_run(app: App, lock: Lock, store: Store) -> None:
-    base = base_files(store, lock.base, lock.platform)
-    rows = group_rows(lock, base, store.intact)
-    if "@" in lock.base and not base:
+def _files(lock: Lock, wish: FetchWish) -> tuple[Artifact, ...]:
+    """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
+    files = artifacts_here(lock) if wish.here else artifacts(lock)
+    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+
+
+def _base(lock: Lock, store: Store, wish: FetchWish) -> tuple[Artifact, ...]:
+    return () if wish.here else base_files(store, lock.base, lock.platform)
+
+
+def _remember(app: App, lock: Lock, store: Store) -> None:
+    """Write down what all of a lock's objects are, whichever of them are wanted now."""
+    files = (*base_files(store, lock.base, lock.platform), *artifacts(lock))
+    remember(store, lock.target, app.project.lock_file(lock.target), files)
+
+
+def _dry_run(app: App, lock: Lock, store: Store, wish: FetchWish) -> None:
+    base = _base(lock, store, wish)
+    rows = group_rows(lock, base, store.intact, here=wish.here)
+    if "@" in lock.base and not base and not wish.here:
         app.say(f"without the base image {lock.base}: its sizes are known once its manifest is in the store")
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
     app.result(
@@ -87,9 +104,9 @@ def _fetch(
     app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
 ) -> tuple[tuple[Artifact, ...], FetchReport]:
     profile = wish.sources or plan.sources
-    files = _each_once(artifacts(lock))
-    base = fetch_base_image(app, lock, store, profile)
-    remember(store, plan.target, app.project.lock_file(plan.target), (*base, *files))
+    files = _files(lock, wish)
+    base = () if wish.here else fetch_base_image(app, lock, store, profile)
+    _remember(app, lock, store)
     missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
         whole = sum(file.size for file in files)
@@ -98,11 +115,6 @@ def _fetch(
     with unreached_explained(profile), fetch_view(app, sum(missing)) as on_progress:
         report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
     return (*base, *files), report
-
-
-def _each_once(files: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Return `files` without those that have the bytes of an earlier one."""
-    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
 def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
@@ -115,7 +127,7 @@ def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place
         export_registry(plan, files, store, place, probe_site().ca_bundle)
 
 
-def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) -> None:
+def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> None:
     done = _imported(app, store, place)
     if done.lock != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
@@ -126,19 +138,25 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None) 
             where=str(place),
             next_step="export again and repeat the import, which takes only what is missing",
         )
-    base = base_files(store, lock.base, lock.platform)
-    files = (*base, *_each_once(artifacts(lock)))
-    remember(store, lock.target, app.project.lock_file(lock.target), files)
+    base = _base(lock, store, wish)
+    files = (*base, *_files(lock, wish))
+    _remember(app, lock, store)
     missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
-    if missing or ("@" in lock.base and not base):
+    if missing or ("@" in lock.base and not base and not wish.here):
+        enough = not wish.here and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
+        partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
             "the export does not hold: " + (", ".join(missing) or lock.base),
             where=str(place),
-            next_step=f"make it from the same lock: rlbox fetch {lock.target} --export",
+            next_step=f"make it from the same lock: rlbox fetch {lock.target} --export{partly if enough else ''}",
         )
     data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
     app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
-    app.say(f"next: rlbox build {lock.target} --hermetic")
+    app.say(_next(lock.target, wish))
+
+
+def _next(target: str, wish: FetchWish) -> str:
+    return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
 
 
 def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:
@@ -151,7 +169,8 @@ def _imported(app: App, store: Store, place: Path | Reference | None) -> Importe
     return import_folder(place or Path(), store, on_file)
 
 
-def _tell(app: App, name: str, store: Store, report: FetchReport, exported: str | None) -> None:
+def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchWish) -> None:
+    exported = wish.export_to
     whole = size_text(report.present_bytes + report.fetched_bytes)
     lines = [
         f"{name}  {report.present + report.fetched} files, {whole}: "
@@ -161,4 +180,4 @@ def _tell(app: App, name: str, store: Store, report: FetchReport, exported: str 
     lines += [f"exported to {exported}"] if exported else []
     data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
     app.result(data, "\n".join(lines))
-    app.say(f"next: rlbox build {name} --hermetic")
+    app.say(_next(name, wish))

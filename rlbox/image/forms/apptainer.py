@@ -126,3 +126,5 @@ def _left(container: ContainerDefaults) -> Iterator[str]:
         yield f"the limit {name}={limit}: ulimit, before the container starts"
     for name in container.cap_add:
         yield f"the capability {name}: --add-caps {name}"
+    for path in container.devices:
+        yield f"the device {path}: the host's /dev is there, unless --contain is given; its owner and mode decide"

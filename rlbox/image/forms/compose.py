@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.container import DISK_CAPABILITIES
+from rlbox.engine.container import DISK_CAPABILITIES, device_rows
 from rlbox.engine.gpu_access import KIND, GpuWish, parse_gpus
 from rlbox.engine.reference import image_tag
 from rlbox.image.templates import quote_compose, render
@@ -60,6 +60,7 @@ def plan_compose(
         "image": image,
         "committed": committed,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
+        "devices": device_rows(container),
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
         "gpus": _gpus(parse_gpus(gpus, container.gpus), way),

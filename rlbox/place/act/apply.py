@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from rlbox.errors import WorkFailed
 from rlbox.place.act.facts import installed_debs, read_record, there, write_record
@@ -68,10 +69,22 @@ class Applied:
 
 
 NOTHING = Applied()
+NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
 
 
-def carry_out_apply(plan: ApplyPlan, supplies: Supplies, on_step: Callable[[PathChange], None]) -> Applied:
+def carry_out_apply(
+    plan: ApplyPlan,
+    supplies: Supplies,
+    on_step: Callable[[PathChange], None],
+    python: str = "",
+    accepted: Mapping[str, str] = NOTHING_ACCEPTED,
+) -> Applied:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
+
+    Parameters
+    ----------
+    python, accepted
+        What the user said of the machine's interpreter and its versions, for the record.
 
     Raises
     ------
@@ -90,7 +103,7 @@ def carry_out_apply(plan: ApplyPlan, supplies: Supplies, on_step: Callable[[Path
         supply = supplies.python()
     if "part" in plan.kinds:
         supplies.fetch()
-    record = _begin(wanted)  # whatever is missing has been missed by now
+    record = _begin(wanted, python, accepted)  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
         record = _carry_out(plan, record, step, supplies, supply)
@@ -122,7 +135,7 @@ def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supp
             return _remove(layout, record, step.path)
 
 
-def _begin(wanted: Wanted) -> Record:
+def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str]) -> Record:
     """Write that a change has begun, and of which folders of ours there were none."""
     layout = wanted.layout
     old = read_record(layout)
@@ -138,6 +151,8 @@ def _begin(wanted: Wanted) -> Record:
         data=layout.data,
         venv=layout.venv,
         folders=tuple(dict.fromkeys(folders)),
+        python=python,
+        accepted=dict(accepted),
     )
     return _saved(layout, record)
 

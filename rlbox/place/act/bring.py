@@ -9,8 +9,9 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from rlbox.app import App
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
@@ -27,12 +28,14 @@ from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import NOTHING, Applied, Supplies, carry_out_apply, lay_back
+from rlbox.place.act.base import adopt_base, chosen_python, prove_base
 from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
 from rlbox.place.act.stack import Supply
 from rlbox.place.act.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
+from rlbox.place.environment import handed_on
 from rlbox.place.layout import Layout
-from rlbox.place.wanted import Wanted, at_data, plan_wanted
+from rlbox.place.wanted import Wanted, at_data, debs_of, plan_wanted
 from rlbox.sources.act.live import live_sources, locator
 from rlbox.sources.settings import plan_sources
 from rlbox.spec.project import PACKAGE, Project
@@ -42,11 +45,11 @@ from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock, load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
-_SHADOWING = ("PYTHONHOME", "PYTHONPATH", "PYTHONOPTIMIZE", "VIRTUAL_ENV", "UV_CONSTRAINT", "PIP_CONSTRAINT")
-_BYTECODE = "PYTHONPYCACHEPREFIX"
 # Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
-_SLOWING = ("PYTHONDONTWRITEBYTECODE", _BYTECODE)
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+_DRIVER = "libcuda.so.1"
 _CHECKS_S = 60.0
+NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class ApplyWish:
     sources: str = ""
     offline: bool = False
     packages: bool = True
+    python: str = ""
+    accept: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def why_no_packages(self) -> str:
@@ -65,15 +70,22 @@ class ApplyWish:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A target as this machine should have it, and what its lock says."""
+    """A target as this machine should have it, what its lock says, and what the user said of the machine."""
 
     wanted: Wanted
     lock: Lock
     image: ImagePlan
+    said: ApplyWish
 
 
-def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
-    """Return what a target asks of this machine at `layout`."""
+def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None = None) -> Prepared:
+    """Return what a target asks of this machine at `layout`.
+
+    Raises
+    ------
+    NodeError
+        The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
+    """
     image.require_lock()
     loaded = load_fixed_target(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
@@ -82,9 +94,25 @@ def prepare(app: App, image: ImagePlan, layout: Layout) -> Prepared:
     target = at_data(loaded.target, layout.data)
     baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
-    absent = frozenset(target.base.packages) - installed_debs(target.base.packages)
-    wanted = plan_wanted(target, lock, baked, image, layout, ports, sys.executable, absent)
-    return Prepared(wanted=wanted, lock=lock, image=image)
+    absent = frozenset(debs_of(target)) - installed_debs(debs_of(target))
+    said = _said(layout, wish or ApplyWish())
+    interpreter = chosen_python(target, said.python) if not target.base.holds else ""
+    base = None
+    if target.base.holds:
+        interpreter = said.python or target.python.interpreter
+        base = adopt_base(target, interpreter, said.accept, layout)
+    wanted = plan_wanted(
+        target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
+    )
+    return Prepared(wanted=wanted, lock=lock, image=image, said=said)
+
+
+def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
+    """Return what was asked for, with what was said of the machine's interpreter when the place was made."""
+    record = read_record(layout)
+    if record is None:
+        return wish
+    return replace(wish, python=wish.python or record.python, accept={**record.accepted, **wish.accept})
 
 
 def with_room(prepared: Prepared, layout: Layout) -> Layout:
@@ -114,11 +142,16 @@ def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) ->
         scripts=scripts,
     )
 
+    if prepared.wanted.base and "environment" in plan.kinds:
+        app.say(f"importing {len(prepared.wanted.base.packages)} packages of {prepared.wanted.base.python}")
+        for note in prove_base(prepared.wanted.base):
+            app.say(note)
+
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.told())
 
-    done = carry_out_apply(plan, supplies, on_step)
+    done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept)
     remember_place(prepared.wanted.target, prepared.wanted.layout)
     return done
 
@@ -155,7 +188,7 @@ def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple
     raise WorkFailed(
         f"the store lacks {len(missing)} files of the lock: {names}",
         where=str(store.root),
-        next_step=f"rlbox fetch {lock.target}, or rlbox fetch {lock.target} --import DIR without a network",
+        next_step=f"rlbox fetch {lock.target} --place here; without a network, with --import DIR",
     )
 
 
@@ -169,7 +202,7 @@ class BroughtPlace:
     env: Mapping[str, str]
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
+def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -179,6 +212,8 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     ----------
     folder
         The data disk.
+    gpus
+        As for `place_at`.
 
     Raises
     ------
@@ -190,7 +225,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
     layout = find_layout(image.target, folder)
     if not layout.prefix and read_record(layout) is None:
         _check_image(image)
-        return place_at(layout)
+        return place_at(layout, gpus)
     prepared = prepare(app, image, layout)
     with busy(app, layout):
         plan = look(prepared, "a run installs none")
@@ -199,12 +234,20 @@ def prepare_place(app: App, image: ImagePlan, folder: Path) -> BroughtPlace:
         if plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
             carry_out(app, prepared, plan, ApplyWish())
-    return place_at(layout)
+    return place_at(layout, gpus)
 
 
-def place_at(layout: Layout) -> BroughtPlace:
-    """Return the place of a layout that is at its lock; what would shadow the stack, or slow it, is not handed on."""
-    env = {name: text for name, text in os.environ.items() if name not in (*_SHADOWING, *_SLOWING)}
+def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+    """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
+
+    Parameters
+    ----------
+    gpus
+        Variables that say which GPUs its programs see; empty: those that the shell names, else all.
+    """
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
+    env = {**handed_on(os.environ, drivers), **gpus}
     if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
     home = str(PACKAGE.parent)
@@ -224,11 +267,11 @@ def bring_target(
     only_look
         Change nothing.
     """
-    prepared = prepare(app, image, layout)
+    prepared = prepare(app, image, layout, wish)
     roomy = with_room(prepared, layout)
     if roomy != layout:
         app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
-        prepared = prepare(app, image, roomy)
+        prepared = prepare(app, image, roomy, wish)
     if only_look:
         return prepared, look(prepared, wish.why_no_packages), NOTHING
     check_disk(Path(layout.data), 0.0, create=image.container.create)
@@ -237,7 +280,7 @@ def bring_target(
         if "packages" in plan.kinds:  # they decide which fixes are there whole
             only = tuple(step for step in plan.steps if step.kind == "packages")
             done = carry_out(app, prepared, replace(plan, steps=only), wish)
-            prepared = prepare(app, image, roomy)
+            prepared = prepare(app, image, roomy, wish)
             plan = look(prepared, done.left[0].reason if done.left else "")
         if plan.steps:
             done = done.then(carry_out(app, prepared, plan, wish))
@@ -273,7 +316,8 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
     manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
-    return len(checks_of(manifest, "doctor")), probe_fixes("doctor", manifest, _CHECKS_S, layout.own)
+    found = probe_fixes("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
+    return len(checks_of(manifest, "doctor")), found
 
 
 def _check_image(image: ImagePlan) -> None:

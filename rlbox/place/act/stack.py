@@ -26,6 +26,10 @@ from rlbox.place.wanted import LaidPart, Wanted
 from rlbox.store.act.objects import Store
 from rlbox.values import VENV, Command
 
+_BASE = "zz-rlbox-base.pth"
+"""File of an environment that names the folders of an adopted base; the last that Python reads."""
+_NVIDIA = "nvidia"
+"""Folder in which wheels bring CUDA, where compilers and fixes look for it."""
 _SYNC_S = 7200.0
 _APT_S = 1800.0
 # A shell of an applied machine has these, and they are about later installs, not about this one.
@@ -69,7 +73,27 @@ def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh:
         if old and probe_installed(venv, wanted.python) == before:
             write_atomic(stamp, old)  # nothing was changed: it is what it was
         raise
+    _stand_on(wanted, venv)
     write_atomic(stamp, stamp_of(wanted))
+
+
+def _stand_on(wanted: Wanted, venv: Path) -> None:
+    """Have the environment find the packages of the machine's interpreter behind its own, and their CUDA where it is.
+
+    The folders are added as `site` does, so that what is installed there as a link is found too.
+    """
+    site = venv / f"lib/python{wanted.python}/site-packages"
+    told, nvidia = site / _BASE, site / _NVIDIA
+    if nvidia.is_symlink():
+        nvidia.unlink()
+    if not wanted.base:
+        told.unlink(missing_ok=True)
+        return
+    with disk_errors(told):
+        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in wanted.base.folders))
+        found = next((path for folder in wanted.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
+        if found and not nvidia.exists():
+            os.symlink(found, nvidia)
 
 
 def _make_folder(layout: Layout, venv: Path) -> None:
@@ -96,7 +120,8 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.files else ()
-    make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", wanted.python, str(venv))
+    python = wanted.interpreter or wanted.python
+    make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
     next_step = f"install Python {wanted.python} with its module venv, or let uv fetch one from a network"
     room = f"; {size_text(free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {wanted.python}"

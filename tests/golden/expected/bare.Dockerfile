@@ -15,12 +15,12 @@ RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
 COPY scripts/install.sh wheels/build.txt /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv '/opt/python'"'"'s/bin/python3'
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
 RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime '/opt/python'"'"'s/bin/python3'
 
 # ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
 # Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
@@ -78,5 +78,5 @@ LABEL org.opencontainers.image.title="nothing but one group" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="e9c84ac68511811f1937db0878b222b2b508c6715ea0093ba7a9542d9f856cda" \
+      rlbox.spec="60a87bc66eb83512fe56ac2600c7f5e28a3ec37de2cabfc502aa23d02ea3c820" \
       rlbox.target="bare"

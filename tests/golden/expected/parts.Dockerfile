@@ -15,12 +15,12 @@ RUN --mount=type=bind,source=scripts,target=/run/rlbox/scripts \
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
 COPY scripts/install.sh wheels/build.txt /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv /usr/bin/python3
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
 RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime /usr/bin/python3
 
 # ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
 # Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
@@ -55,7 +55,7 @@ FROM rlbox.tools AS rlbox.patches
 COPY scripts/apply_patches.py scripts/unified_diff.py patches/manifest.json /opt/tools/patches/
 RUN --mount=type=bind,from=tools.large,source=/out,target=/in/tools.large --mount=type=bind,from=tools,source=/out,target=/in/tools \
     --mount=type=bind,from=rlbox.parts,source=/out,target=/in/rlbox.parts \
-    mkdir /out && python3 /opt/tools/patches/apply_patches.py --layers /in --out /out /opt/tools/patches/manifest.json && \
+    mkdir /out && /usr/bin/python3 /opt/tools/patches/apply_patches.py --layers /in --out /out /opt/tools/patches/manifest.json && \
     sh /opt/tools/install.sh settle
 
 # ---- fixes: files and links alone, so that a changed one moves kilobytes ----
@@ -117,5 +117,5 @@ LABEL org.opencontainers.image.title="all that an image can be made of" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv tokenizers-parallelism torch-ext-abi-mismatch trainer-overwrites-nccl-debug unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.patches="trainer-overwrites-nccl-debug/sft-trainer trainer-overwrites-nccl-debug/sft-trainer-ray trainer-overwrites-nccl-debug/fsdp-sft-trainer trainer-overwrites-nccl-debug/main-generation trainer-overwrites-nccl-debug/main-generation-server six.diff verl.diff" \
-      rlbox.spec="8d4ea51100daa1f1cc7d5600938e73bfba31eb358fba3ddd4e93bc222f961cec" \
+      rlbox.spec="02f931d2aaaa02b015e479199e72dee6126032fb929a4b5d85a45e436ffa4aea" \
       rlbox.target="parts"

@@ -12,12 +12,12 @@ ADD rootfs.tar /
 FROM rlbox.os AS rlbox.tools
 ARG SOURCE_DATE_EPOCH
 COPY scripts/install.sh wheels/build.txt /opt/tools/
-RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
+RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv /usr/bin/python3
 
 # rlbox runs in an environment of its own, so that nothing it needs can disturb the stack.
 FROM rlbox.tools AS rlbox.runtime
 RUN --mount=type=secret,id=sources --mount=type=secret,id=ca --mount=type=cache,id=rlbox-uv,target=/root/.cache/uv \
-    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime
+    --mount=type=bind,source=wheels/runtime,target=/run/rlbox/wheels sh /opt/tools/install.sh runtime /usr/bin/python3
 
 # ---- the stack: a layer a group, and one for every large wheel; the least often changed first ----
 # Large wheels have a stage apart, so that a change among the others leaves them alone; kept in uv's cache, they would lie
@@ -77,5 +77,5 @@ LABEL org.opencontainers.image.title="Zeichen: äöü 世界 \${HOME} # no \\ en
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership glibc-too-old hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \
-      rlbox.spec="e532ed1bc83889896b2c9512c0f3f8afb1bbb6c05c27a595611b43d57f6ac2ab" \
+      rlbox.spec="999ed542df889d93773d8ece1489e35f58ec2168b21fed95554b6903099211e9" \
       rlbox.target="quotes"

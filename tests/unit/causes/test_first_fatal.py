@@ -73,6 +73,43 @@ def test_healthy(text: str) -> None:
     assert find(text) is None
 
 
+# Of a run of `grpo` on two H200s (verl 0.9.1, Ray 2.60.0), shortened: Ray goes on without its dashboard.
+DASHBOARD = """\
+2026-11-22 09:32:54,661\tERROR services.py:1431 -- Failed to start the dashboard
+2026-11-22 09:32:54,662\tERROR services.py:1500 --
+The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message from the dashboard):
+    loop.run_until_complete(dashboard.run())
+  File "/opt/extra/ray/dashboard/http_server_head.py", line 71, in setup_static_dir
+    raise dashboard_utils.FrontendNotFoundError(
+ray.dashboard.utils.FrontendNotFoundError: [Errno 2] Dashboard build directory not found."""
+STARTED = "2026-11-22 09:32:55,909\tINFO worker.py:2038 -- Started a local Ray instance."
+IMPORT = """\
+Error executing job with overrides: ['algorithm.adv_estimator=grpo']
+Traceback (most recent call last):
+  File "/opt/extra/verl/trainer/main_ppo.py", line 93, in run_ppo
+    ray.get(runner.run.remote(config))
+ray.exceptions.RayTaskError(ModuleNotFoundError): ray::TaskRunner.run() (pid=6085, ip=192.0.2.2)
+  File "/opt/extra/vllm/vllm_flash_attn/__init__.py", line 33, in <module>
+    raise ImportError(
+ImportError: vllm.vllm_flash_attn requires the CUDA flash attention extensions (_vllm_fa2_C or _vllm_fa3_C)."""
+
+
+@pytest.mark.parametrize(
+    ("parts", "number"),
+    [
+        ((DASHBOARD, STARTED, IMPORT), 16),
+        ((DASHBOARD, "Ray runtime started.", "[rank1]: ValueError: reward is nan"), 9),
+        ((DASHBOARD, STARTED, "step 1"), None),
+        ((DASHBOARD, "RuntimeError: Ray did not start"), 7),  # it did not go on
+        ((DASHBOARD, *["waiting"] * 2000, IMPORT), 7),
+        (("ValueError: before it", DASHBOARD, STARTED), 1),
+    ],
+)
+def test_what_is_quoted_of_a_helper_counts_until_its_owner_goes_on(parts: tuple[str, ...], number: int | None) -> None:
+    found = find("\n".join(parts))
+    assert (found[0] if found else None) == number
+
+
 RANKS = """\
 step 7
 [rank3]: Traceback (most recent call last):

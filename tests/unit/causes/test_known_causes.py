@@ -110,3 +110,21 @@ def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
         (tmp_path / SIGNATURES_FILE).write_text(text)
         read_signatures.cache_clear()
         assert find_known_cause(fatal("a"), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        "/opt/extra/verl/engine.py:32: UserWarning: x is not available: ModuleNotFoundError(\"No module named 'x'\")",
+        "(TaskRunner pid=6) WARNING 11-22 09:33:27 [cuda.py:230] Failed to import: No module named 'x'",
+        "2026-11-22 09:32:55,909\tINFO worker.py:2038 -- No module named 'x'",
+    ],
+)
+def test_a_neighbour_that_only_warns_is_no_reason(run_dir: Path, neighbour: str) -> None:
+    line = "ImportError: vllm.vllm_flash_attn requires the CUDA flash attention extensions"
+    near = (FatalLine(number=2, text=line, before=(neighbour,)), FatalLine(number=2, text=line, after=(neighbour,)))
+    assert [find_known_cause(row, run_dir) for row in near] == [None, None]
+    said = FatalLine(number=2, text=line, before=("ModuleNotFoundError: No module named 'x'",))
+    known = find_known_cause(said, run_dir)
+    assert known
+    assert known.id == "python-module-missing"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fakes import LIMITS
 
+from rlbox.app import App
+from rlbox.engine.act.devices import check_devices
 from rlbox.engine.container import ContainerPlan, client_words, engine_options, network_words, plan_container
+from rlbox.engine.gpu_access import GpuAccess
+from rlbox.errors import NodeError
+from rlbox.spec.project import Project
 from rlbox.values import Mount
 
 GIB = 1 << 30
@@ -124,3 +130,26 @@ def test_engine_options() -> None:
     large = engine_options(LARGE)
     names = ("mem_limit", "memswap_limit", "nano_cpus", "pids_limit", "shm_size")
     assert [large[name] for name in names] == [14 * GIB, 14 * GIB, 1_500_000_000, 4096, 5 * GIB // 2]
+
+
+def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
+    limits = replace(LIMITS, devices={"/dev/infiniband": "rw", "/dev/fuse": "rwm"})
+    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data="/d", caller="1:1")
+    rows = ["/dev/fuse:/dev/fuse:rwm", "/dev/infiniband:/dev/infiniband:rw"]
+    words = client_words(plan, interactive=False, terminal=False)
+    assert [word for word in words if word.startswith("--device=")] == [f"--device={row}" for row in rows]
+    assert engine_options(plan)["devices"] == rows
+    gpus = GpuAccess(way="devices", nodes=("/dev/nvidia0",))
+    assert engine_options(replace(plan, gpus=gpus))["devices"] == [*rows, "/dev/nvidia0:/dev/nvidia0:rwm"]
+    cdi = engine_options(replace(plan, gpus=GpuAccess(way="cdi", names=("nvidia.com/gpu=0",))))
+    assert (cdi["devices"], "device_requests" in cdi) == (rows, True)
+
+
+def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rlbox.engine.act.devices.engine_is_here", lambda: True)
+    app = App(project=Project(folder=tmp_path))
+    check_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
+    with pytest.raises(NodeError) as refused:
+        check_devices(app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"}))
+    assert refused.value.what.startswith("this machine has no /dev/no-such-adapter")
+    assert "[run.devices]" in refused.value.next_step

@@ -15,7 +15,16 @@ from rlbox.doctor.facts import Demands, with_gpus
 from rlbox.doctor.judge.host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.gpu_access import devices, host_paths, probe_offer
 from rlbox.engine.container import client_words, engine_options, plan_container
-from rlbox.engine.gpu_access import ALL, GpuAccess, GpuOffer, GpuWish, assumed_access, choose_access, parse_gpus
+from rlbox.engine.gpu_access import (
+    ALL,
+    GpuAccess,
+    GpuOffer,
+    GpuWish,
+    assumed_access,
+    choose_access,
+    parse_gpus,
+    seen_gpus,
+)
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.values import Mount
 
@@ -303,3 +312,39 @@ def test_another_gpu_than_the_target_is_for() -> None:
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
     assert list(judge_cards((Card(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
     assert list(judge_cards((Card(name="any", arch="sm_90"),), Demands())) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "shell", "count", "seen", "word"),
+    [
+        ("1", "", 2, "0", "1"),
+        ("2", "4,6,7", 8, "4,6", "2"),
+        ("device=1", "", 2, "1", "1"),
+        ("0,2", "", 4, "0,2", "2"),
+        ("GPU-4711", "", 4, "GPU-4711", "1"),
+        ("3", "", 0, "0,1,2", "3"),
+        ("none", "0,1", 2, "", "none"),
+        ("all", "", 2, None, "all"),
+    ],
+)
+def test_programs_of_the_machine_itself_see_what_is_asked_for(
+    asked: str, shell: str, count: int, seen: str | None, word: str
+) -> None:
+    env = seen_gpus(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
+    assert (env.get("CUDA_VISIBLE_DEVICES"), env["RLBOX_GPUS"]) == (seen, word)
+    assert env.get("CUDA_DEVICE_ORDER") == (None if seen is None else "PCI_BUS_ID")
+
+
+@pytest.mark.parametrize(
+    ("asked", "shell", "says"),
+    [
+        ("3", "", "3 GPUs are wanted, this machine has 2"),
+        ("device=2", "", "GPU 2 is wanted, this machine has 2"),
+        ("2", "1", "2 GPUs are wanted, this machine has 1"),
+        ("0:1", "", "MIG-"),
+    ],
+)
+def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
+    with pytest.raises((NodeError, SpecError)) as refused:
+        seen_gpus(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
+    assert says in refused.value.what

@@ -129,6 +129,34 @@ def test_what_is_baked(folder: Folder) -> None:
     assert image_labels(spec, None, baked)["rlbox.fixes"] == "first second"
 
 
+CU13, CU12 = "cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12"
+CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.11.0"]\nsource = "torch-wheels"\nchannel = "cu130"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "versions", "leads_to"),
+    [
+        ("", {"torch": "2.11.0+cu130"}, CU13),
+        ("", {"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, CU13),
+        (CHANNEL, {"torch": "2.11.0"}, CU13),
+        (CHANNEL, {"torch": "2.11.0+cu129"}, CU12),
+        ("", {"torch": "2.9.1+cu129", "nvidia-cuda-runtime": "13.0.96"}, CU12),
+        ("", {"torch": "2.9.1", "nvidia-cuda-runtime-cu12": "12.8.90"}, CU12),
+        ("", {"torch": "2.4.1", "nvidia-cuda-runtime-cu11": "11.8.89"}, "cuda_runtime/lib/libcudart.so.11.0"),
+        ("", {}, CU12),
+    ],
+)
+def test_lcudart_is_the_runtime_that_torch_is_built_with(
+    folder: Folder, text: str, versions: dict[str, str], leads_to: str
+) -> None:
+    baked = bake_fixes(
+        [fix for fix in load_fixes(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
+    )
+    link = baked.links["/opt/rlbox/lib/link/libcudart.so"]
+    assert link.endswith(f"/site-packages/nvidia/{leads_to}")
+    assert baked.env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
+
+
 def test_the_manifest_has_the_checks(folder: Folder) -> None:
     spec = target(folder)
     checked = fix("checked", heals=["a-cause"], check={"run": "test -d {{ site }}", "when": ["run"]})

@@ -13,6 +13,7 @@ from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, fitting_lock
 
 from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
+from rlbox.errors import SpecError
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.image.act.export import export_text
 from rlbox.image.forms.apptainer import plan_apptainer
@@ -182,3 +183,20 @@ def test_only_places_with_docker_have_a_committed_file() -> None:
     found = {path.parent.name for path in CHECKOUT.glob("images/*/compose.yaml")}
     own = {name for name in SHIPPED.targets() if not load_target(SHIPPED, name).target.hardware.platform}
     assert found == own != set()
+
+
+DEVICES = TARGET + '[run.devices]\n"/dev/infiniband" = "rw"\n"/dev/fuse" = ""\n'
+
+
+def test_devices_of_the_machine_are_in_the_exported_forms(folder: Folder) -> None:
+    folder.target("mine", DEVICES)
+    text = compose(folder.project, "mine")
+    assert 'devices: ["/dev/infiniband:/dev/infiniband:rw"]' in text
+    assert "the device /dev/infiniband: the host's /dev is there" in definition(folder, DEVICES).sections["help"]
+
+
+@pytest.mark.parametrize("row", ['"/etc/passwd" = "rw"', '"/dev/../etc" = "rw"', '"/dev/fuse" = "x"', '"/dev/" = "r"'])
+def test_what_is_no_device_is_refused(folder: Folder, row: str) -> None:
+    folder.target("mine", f"{TARGET}[run.devices]\n{row}\n")
+    with pytest.raises(SpecError, match=r"run\.devices"):
+        load_target(folder.project, "mine")

@@ -140,7 +140,8 @@ def test_words_of_a_shell_line_are_quoted(folder: Folder) -> None:
     target = load_target(folder.project, "mine").target
     text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
     word = """'/opt/$(x)/it'"'"'s'"""
-    assert f"RUN sh /opt/tools/install.sh venv {word}\n" in text
+    for step in ("uv", "runtime", "venv"):
+        assert f" sh /opt/tools/install.sh {step} {word}\n" in text
     assert f" sh /opt/tools/install.sh layers {word}\n" in text
 
 

@@ -103,21 +103,17 @@ OFF = "RAY_AUTH_MODE=disabled of {} switches Ray's token off"
 
 
 @pytest.mark.parametrize(
-    ("ray", "job", "more", "mode", "why"),
+    ("ray", "job", "more", "why"),
     [
-        (OLD, STARTS_RAY, "", "", WHY),
-        (NEW, STARTS_RAY, "", "disabled", OFF.format("this environment")),
-        (NEW, STARTS_RAY + 'env = { RAY_AUTH_MODE = "disabled" }\n', "", "", OFF.format("stage train")),
-        (NEW, JOB + ON_RAY, '[env]\nRAY_AUTH_MODE = "disabled"\n', "", OFF.format("its target")),
-        (NEW, JOB.replace('ports = ["dash', 'env = { RAY_AUTH_MODE = "disabled" }\nports = ["dash') + ON_RAY, "", "",
+        (OLD, STARTS_RAY, "", WHY),
+        (NEW, STARTS_RAY + 'env = { RAY_AUTH_MODE = "disabled" }\n', "", OFF.format("stage train")),
+        (NEW, JOB + ON_RAY, '[env]\nRAY_AUTH_MODE = "disabled"\n', OFF.format("its target")),
+        (NEW, JOB.replace('ports = ["dash', 'env = { RAY_AUTH_MODE = "disabled" }\nports = ["dash') + ON_RAY, "",
          OFF.format("service ray")),
     ],
 )  # fmt: skip
-def test_in_place_a_head_without_its_token_is_refused(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, ray: str, job: str, more: str, mode: str, why: str
-) -> None:
+def test_in_place_a_head_without_its_token_is_refused(folder: Folder, ray: str, job: str, more: str, why: str) -> None:
     """One that a stage starts itself, as verl does, no less; unless --open is said, which the run keeps."""
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     app, plan = planned(folder, ray, more, job)
     here = dataclasses.replace(plan, container="", place="here")
     with pytest.raises(SpecError) as refused:
@@ -125,6 +121,12 @@ def test_in_place_a_head_without_its_token_is_refused(
     assert f"job one would be open: {why}, so whoever" in refused.value.what
     opened = close_plan(app, here, "host", opened=True)
     assert (opened.open, opened.notes) == (True, (OPEN.replace(WHY, why),))
+
+
+def test_what_the_shell_says_of_rays_token_reaches_no_run(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    app, plan = planned(folder, NEW, "", STARTS_RAY)
+    assert not close_plan(app, dataclasses.replace(plan, container="", place="here"), "host", opened=False).open
 
 
 @pytest.mark.parametrize("name", ["holdem", "grpo", "gkd", "xdan"])

@@ -77,6 +77,7 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "user": "caller",
             "ulimits": {},
             "cap_add": [],
+            "devices": {},
         },
         "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
         "vast": {

@@ -18,8 +18,8 @@ from rlbox.stack.facts import plan_problem
 from rlbox.stack.search import solve
 from rlbox.stack.view import clash_lines, next_step
 from rlbox.target.load import DEFAULTS, load_target
-from rlbox.target.lock import load_lock
-from rlbox.target.target import Target
+from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
+from rlbox.target.target import Compat, Target
 
 TABLE = load_compat()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
@@ -60,7 +60,7 @@ def ways(found: Verdict) -> list[dict[str, str]]:
         (("megatron-core==0.14.0", "numpy==2.2.6"), GPU_A800, {"megatron-core-numpy"}, {"numpy": "1.26.4"}),
         (("verl==0.7.0", "numpy==1.26.4", "scipy==1.18.0"), {}, {"scipy-numpy-2"}, {"scipy": "1.17.1"}),
         (("sglang==0.5.7", "sgl-kernel==0.3.21"), GPU_A800, {"sglang-0-5-7"}, {"sgl-kernel": "0.3.20"}),
-        (("torch==2.9.0", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-3-wheel"}, {"nvcc": "1"}),
+        (("torch==2.9.0", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-3-wheel"}, {"nvcc": "12.8"}),
         (("vllm==0.8.5.post1", "transformers==4.57.1"), {}, {"vllm-aimv2"}, {"transformers": "4.53.3"}),
         (("flash-attn-3==3.0.0",), GPU_A800, {"flash-attn-3-hopper"}, {"flash-attn-3": ""}),
         (("datasets==2.14.4", "pyarrow==26.0.1"), {}, {"datasets-pyarrow"}, {"datasets": "3.6.0"}),
@@ -162,12 +162,88 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
     assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
 
 
+COMPILES = {"a800-cn": "sglang-compiles", "cluster-2node": "openrlhf-compiles"}
+"""Shipped targets whose programs compile when they are first used, and the fact that says so."""
+
+
 @pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).targets()))
-def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
+def test_the_shipped_targets_fit_with_their_locks_or_want_a_compiler(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.lock_file(name))
-    assert judge(plan_problem(TABLE, spec, None)).fits
-    assert judge(plan_problem(TABLE, spec, lock)).fits
+    found = judge(plan_problem(TABLE, spec, lock))
+    assert (
+        {rule.id for rule in found.clash_rules} & {*COMPILES.values()} == {COMPILES[name]}
+        if name in COMPILES
+        else found.fits
+    )
+    if name in COMPILES:
+        told = next_step(name, found)
+        assert "a base image that has the compiler of CUDA 12." in told
+        assert ("flashinfer-jit-cache 0.5.3 by address" in told) == (name == "a800-cn")
+        off = spec.model_copy(update={"compat": Compat(off={**spec.compat.off, COMPILES[name]: "tried elsewhere"})})
+        assert judge(plan_problem(TABLE, off, lock)).fits
+
+
+OF_13 = (
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-cccl==13.0.85",
+    "nvidia-cuda-runtime==13.0.96",
+)
+FLASH = "flash-attn==2.8.3"
+
+
+@pytest.mark.parametrize(
+    ("packages", "more", "clash"),
+    [
+        (("torch==2.11.0", FLASH, "nvidia-cuda-nvcc==13.0.88", *OF_13), {}, ""),
+        (("torch==2.9.1", FLASH, "nvidia-cuda-nvcc==13.0.88", *OF_13), {}, "nvcc-13"),
+        (("torch==2.11.0", FLASH, "nvidia-cuda-nvcc-cu12==12.8.93"), {}, "flash-attn-2-8-3-wheel"),
+        (("torch==2.9.1", FLASH), {"base": {"packages": ["cuda-nvcc-12-8"]}}, ""),
+        (("torch==2.9.1", FLASH), {"base": {"packages": ["cuda-toolkit-12-6"]}, "hardware": GPU_5090}, "nvcc-sm-120"),
+        (("sglang==0.5.7", "flashinfer-jit-cache==0.5.3"), {}, ""),
+        (("sglang==0.5.7",), {"hardware": {"arch": "sm_90", "grade": "datacenter"}}, ""),
+        (("sglang==0.5.9", "flashinfer-jit-cache==0.5.3"), {}, "flashinfer-jit-cache-5"),
+    ],
+)
+def test_a_compiler_is_of_torchs_cuda_and_knows_the_gpu(
+    packages: tuple[str, ...], more: dict[str, Any], clash: str
+) -> None:
+    found = verdict(*packages, **{"hardware": GPU_A800, **more})
+    assert clash in {rule.id for rule in found.clash_rules} if clash else found.fits
+
+
+def test_the_wheels_of_a_compiler_are_five() -> None:
+    spec = target("torch==2.11.0", "nvidia-cuda-nvcc==13.0.88", hardware=GPU_A800)
+    torch = Package(name="torch", version="2.11.0", file="t.whl", sha256="0" * 64, size=1)
+    nvcc = Package(name="nvidia-cuda-nvcc", version="13.0.88", file="n.whl", sha256="1" * 64, size=1)
+    rows = (LockedGroup(name="s", packages=(torch, nvcc)),)
+    lock = Lock(
+        target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
+        runtime=LockedGroup(name="runtime", packages=()),
+    )  # fmt: skip
+    found = judge(plan_problem(TABLE, spec, lock))
+    assert {rule.id for rule in found.clash_rules} == {"nvcc-wheels"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "grade", "driver", "base", "fits"),
+    [
+        ("sm_80", "datacenter", "13.0", (), True),
+        ("sm_80", "datacenter", "12.8", (), False),
+        ("sm_80", "datacenter", "12.8", ("cuda-compat-13-0",), True),
+        ("sm_120", "consumer", "12.8", (), False),
+        ("sm_120", "consumer", "12.8", ("cuda-compat-13-0",), False),
+        ("sm_120", "consumer", "13.0", (), True),
+    ],
+)
+def test_cuda_13_wants_driver_580_or_forward_compatibility(
+    arch: str, grade: str, driver: str, base: tuple[str, ...], fits: bool
+) -> None:
+    hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
+    found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
+    assert found.fits is fits
+    assert fits or "580" in " ".join([*clash_lines(found), next_step("t", found)])
 
 
 def test_the_words_of_a_contradiction() -> None:

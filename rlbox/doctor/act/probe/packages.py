@@ -16,22 +16,23 @@ from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 # Files that the build writes with the image's own time stamp.
-_STAMPED = (f"{VENV}/pyvenv.cfg", "/opt/rlbox/libexec/entrypoint.sh", LOCK_IN_IMAGE)
+_STAMPED = ("/opt/rlbox/libexec/entrypoint.sh", LOCK_IN_IMAGE)
 # Names of torch's C++ libraries; source: the mangling of the Itanium C++ ABI, `_ZN` and the length of each name.
 _TORCH = tuple(f"_Z{kind}{name}".encode() for name in ("3c10", "2at", "5torch", "6caffe2") for kind in ("N", "NK"))
 _HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone
 
 
-def site_packages(version: str) -> str:
-    """Return the folder of the stack's packages for a Python version."""
-    return f"{VENV}/lib/python{version}/site-packages"
+def site_packages(version: str, venv: str = VENV) -> str:
+    """Return the folder of the packages of the environment `venv` for a Python version."""
+    return f"{venv}/lib/python{version}/site-packages"
 
 
 def probe_packages(site: str) -> PackageFacts:
     """Return the state of the packages in `site`; reads sizes and time stamps of all files, bytes of few."""
     if not os.path.isdir(site):
         return PackageFacts(site=site, missing=f"{site} is missing")
-    stamps = {int(os.stat(path).st_mtime) for path in _STAMPED if os.path.exists(path)}
+    stamped = (*_STAMPED, os.path.join(site, "../../../pyvenv.cfg"))
+    stamps = {int(os.stat(path).st_mtime) for path in stamped if os.path.exists(path)}
     installed: dict[str, list[str]] = {}
     damages: list[FileDamage] = []
     owners: dict[str, str] = {}

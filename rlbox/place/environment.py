@@ -1,0 +1,39 @@
+"""What a run in place is started with: what a shell says of the machine and of its user, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rlbox.engine.container import CA_NAMES
+
+_OF_THE_USER = ("HOME", "LOGNAME", "NO_COLOR", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+_OF_THE_MACHINE = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOSTNAME", "NETRC", "PUBLIC_IPADDR")
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
+_KINDS = ("AutoDL", "NVIDIA_", "RLBOX_", "VAST_", "XDG_")
+"""Beginnings of names: what a platform tells of an instance, a runtime of its GPUs, and settings of rlbox."""
+_SYSTEM = ("/usr/", "/bin", "/sbin")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[str, str]:
+    """Return what a run in place keeps of a shell's environment, as a container has nothing of it.
+
+    Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would
+    bring their compilers and programs.
+
+    Parameters
+    ----------
+    drivers
+        Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
+    """
+    kept = {name: text for name, text in shell.items() if _is_kept(name)}
+    folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
+    found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in drivers]
+    libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
+    path = ":".join(dict.fromkeys([*folders, *SYSTEM_PATH.split(":")]))
+    return {**kept, "PATH": path, **libraries}
+
+
+def _is_kept(name: str) -> bool:
+    named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES) or name.lower() in _PROXIES
+    return named or name.startswith(_KINDS)

@@ -1,0 +1,51 @@
+"""What `rlbox doctor` does where a target was applied: a place is examined as its runs find it, not as a shell is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from rlbox.app import App
+from rlbox.doctor.act.stack_place import own_folder
+from rlbox.errors import NodeError, SpecError
+from rlbox.place.act.facts import read_record
+from rlbox.place.act.whereabouts import find_layout
+from rlbox.place.layout import Layout
+from rlbox.run.data_disk import folder_of
+from rlbox.run.here import call_at
+from rlbox.values import OWN
+
+
+def place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
+    """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
+
+    Raises
+    ------
+    SpecError, NodeError
+        `--place here` names no target, or one that was not applied here; another target is around this shell.
+    """
+    if place == "here":
+        if not name:
+            raise SpecError("--place here wants a target", next_step="rlbox doctor TARGET --place here")
+        layout = find_layout(name, folder_of(app, name, data))
+        if read_record(layout) is None:
+            raise NodeError(f"target {name} was not applied to this machine", next_step=f"rlbox apply {name}")
+        return layout
+    layout = Layout(prefix=own_folder(os.environ).removesuffix(OWN), data="/")
+    if (record := read_record(layout)) is None:
+        return None
+    if name and name != record.target:
+        raise NodeError(
+            f"target {record.target} was applied here",
+            where=layout.own,
+            next_step=f"rlbox doctor {record.target}",
+        )
+    return replace(layout, data=record.data, venv=record.venv)
+
+
+def examine_place(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
+    """Examine a place in the environment that its runs have; return rlbox's exit code."""
+    words = ["doctor", "--around", *(["--fix"] if fix else []), *(["--json"] if app.as_json else [])]
+    words += [*["-v"] * app.verbosity, *(["-q"] if app.verbosity < 0 else [])]
+    words += [f"--budget={budget_s:g}"] if budget_s else []
+    return call_at(app, layout, tuple(words), gpus)

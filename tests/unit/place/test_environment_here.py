@@ -1,0 +1,72 @@
+"""place/environment: a run in place has rlbox's environment, whatever the shell exports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_apply_wanted import planned, text_of
+
+from rlbox.place.act.bring import place_at
+from rlbox.place.environment import SYSTEM_PATH, handed_on
+from rlbox.place.layout import Layout
+
+HOSTILE = {
+    "BASH_ENV": "/srv/.bashrc",
+    "CONDA_PREFIX": "/srv/micromamba/envs/x",
+    "CUDA_HOME": "/srv/cuda-11",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "HF_HUB_OFFLINE": "0",
+    "LC_ALL": "POSIX",
+    "LD_PRELOAD": "/srv/x.so",
+    "NCCL_DEBUG": "TRACE",
+    "PIP_CONSTRAINT": "/srv/c.txt",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHOME": "/srv/micromamba",
+    "RAY_ADDRESS": "10.0.0.1:6379",
+    "VIRTUAL_ENV": "/srv/venv",
+    "WANDB_API_KEY": "of the shell",
+}
+KEPT = {
+    "CUDA_VISIBLE_DEVICES": "1",
+    "HOME": "/root",
+    "HTTPS_PROXY": "http://proxy:3128",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "RLBOX_DATA": "/data",
+    "SSL_CERT_FILE": "/etc/site.crt",
+    "TMPDIR": "/root/autodl-tmp/tmp",
+    "VAST_TCP_PORT_8265": "40123",
+    "no_proxy": "localhost",
+}
+
+
+def test_what_is_of_the_shell_stays_there_and_what_is_of_the_machine_comes_along() -> None:
+    found = handed_on({**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
+    assert found == {**KEPT, "PATH": f"/usr/local/cuda/bin:/usr/bin:{SYSTEM_PATH.replace(':/usr/bin:', ':')}"}
+
+
+def test_of_the_loaders_path_the_folder_of_the_driver_alone_stays() -> None:
+    shell = {"LD_LIBRARY_PATH": "/srv/micromamba/lib:/usr/local/nvidia/lib64:"}
+    assert handed_on(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert "LD_LIBRARY_PATH" not in handed_on(shell)
+
+
+def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver/libcuda.so.1").write_bytes(b"")
+    for name, text in HOSTILE.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{tmp_path}/driver")
+    env = place_at(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    assert not set(HOSTILE) & set(env)
+    assert (env["LD_LIBRARY_PATH"], env["CUDA_VISIBLE_DEVICES"]) == (f"{tmp_path}/driver", "3")
+    assert env["RLBOX_PLACE"] == "/opt/rlbox"
+
+
+def test_what_engines_are_told_is_asked_of_no_machine() -> None:
+    """A machine has processes of other control groups than a shell's everywhere: systemd makes them."""
+    wanted, _, _ = planned("local", Layout(data="/disk"))
+    fixes = json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"]
+    assert {row["id"]: row["check"]["when"] for row in fixes if row["check"]}["shared-pid-namespace"] == []
+    assert "check shared-pid-namespace" in {row.what for row in wanted.left}
