@@ -37,9 +37,17 @@ def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
     """Return the setting nearest to `wish` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
-    the command line set itself, or some of these left out, then any two, then a profile with one.
+    the command line set itself, or some of these left out, then any two, then a profile with one. The model stays.
     """
-    return next((found for found in _near(job, wish) if _fits(job, found, room)), None)
+    models = _models(job, wish)
+    return next((found for found in _near(job, wish) if _fits(job, found, room, models)), None)
+
+
+def _models(job: Job, wish: Asked) -> dict[str, Scalar]:
+    """Return the parameters that say which models of which size are meant."""
+    sizes = job.fits.size if job.fits else {}
+    params = plan_values(job, wish.profiles, wish.settings).params
+    return {name: params[name] for name in (*sizes, *sizes.values())}
 
 
 def _near(job: Job, wish: Asked) -> Iterator[Asked]:
@@ -121,9 +129,11 @@ def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | 
     yield from dict.fromkeys(value for value in order if value > 0 and value != now)
 
 
-def _fits(job: Job, wish: Asked, room: Room) -> bool:
+def _fits(job: Job, wish: Asked, room: Room, models: Mapping[str, Scalar]) -> bool:
     try:
-        needs = needs_of(job, plan_values(job, wish.profiles, wish.settings), room.card)
+        values = plan_values(job, wish.profiles, wish.settings)
+        needs = needs_of(job, values, room.card)
     except SpecError:  # out of a parameter's range, or a formula without a value
         return False
-    return needs is not None and not judge_fit(needs, room)
+    same = all(values.params[name] == value for name, value in models.items())
+    return same and needs is not None and not judge_fit(needs, room)

@@ -14,7 +14,7 @@ REPORTED = 0.97
 _KNOWN = {"NVIDIA GeForce RTX 5090": 31.8}
 """GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084)."""
 CONTEXT = 0.9 * GIB
-"""Bytes of a card that CUDA's context and NCCL keep beside what the programs of a stage count. Assumed, not measured."""
+"""Bytes of a card that CUDA's context and NCCL keep for themselves. Assumed, not measured."""
 
 _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 

@@ -161,19 +161,17 @@ def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
     assert nearest_fit(load_job(SHIPPED, "xdan"), Asked(), replace(room, gpus=1)) is None
 
 
-PATHS = Paths(
-    run="/root/autodl-tmp/runs/x", job="/root/autodl-tmp/runs/x/job", data="/root/autodl-tmp", python="python"
-)
+PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
 
 
 @pytest.mark.parametrize(
     ("path", "off"),
     [
-        ("/root/exp", True),
-        ("/root/autodl-tmp/exp", False),
-        ("/root/autodl-tmp/../exp", True),
-        ("/root/autodl-tmp-2/exp", True),
-        ("/root/autodl-fs/exp", True),
+        ("/system/exp", True),
+        ("/tmp-disk/exp", False),
+        ("/tmp-disk/../exp", True),
+        ("/tmp-disk-2/exp", True),
+        ("/autodl-fs/exp", True),
         ("exp", True),
         ("./exp", True),
         ("~/exp", True),
@@ -190,7 +188,7 @@ def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
     assert off_disk(job, plan_values(job, "", names), PATHS) == {}
-    assert off_disk(job, plan_values(job, "", {"model": "/root/model"}), PATHS) == {"model": "/root/model"}
+    assert off_disk(job, plan_values(job, "", {"model": "/system/model"}), PATHS) == {"model": "/system/model"}
 
 
 WRONG = """
