@@ -131,6 +131,9 @@ class Job(Frozen):
     )
     resume: Resume = Resume()
     fits: Fits | None = Field(None, description="what its stages need of a machine; see docs/planner.md")
+    next: tuple[Word, ...] = Field(
+        (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
+    )
     secrets: tuple[EnvName, ...] = Field(
         (), description="secrets that the run cannot do without, by name; its stages and services say which they get"
     )

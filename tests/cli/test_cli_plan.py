@@ -160,8 +160,8 @@ def test_a_path_off_the_data_disk_is_refused(rlbox: Rlbox, one: Folder, path: st
     assert said == Said(
         code=2,
         out="",
-        err=f"rlbox: error: --set out={path}: not on the data disk /data; the system disk is small, and a container's is"
-        " lost with it\n  next:  name a path below /data\n",
+        err=f"rlbox: error: --set out={path}: not on the data disk /data; the system disk is small, and a "
+        "container's is lost with it\n  next:  name a path below /data\n",
     )
     assert rlbox("run", "one", "--dry-run", "--set", "out=/data/out").code == 0
 

@@ -111,3 +111,15 @@ def test_what_another_verl_wants_is_a_profile_of_its_own() -> None:
         "++trainer.use_v1=False",
         "+actor_rollout_ref.rollout.engine_kwargs.vllm.attention_backend=TRITON_ATTN",
     ]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_comes_next_is_a_run_that_can_be(job: str) -> None:
+    """P044; whether it fits depends on the disk that is there."""
+    for words in job_of(job).next:
+        parts = words.split()
+        given = list(zip(parts[::2], parts[1::2], strict=True))
+        profiles = [value for option, value in given if option == "--profile"]
+        settings = dict(value.split("=", 1) for option, value in given if option == "--set")
+        lacks = judge_fit(needs(job, Asked(profiles=tuple(profiles), settings=settings)), room(job))
+        assert [lack for lack in lacks if lack.kind != "disk"] == []

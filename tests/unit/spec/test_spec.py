@@ -78,7 +78,7 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "ulimits": {},
             "cap_add": [],
         },
-        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
+        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0, "archive": ""},
         "vast": {
             "mode": "ssh",
             "gpu_name": "",
