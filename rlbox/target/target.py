@@ -230,7 +230,7 @@ class Disk(Frozen):
     need_gib: Annotated[float, Field(ge=0)] = Field(
         description="free space that it has, GiB: what a job without [fits] needs, and what is rented"
     )
-    archive: Line = Field(description="folder of a second disk on the host, for archives alone; empty: none")
+    archive: Line = Field(description="folder of a second disk, for archives alone; empty: none; no part of the image")
 
 
 class Vast(Frozen):
