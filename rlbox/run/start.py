@@ -47,7 +47,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, name)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
-    room = declared_room(app, target, wished(wish.gpus))
+    room = declared_room(app, target, wished(wish.gpus), wish.data)
     if app.dry_run:
         fit = fit_of(job, values, room)
         require_fit(app, job, fit, _asked(wish), force=wish.force)

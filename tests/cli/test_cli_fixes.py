@@ -263,7 +263,7 @@ def test_a_name_where_it_belongs(rlbox: Rlbox, words: tuple[str, ...], said: str
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
-        ("rlbox fixes e", ["explain"]),
+        ("rlbox fixes e", ["explain", "env"]),
         ("rlbox fixes show my-", ["my-answer", "my-warning"]),
         ("rlbox fixes explain with", ["with-gpu", "without"]),
     ],
