@@ -200,7 +200,7 @@ def test_a_run_asks_the_card_that_is_there(
 def test_a_dry_run_asks_the_disk_that_is_named(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.planner.act.check.free_bytes", lambda folder: 99 * GIB if folder == tmp_path else 0)
+    monkeypatch.setattr("rlbox.run.data_disk.free_bytes", lambda folder: 99 * GIB if folder == tmp_path else 0)
     words = ("run", "one", "--dry-run", "--set", "keep=9")
     assert rlbox(*words).code == 5
     assert rlbox(*words, "--data", str(tmp_path)).code == 0

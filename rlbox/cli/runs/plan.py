@@ -35,7 +35,7 @@ def verb(
     Examples:
       rlbox plan sft
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
-      rlbox plan xdan --set train_batch=96
+      rlbox plan xdan --set train_batch=256
     """
     from rlbox.job.params import parse_settings
     from rlbox.planner.act.plan import plan_job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 from pathlib import Path
 
@@ -36,17 +35,12 @@ class Fit:
     lacks: tuple[Lack, ...]
 
 
-def declared_room(app: App, target: str, gpus: str, data: str | None = None) -> Room:
-    """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own.
-
-    A data disk that is named, by `data` or RLBOX_DATA, and is here, has what it has.
-    """
+def declared_room(app: App, target: str, gpus: str) -> Room:
+    """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
     spec = load_target(app.project, target).target
     hardware = spec.hardware
     wish = parse_gpus(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
-    room = room_of(spec, len(wish.ids) or wish.count)
-    named = Path(data or os.environ.get("RLBOX_DATA") or "").expanduser()
-    return dataclasses.replace(room, disk=float(free_bytes(named))) if named.is_absolute() and named.is_dir() else room
+    return room_of(spec, len(wish.ids) or wish.count)
 
 
 def measured_room(app: App, target: str, room: Room, folder: Path) -> Room:
