@@ -18,7 +18,6 @@ from rlbox.app import App
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.errors import EngineError, RlboxError, SpecError
-from rlbox.files.act.room import free_bytes
 from rlbox.image.act.plans import image_plan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder
@@ -52,12 +51,6 @@ def disk_here(app: App, target: str, data: str | None) -> Ledger:
 def folder_of(app: App, target: str, data: str | None) -> Path:
     """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     return data_folder(image_plan(app.project, target).container, data)
-
-
-def named_room(data: str | None) -> float:
-    """Return what is free on the disk of `--data` or `RLBOX_DATA`, bytes; 0 where none is named, or it is not here."""
-    named = Path(data or os.environ.get("RLBOX_DATA") or "").expanduser()
-    return float(free_bytes(named)) if named.is_absolute() and named.is_dir() else 0.0
 
 
 def myself(what: str) -> Holder:

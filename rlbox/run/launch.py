@@ -194,7 +194,7 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     if cause:
         app.say(cause_text(cause))
     if state.state == "passed" and state.exit_code == 0:
-        app.say(f"status: {write_status(run_dir, plan, state, _archive(app, plan))}")
+        _say_status(app, run_dir, plan, state)
     for page in _reports(run_dir, state):
         app.say(f"  page:  {page}")
     if state.plot.path:
@@ -203,12 +203,16 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     return _exit_code(state)
 
 
-def _archive(app: App, plan: RunPlan) -> str:
-    """Return the folder for archives of a run's target; empty where the target is no longer there."""
+def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
+    """Write the page of a run that passed; a disk that is full, or another user's, costs the page alone."""
     try:
-        return load_target(app.project, plan.target).target.disk.archive
-    except SpecError:
-        return ""
+        archive = load_target(app.project, plan.target).target.disk.archive
+    except SpecError:  # the target is no longer there
+        archive = ""
+    try:
+        app.say(f"status: {write_status(run_dir, plan, state, archive)}")
+    except OSError as error:
+        app.say(f"status: not written: {error.strerror or error}")
 
 
 def _exit_code(state: RunState) -> int:

@@ -29,7 +29,6 @@ from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_ru
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
-from rlbox.run.data_disk import named_room
 from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
 from rlbox.run.launch import launch
 from rlbox.run.places import RunWish, Start, place_named
@@ -50,7 +49,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     values = plan_values(job, wish.profiles, wish.settings)
     room = declared_room(app, target, wished(wish.gpus))
     if app.dry_run:
-        fit = fit_of(job, values, dataclasses.replace(room, disk=named_room(wish.data) or room.disk))
+        fit = fit_of(job, values, room)
         require_fit(app, job, fit, _asked(wish), force=wish.force)
         secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
         return _show(app, job, values, target, wish.place, tuple(secrets), fit)

@@ -195,15 +195,3 @@ def test_a_run_asks_the_card_that_is_there(
     assert said.code == 5
     assert "13.1 GiB there (14.0 GiB, less 0.9 GiB" in said.err
     assert said.err.endswith(f"rlbox run one --set rows=3 --data {tmp_path}\n")
-
-
-def test_a_dry_run_asks_the_disk_that_is_named(
-    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlbox.run.data_disk.free_bytes", lambda folder: 99 * GIB if folder == tmp_path else 0)
-    words = ("run", "one", "--dry-run", "--set", "keep=9")
-    assert rlbox(*words).code == 5
-    assert rlbox(*words, "--data", str(tmp_path)).code == 0
-    assert rlbox(*words, "--data", str(tmp_path / "none")).code == 5
-    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
-    assert rlbox(*words).code == 0

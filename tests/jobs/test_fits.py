@@ -25,7 +25,6 @@ REFUSED = {
     ("gkd", "card"): (),
     ("holdem", "full"): ("--profile", "full", "--set", "save_optim=false"),
     ("holdem", "resume"): ("--profile", "resume", "--set", "save_optim=false"),
-    ("sft", "rtx-6000-pro-x2"): ("--profile", "rtx-6000-pro-x2", "--set", "offload=true"),
     ("xdan", "two-nodes"): (),
 }
 

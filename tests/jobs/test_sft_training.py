@@ -64,7 +64,6 @@ def test_profiles_change_what_the_seed_says() -> None:
     assert changed["rtx-6000-pro-x2"] == {
         "data.micro_batch_size_per_gpu": "4",
         "trainer.n_gpus_per_node": "2",
-        "engine.offload_policy": "False",
     }
 
 

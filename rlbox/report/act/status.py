@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.files.act.beneath import read_bytes, write_file
-from rlbox.foreign import parse_json
+from rlbox.files.rows import json_rows
 from rlbox.job.names import STATUS_PAGE
 from rlbox.job.plan import RunPlan
+from rlbox.printable import printable
 from rlbox.record.act.journal import EVENTS_FILE
 from rlbox.record.act.state import RunState
 
-_MOST = 20
+_MOST, _LONGEST = 20, 300
 
 
 def write_status(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Path:
@@ -59,8 +60,6 @@ def _lines(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Itera
 def _met(run_dir: Path) -> Iterator[str]:
     """Yield why stages failed that passed later: what the record of all attempts says."""
     with contextlib.suppress(OSError):
-        for line in read_bytes(run_dir / EVENTS_FILE).splitlines():
-            with contextlib.suppress(ValueError):
-                event = parse_json(line)
-                if isinstance(event, dict) and event.get("cause"):
-                    yield f"{event.get('stage', 'run')}: {event['cause']}"
+        for event in json_rows(read_bytes(run_dir / EVENTS_FILE).splitlines()):
+            if event.get("cause"):
+                yield printable(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 from pathlib import Path
 
@@ -45,12 +46,15 @@ def test_all_that_a_snapshot_says(tmp_path: Path, mounted: bool) -> None:
     if mounted:
         archive.mkdir()
     events = [{"stage": "smoke", "state": "failed", "cause": "cannot find -lcudart"}, {"stage": "smoke"}, {"cause": ""}]
+    events += [{"stage": "x", "cause": "\x1b[2Jred" + "y" * 999}]
     (run_dir / EVENTS_FILE).write_text("".join(json.dumps(event) + "\n" for event in events) + "{torn")
     plan, state = passed(run_dir)
     text = write_status(run_dir, plan, state, str(archive)).read_text("utf-8")
     assert "- megatron-only: passed in 1 min 05 s\n" in text
     assert "- smoke: passed in 1 min 05 s, attempt 2\n" in text
     assert "- smoke: cannot find -lcudart\n" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 400
     assert f"- {run_dir}\n- {tmp_path}/exp/holdem_smoke_beijing/latest_checkpointed_iteration.txt\n" in text
     assert text.endswith(
         "## Next, one at a time, each once the one before it passed\n\n"
@@ -77,3 +81,18 @@ def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     app = App(project=PROJECT)
     assert finish(app, ledger, run_dir, plan, Holder(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")
+
+
+def test_a_disk_that_is_full_costs_the_page_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ledger = Ledger(folder=tmp_path, reach=reach)
+    plan, state = passed(tmp_path / "runs/h-1")
+    run_dir = ledger.make(plan, None, {})
+    write_run_state(run_dir, state, Masks({}))
+    monkeypatch.setattr("rlbox.report.act.status.write_file", full)
+    assert finish(App(project=PROJECT), ledger, run_dir, plan, Holder(what="a test")) == 0
+    assert "status: not written: No space left on device\n" in capsys.readouterr().err
