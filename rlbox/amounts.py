@@ -51,6 +51,11 @@ def size_text(size: float, *, exact: bool = False) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{value:g} {unit}" if exact else f"{value:.1f} {unit}"
 
 
+def gib_text(size: float) -> str:
+    """Return memory as drivers and their errors count it: `31.8 GiB`; 1 GiB has 2^30 bytes."""
+    return f"{size / GIB:.1f} GiB"
+
+
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
     lines = list(rows)

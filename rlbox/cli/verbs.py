@@ -23,6 +23,7 @@ SECTIONS = {
         "attach": "watch a run that goes on, from any shell",
         "bundle": "write an archive with all that explains a run",
         "logs": "print or follow the logs of a run",
+        "plan": "say what a job needs of a machine, and whether it fits",
         "report": "write a run as one HTML file",
         "run": "run a job stage by stage, stopping at the first fatal line",
         "runs": "list the runs on the data disk, or compare two",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from rlbox.fixes.fix import Fix
 from rlbox.spec.kinds import Cover, Frozen, Line, Name
@@ -14,13 +16,21 @@ from rlbox.spec.kinds import Cover, Frozen, Line, Name
 FIRST_TIER = tuple(f"B{number:03}" for number in range(1, 30))
 
 
+State = Literal["works", "changed", "rendered only", "missing"]
+"""What became of a demand: met as it stands, met in another form, written but never carried out for real, not there."""
+MET: tuple[State, ...] = ("works", "changed")
+Test = Annotated[str, StringConstraints(pattern=r"^(tests/[a-z0-9_/]+\.py::test_\w+)?$")]
+
+
 class Demand(Frozen):
     """One demand of the inventory."""
 
     title: Line
     environment: bool = Field(False, description="it is about the image, its container, its entrypoint or the machine")
     doctor: tuple[Name, ...] = Field((), description="ids of what `rlbox doctor` finds when it is not met")
-    reason: Line = Field("", description="why nothing covers it")
+    state: State = Field("works", description="what became of it; `rendered only` counts as not covered")
+    test: Test = Field("", description="the test that fails without what meets it, where no fix of the catalogue does")
+    reason: Line = Field("", description="what meets it beside the catalogue, or why nothing does")
 
 
 class DemandTable(Frozen):
@@ -75,6 +85,12 @@ def fix_gap(fix: Fix, faults: Set[str]) -> str:
     return "" if fix.id in faults else f"fix {fix.id} has no fault test and does not say why"
 
 
+def state_counts(rows: Iterable[CoverageRow]) -> dict[State, int]:
+    """Return how many demands are in each state."""
+    found = Counter(row.demand.state for row in rows)
+    return {state: found[state] for state in ("works", "changed", "rendered only", "missing")}
+
+
 def coverage_problems(rows: Iterable[CoverageRow], faults: Set[str]) -> tuple[str, ...]:
     """Return what is not covered, and reasons that are no longer true; nothing when all is well."""
     return tuple(problem for row in rows if (problem := _problem(row, faults)))
@@ -83,14 +99,23 @@ def coverage_problems(rows: Iterable[CoverageRow], faults: Set[str]) -> tuple[st
 def _problem(row: CoverageRow, faults: Set[str]) -> str:
     gaps = [gap for fix in row.fixes if (gap := fix_gap(fix, faults))]
     fixed = len(gaps) < len(row.fixes)
-    covered = fixed or bool(row.demand.doctor) or (not row.demand.environment and bool(row.fixes or row.rules))
-    if covered and row.demand.reason:
+    caught = fixed or bool(row.demand.doctor) or (not row.demand.environment and bool(row.fixes or row.rules))
+    if row.demand.state not in MET:
+        return _open_problem(row)
+    if caught and not row.demand.test and row.demand.reason:
         return f"{row.number}: covered, so its reason is stale: {row.demand.reason}"
     if not fixed and row.number in FIRST_TIER:
         return f"{row.number}: most users meet it, and no fix covers it" + _because(gaps)
-    if not covered and not row.demand.reason:
-        return f"{row.number}: neither covered nor given a reason" + _because(gaps)
+    if not (caught or row.demand.test):
+        return f"{row.number}: {row.demand.state}, but no fix, no check and no test would notice" + _because(gaps)
     return ""
+
+
+def _open_problem(row: CoverageRow) -> str:
+    """Return what is wrong with a row that is not covered, whatever the catalogue has for it."""
+    if row.demand.test:
+        return f"{row.number}: {row.demand.state}, so no test shows it: {row.demand.test}"
+    return "" if row.demand.reason else f"{row.number}: {row.demand.state}, and no reason is given"
 
 
 def _because(gaps: Sequence[str]) -> str:

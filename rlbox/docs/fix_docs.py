@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows
+from rlbox.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.words import baked_rows, condition_words, kind_of
@@ -77,7 +77,7 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)
-    found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults)
+    found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
     return found
 
 

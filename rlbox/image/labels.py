@@ -46,7 +46,7 @@ def image_labels(
 
 def spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
-    return _checksum(target.model_dump(mode="json", exclude={"sources", "vast"}))
+    return _checksum(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}}))
 
 
 def rootfs_checksum(lock: Lock, epoch: int) -> str:

@@ -57,4 +57,5 @@ def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
         "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
         **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
     }
-    return ContainerDefaults(**{**run.model_dump(), **target.disk.model_dump(), **floors})
+    disk = target.disk.model_dump(exclude={"archive"})  # no container sees it
+    return ContainerDefaults(**{**run.model_dump(), **disk, **floors})

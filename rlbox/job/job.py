@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
+from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
 from rlbox.job.listens import Listen
@@ -129,6 +130,10 @@ class Job(Frozen):
         default_factory=dict, description="sets of parameters; `include` names those that lie under it"
     )
     resume: Resume = Resume()
+    fits: Fits | None = Field(None, description="what its stages need of a machine; see docs/planner.md")
+    next: tuple[Word, ...] = Field(
+        (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
+    )
     secrets: tuple[EnvName, ...] = Field(
         (), description="secrets that the run cannot do without, by name; its stages and services say which they get"
     )
@@ -144,6 +149,8 @@ class Job(Frozen):
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self)]
         problems += [*_secret_problems(self), *_given_problems(self), *_placeholder_problems(self)]
+        if self.fits:
+            problems += fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
             raise ValueError("\n".join(problems))
         return self

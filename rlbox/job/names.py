@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 METRICS_FILE = "metrics.jsonl"
+STATUS_PAGE = "STATUS.md"
 EVIDENCE_FOLDER = "evidence"
 """Below the directory of a stage; what follows lies in it."""
 

@@ -98,6 +98,7 @@ class RunPlan:
     user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what
     `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
     lets strangers reach them. `published` are the ports, by name, that the engine's machine has on its loopback.
+    `next_steps` are what to try once it passed, as words behind `rlbox run JOB`.
     """
 
     run_id: str
@@ -129,6 +130,7 @@ class RunPlan:
     network: str = "host"
     open: bool = False
     published: Mapping[str, int] = field(default_factory=dict)
+    next_steps: tuple[str, ...] = ()
     schema: int = 1
 
     @property
@@ -179,6 +181,7 @@ def plan_run(
         origins=dict(values.origins),
         units=units_of(job),
         secrets=secrets,
+        next_steps=job.next,
     )
 
 

@@ -43,11 +43,12 @@ class Here:
         """Return the data disk of this machine."""
         return disk_here(app, target, data)
 
-    def ready(self, app: App, target: str, ledger: Ledger, gpus: str) -> ReadyHere:
+    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyHere:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
         image.require_lock()
-        check_disk(ledger.folder, image.container.need_gib, create=image.container.create)
+        need = image.container.need_gib if need_gib is None else need_gib
+        check_disk(ledger.folder, need, create=image.container.create)
         chosen = choose_seen(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_place(app, image, ledger.folder, chosen)

@@ -21,8 +21,10 @@ from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.report.act.run_view import run_view, summary_text
+from rlbox.report.act.status import write_status
 from rlbox.run.places import Start
 from rlbox.run.stop import stop_run
+from rlbox.target.load import load_target
 
 _ENGINE_S = 60.0
 """How long an engine may be away, as when it is restarted, before nobody can tell how its container is."""
@@ -191,12 +193,26 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     cause = run_cause(state)
     if cause:
         app.say(cause_text(cause))
+    if state.state == "passed" and state.exit_code == 0:
+        _say_status(app, run_dir, plan, state)
     for page in _reports(run_dir, state):
         app.say(f"  page:  {page}")
     if state.plot.path:
         app.say(f"curves: {run_dir / Path(state.plot.path).name}")
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
     return _exit_code(state)
+
+
+def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
+    """Write the page of a run that passed; a disk that is full, or another user's, costs the page alone."""
+    try:
+        archive = load_target(app.project, plan.target).target.disk.archive
+    except SpecError:  # the target is no longer there
+        archive = ""
+    try:
+        app.say(f"status: {write_status(run_dir, plan, state, archive)}")
+    except OSError as error:
+        app.say(f"status: not written: {error.strerror or error}")
 
 
 def _exit_code(state: RunState) -> int:

@@ -90,8 +90,11 @@ class RunPlace(Protocol):
         return.
         """
 
-    def ready(self, app: App, target: str, ledger: Ledger, gpus: str) -> ReadyPlace:
-        """Return the place made ready for runs of `target`, all checked; `gpus` is empty for the target's own."""
+    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyPlace:
+        """Return the place made ready for runs of `target`, all checked; `gpus` is empty for the target's own.
+
+        `need_gib` is the free space that a run needs on the data disk; None: what the target asks for.
+        """
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Carry out `rlbox WORDS` beside the stack of `target` at this place, and return its exit code."""

@@ -18,6 +18,8 @@ from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
+from rlbox.planner.act.check import require_again, require_paths
+from rlbox.planner.nearest import Asked
 from rlbox.record.act.folder import holder_of, record_overrides, write_plan
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import first_open, plan_attempts
@@ -56,7 +58,9 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     if app.dry_run:
         return again.show()
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
-    ready = place_named(plan.place).ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus)
+    ready = place_named(plan.place).ready(
+        app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None
+    )
 
     def prepare() -> Start:
         settled = dataclasses.replace(again, plan=ledger.plan(run_dir))
@@ -142,6 +146,9 @@ class _Again:
             attempts = plan_attempts(state, wish.first_stage)
             plan = plan_resume(self.job, plan, attempts, wish.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
+            asked = Asked(profiles=tuple(filter(None, plan.profile.split("+"))), settings=wish.settings)
+            require_again(self.app, self.job, plan, asked, force=wish.force)
+            require_paths(self.job, Values(profile=plan.profile, params=plan.params, origins=plan.origins), plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = wish.first_stage or (first_open(state) if state else "")
         plan = dataclasses.replace(

@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 
+from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.errors import RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
@@ -21,6 +22,9 @@ from rlbox.job.load import load_job
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
+from rlbox.planner.act.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
+from rlbox.planner.nearest import Asked
+from rlbox.planner.view import needs_json, needs_lines
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
@@ -43,12 +47,20 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, name)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
-    secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
+    room = declared_room(app, target, wished(wish.gpus))
     if app.dry_run:
-        return _show(app, job, values, target, wish.place, tuple(secrets))
+        fit = fit_of(job, values, room)
+        require_fit(app, job, fit, _asked(wish), force=wish.force)
+        secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
+        return _show(app, job, values, target, wish.place, tuple(secrets), fit)
+    secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
     place = place_named(wish.place)
     ledger = place.disk(app, target, wish.data, secrets)
-    ready = place.ready(app, target, ledger, wished(wish.gpus))
+    fit = fit_of(job, values, measured_room(app, target, room, ledger.folder))
+    require_fit(app, job, fit, _asked(wish), force=wish.force)
+    ready = place.ready(
+        app, target, ledger, wished(wish.gpus), fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes else None
+    )
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
     plan = dataclasses.replace(
@@ -61,6 +73,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         aliases=secret_aliases(fixes),
     )
     plan = close_plan(app, plan, ready.network, opened=wish.open, publish=wish.publish)
+    require_paths(job, values, plan.paths)
     plan = _begin_late(plan, ledger, wish)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
 
@@ -72,20 +85,31 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
 
 
-def _show(app: App, job: Job, values: Values, target: str, place: str, secrets: tuple[str, ...]) -> int:
-    """Say what would run, and touch nothing."""
+def _asked(wish: RunWish) -> Asked:
+    told = (("--target", wish.target), ("--gpus", wish.gpus), ("--data", wish.data))
+    beside = tuple(word for option, value in told if value for word in (option, value))
+    return Asked(profiles=wish.profiles, settings=wish.settings, beside=beside)
+
+
+def _show(
+    app: App, job: Job, values: Values, target: str, place: str, secrets: tuple[str, ...], fit: Fit | None
+) -> int:
+    """Say what would run and what it needs, and touch nothing."""
     mount = image_plan(app.project, target).container.mount
     plan = container_plan(job, values, mount, f"{job.name}-DRY-RUN", place, target, secrets)
+    require_paths(job, values, plan.paths)
     lines = [f"# run of {job.name} on {target}, place {place}, profile {values.profile or 'default'}"]
     lines += [f"# {line}" for line in param_lines(values.params, values.origins, units_of(job))]
     lines += [f"# secret {secret}" for secret in secrets]
+    lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
     for stage in plan.stages:
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
         lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
-    app.result({"plan": plan.as_json()}, "\n".join(lines))
+    needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
+    app.result({"plan": plan.as_json(), **needs}, "\n".join(lines))
     return 0
 
 

@@ -232,7 +232,10 @@ class Disk(Frozen):
     mount: AbsolutePath = Field(description="where the container sees it")
     host: Line = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
     create: bool = Field(description="make the directory when it is missing")
-    need_gib: Annotated[float, Field(ge=0)] = Field(description="free space a run needs at least, GiB")
+    need_gib: Annotated[float, Field(ge=0)] = Field(
+        description="free space that it has, GiB: what a job without [fits] needs, and what is rented"
+    )
+    archive: Line = Field(description="folder of a second disk, for archives alone; empty: none; no part of the image")
 
 
 class Vast(Frozen):

@@ -263,7 +263,7 @@ def test_a_name_where_it_belongs(rlbox: Rlbox, words: tuple[str, ...], said: str
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
-        ("rlbox fixes e", ["explain"]),
+        ("rlbox fixes e", ["explain", "env"]),
         ("rlbox fixes show my-", ["my-answer", "my-warning"]),
         ("rlbox fixes explain with", ["with-gpu", "without"]),
     ],
@@ -326,3 +326,28 @@ def test_what_is_shipped_speaks_both_languages() -> None:
         data = parse_toml(path.read_text(encoding="utf-8"), path.name)
         assert [key for key in wanted if not data.get(key)] == [], path.name
         assert re.search("[\u4e00-\u9fff]", data["title_zh"]), path.name
+
+
+def test_a_line_of_a_log_leads_to_its_fix(rlbox: Rlbox) -> None:
+    said = rlbox("fixes", "find", "ld: cannot find -lcuda")
+    assert said.code == 0
+    assert said.out.startswith("# lcuda-link: ")
+    assert "## remedy" in said.out
+    assert rlbox("fixes", "find", "ld: cannot find -lcuda", "--json").data["fixes"][0]["id"] == "lcuda-link"
+    said = rlbox("fixes", "find", "all is well")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("rlbox: error: no fix knows that line\n")
+
+
+def test_why_a_variable_is_set(rlbox: Rlbox) -> None:
+    said = rlbox("fixes", "env", "local", "--json")
+    rows = {row["name"]: row for row in said.data["variables"]}
+    assert rows["OMP_NUM_THREADS"] == {
+        "name": "OMP_NUM_THREADS",
+        "value": "2",
+        "fix": "",
+        "reason": "images/local/target.toml: env",
+    }
+    shown = rlbox("fixes", "env", "local", "--lang", "zh").out
+    assert "images/local/target.toml: env" in shown
+    assert rlbox("fixes", "env").err.endswith("name a target\n")

@@ -66,6 +66,7 @@ disk.mount = "/data"
 disk.host = "~/disk"
 disk.create = true
 disk.need_gib = 1.0
+disk.archive = ""
 vast.mode = "ssh"
 vast.gpu_name = ""
 vast.image = ""

@@ -32,13 +32,13 @@ def test_the_cheapest_offer_that_fits_comes_first(rlbox: Rlbox, platform: Platfo
     assert said.code == 0, said.err
     # 4100003 is cheaper, but half of its 96 GB of memory is another tenant's
     assert [row["id"] for row in said.data["offers"]] == [4100002, 4100001]
-    assert said.data["offers"][0]["ram"] == 64.0
+    assert said.data["offers"][0]["ram"] == 257.0
     (query,) = platform.calls("POST")
     assert query["gpu_name"] == {"eq": "RTX 5090"}
     assert query["gpu_ram"] == {"gte": 31000.0}
-    assert (query["allocated_storage"], query["rentable"], query["verified"]) == (200.0, {"eq": True}, {"eq": True})
+    assert (query["allocated_storage"], query["rentable"], query["verified"]) == (350.0, {"eq": True}, {"eq": True})
     shown = rlbox("vast", "search", "vast-5090")
-    assert shown.out.splitlines()[1].split()[:2] == ["4100002", "1.755"]
+    assert shown.out.splitlines()[1].split()[:2] == ["4100002", "1.797"]
     assert shown.err == "next: rlbox vast create vast-5090 --offer 4100002 --image IMAGE\n"
 
 
@@ -56,18 +56,18 @@ def test_create_says_the_price_then_sends_one_request(rlbox: Rlbox, platform: Pl
     )
     assert said.code == 0, said.err
     assert said.out == "14100002  ssh -p 31812 root@ssh4.vast.ai\n"
-    assert "$1.755 an hour while it runs: $17.55 for 10 hours, $42.12 a day" in said.err
-    assert "$0.056 an hour for the disk when it is stopped" in said.err
+    assert "$1.797 an hour while it runs: $17.97 for 10 hours, $43.12 a day" in said.err
+    assert "$0.097 an hour for the disk when it is stopped" in said.err
     (body,) = platform.calls("PUT")
     assert body["env"] == {"A": "x y", "-p 8000:8000": "1"}
-    assert (body["disk"], body["label"], body["cancel_unavail"]) == (200.0, "rlbox-vast-5090", True)
+    assert (body["disk"], body["label"], body["cancel_unavail"]) == (350.0, "rlbox-vast-5090", True)
     assert (body["runtype"], body["image"]) == ("ssh_direc ssh_proxy", IMAGE[1])
     assert body["onstart"] == rlbox("onstart", "vast-5090").out
 
 
 def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run", "--json")
-    assert (said.code, said.data["created"], said.data["cost"]["hour"]) == (0, False, 1.7551)
+    assert (said.code, said.data["created"], said.data["cost"]["hour"]) == (0, False, 1.7967)
     assert platform.calls("PUT") == []
     monkeypatch.delenv("VAST_API_KEY")
     before = len(platform.asked)
@@ -90,7 +90,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     ("words", "told"),
     [
         ((), "no image is named that the platform could pull"),
-        ((*IMAGE, "--disk", "100"), "--disk 100 is less than the 200 GB that the target needs"),
+        ((*IMAGE, "--disk", "100"), "--disk 100 is less than the 350 GB that the target needs"),
         ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
         ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
         ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),

@@ -21,7 +21,8 @@ def settings(profile: str = "", **given: str) -> dict[str, str]:
 
 def test_the_split_and_the_limits_of_the_card() -> None:
     found = settings()
-    assert (found["trainer.n_gpus_per_node"], found["rollout.n_gpus_per_node"]) == ("2", "2")
+    assert (found["trainer.n_gpus_per_node"], found["rollout.n_gpus_per_node"]) == ("2", "1")
+    assert settings("recommended")["rollout.n_gpus_per_node"] == "2"  # P123
     assert found["actor_rollout_ref.nccl_timeout"] == "600"
     assert settings("init-hang")["actor_rollout_ref.nccl_timeout"] == "900"
     assert settings("card")["rollout.n_gpus_per_node"] == "4"
@@ -34,7 +35,6 @@ def test_shrink_changes_the_gpus_alone() -> None:
     plain, small = settings(), settings("shrink")
     assert {key: small[key] for key in plain if plain[key] != small[key]} == {
         "trainer.n_gpus_per_node": "1",
-        "rollout.n_gpus_per_node": "1",
     }
 
 

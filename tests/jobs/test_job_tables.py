@@ -37,6 +37,8 @@ def table(job: str) -> Iterator[str]:
     yield from ("# The plan of the defaults", "", *plain, "", f"target {found.target}")
     yield from (f"secrets {found.secrets} {found.optional_secrets}", "", "# Parameters", "")
     yield from (_parameter(name, param) for name, param in found.params.items())
+    if found.fits:
+        yield from ("", "# What it needs", "", *_flat("fits", found.fits.model_dump(exclude_defaults=True)))
     for profile in found.profiles:
         yield from ("", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile))))
     own = {profile for stage in found.stages for profile in stage.profiles}

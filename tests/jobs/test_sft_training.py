@@ -13,7 +13,7 @@ from jobplan import overrides, plan_of, settings_of, stage_of
 from sft import corridor, data, plan, train
 from test_sft_evaluation import checkpoint
 
-MODULE = "verl.trainer.sft_trainer"
+MODULE = "sft.trainer"
 
 
 def settings(stage: str, profile: str = "", **given: str) -> dict[str, str]:
@@ -61,7 +61,10 @@ def test_profiles_change_what_the_seed_says() -> None:
         for name in ("rtx-6000-pro-x2", "rtx-4090-x4")
     }
     assert changed["rtx-4090-x4"] == {"data.micro_batch_size_per_gpu": "1", "data.max_length": "2048"}
-    assert changed["rtx-6000-pro-x2"] == {"data.micro_batch_size_per_gpu": "4", "trainer.n_gpus_per_node": "2"}
+    assert changed["rtx-6000-pro-x2"] == {
+        "data.micro_batch_size_per_gpu": "4",
+        "trainer.n_gpus_per_node": "2",
+    }
 
 
 def test_the_smoke_test_is_one_gpu_and_ten_steps() -> None:

@@ -13,10 +13,10 @@ from jobplan import overrides, plan_of, settings_of, stage_of
 VERL = "0.7.0"
 KEYS = Path(__file__).with_name(f"verl-{VERL}-keys.txt")
 CASES = [
-    ("sft", "smoke", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
-    ("sft", "train", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
-    ("grpo", "train", "verl.trainer.main_ppo", "ppo_trainer", ("", "standard", "debug", "fast-load")),
-    ("gkd", "train", "gkd.main", "on_policy_distill_trainer", ("", "card", "shrink", "init-hang")),
+    ("sft", "smoke", "sft.trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
+    ("sft", "train", "sft.trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
+    ("grpo", "train", "verl.trainer.main_ppo", "ppo_trainer", ("", "standard", "debug", "fast-load", "tiny")),
+    ("gkd", "train", "gkd.main", "on_policy_distill_trainer", ("", "recommended", "card", "shrink", "init-hang")),
 ]
 EACH = [(*case[:4], profile) for case in CASES for profile in case[4]]
 

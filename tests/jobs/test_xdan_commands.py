@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def test_the_values_are_those_of_the_seed(parser: argparse.ArgumentParser) -> None:
-    found = read(parser, words(""))
+    found = read(parser, words("two-nodes"))
     assert {name: getattr(found, name) for name in SEED} == SEED
     assert found.remote_rm_url == "http://gpu005:5001/get_reward"  # loopback serves one node alone (P065)
     assert (found.save_path, found.ckpt_path) == (
@@ -78,6 +78,18 @@ def test_the_arithmetic_of_every_profile_holds(parser: argparse.ArgumentParser, 
     assert found.train_batch_size % (found.micro_train_batch_size * actors) == 0
     assert found.rollout_batch_size * found.n_samples_per_prompt // found.micro_rollout_batch_size >= actors
     assert found.rollout_batch_size * found.n_samples_per_prompt % found.train_batch_size == 0
+
+
+def test_the_defaults_differ_where_the_seed_does_not_fit(parser: argparse.ArgumentParser) -> None:
+    found = read(parser, words(""))
+    changed = {name: getattr(found, name) for name in SEED if getattr(found, name) != SEED[name]}
+    assert changed == {
+        "ref_num_gpus_per_node": 8,
+        "actor_num_gpus_per_node": 8,
+        "vllm_num_engines": 4,
+        "save_hf_ckpt": False,
+    }
+    assert (found.max_ckpt_num, read(parser, words("two-nodes")).max_ckpt_num) == (2, 3)
 
 
 def test_ports_are_the_seeds_and_stand_in_one_place() -> None:

@@ -6,19 +6,28 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.options import complete_target, shared
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, WorkFailed
 
 
 def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
-    if ctx.params.get("action") == "explain":
+    if ctx.params.get("action") in ("explain", "env"):
         return complete_target(ctx, param, incomplete)
     return [name for name in project_of(ctx.params.get("project")).fix_files() if name.startswith(incomplete)]
 
 
+_NAMES = {
+    "list": "",
+    "show": "name a fix",
+    "explain": "name a target",
+    "find": "give a line of a log",
+    "env": "name a target",
+}
+
+
 @click.command()
-@click.argument("action", metavar="[list|show|explain]", default="list", type=click.Choice(["list", "show", "explain"]))
-@click.argument("name", metavar="[ID|TARGET]", required=False, shell_complete=complete_fix_or_target)
+@click.argument("action", metavar="[list|show|explain|find|env]", default="list", type=click.Choice(list(_NAMES)))
+@click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @click.option(
     "--lang",
     type=click.Choice(["en", "zh"]),
@@ -30,6 +39,8 @@ def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplet
 def verb(app: App, action: str, name: str | None, lang: str) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
 
+    `find` says what is known of a line of a log, `env` why each variable of a target's image is set.
+
     Kinds: `baked` into the image, a `check` that only looks, a `remedy` that only advises, a `benign` warning.
 
     \b
@@ -37,11 +48,17 @@ def verb(app: App, action: str, name: str | None, lang: str) -> int:
       rlbox fixes list
       rlbox fixes show lcudart-link --lang zh
       rlbox fixes explain vast-5090
+      rlbox fixes find 'cannot find -lcuda'
+      rlbox fixes env vast-5090
     """
     if bool(name) != (action != "list"):
-        raise click.UsageError({"list": "list takes no name", "show": "name a fix"}.get(action, "name a target"))
+        raise click.UsageError(_NAMES[action] or "list takes no name")
     if name and action == "show":
         _show(app, name, lang)
+    elif name and action == "find":
+        _find(app, name, lang)
+    elif name and action == "env":
+        _env(app, name, lang)
     elif name:
         return _explain(app, name, lang)
     else:
@@ -67,6 +84,34 @@ def _show(app: App, name: str, lang: str) -> None:
     if name not in known:
         raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
     app.result(fix_json(known[name]), fix_text(known[name], lang))
+
+
+def _find(app: App, text: str, lang: str) -> None:
+    from rlbox.fixes.guide import fixes_that_know
+    from rlbox.fixes.load import load_fixes
+    from rlbox.fixes.view import fix_json, fix_text
+
+    found = fixes_that_know(load_fixes(app.project), text)
+    if not found:
+        raise WorkFailed("no fix knows that line", next_step="rlbox fixes list, or the whole log: rlbox lint FILE")
+    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, "\n\n".join(fix_text(fix, lang) for fix in found))
+
+
+def _env(app: App, name: str, lang: str) -> None:
+    from dataclasses import asdict
+
+    from rlbox.amounts import columns
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.guide import variables
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.view import judge_all
+    from rlbox.target.lock import load_lock
+
+    loaded = load_fixed_target(app.project, name)
+    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, lang == "zh")
+    shown = columns((row.name, row.fix or "-", row.reason, row.value) for row in rows) if rows else []
+    app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
 
 
 def _explain(app: App, name: str, lang: str) -> int:

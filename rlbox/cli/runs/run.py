@@ -23,7 +23,9 @@ from rlbox.errors import SpecError
 @click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on by itself.")
 @click.option("--resume", "run", metavar="RUN", help="Take RUN up again where it ended, in its own directory.")
 @click.option("--from", "first_stage", default="", metavar="STAGE", help="Begin with this stage.")
-@click.option("--force", is_flag=True, help="Begin though earlier stages have not passed with these specs; recorded.")
+@click.option(
+    "--force", is_flag=True, help="Begin though earlier stages have not passed, or it does not fit; recorded."
+)
 @click.option(
     "--open", "opened", is_flag=True, help="Run though strangers who reach its ports run code in it; recorded."
 )

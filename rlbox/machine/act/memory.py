@@ -40,9 +40,18 @@ def probe_memory(root: Path = _ROOT, own: Path = _OWN) -> MemoryFacts:
 
 def available_bytes() -> int:
     """Return how much memory the machine can still give, caches that it would drop included."""
+    return _of_machine("MemAvailable")
+
+
+def total_bytes() -> int:
+    """Return how much memory the machine has."""
+    return _of_machine("MemTotal")
+
+
+def _of_machine(name: str) -> int:
     with open("/proc/meminfo", encoding="ascii") as file:
         rows = dict(line.split(":", 1) for line in file)
-    return int(rows["MemAvailable"].split()[0]) * 1024
+    return int(rows[name].split()[0]) * 1024
 
 
 def group_number(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> int | None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.docs.coverage import Demand, coverage_problems, coverage_rows, fix_gap, unknown_numbers
-from rlbox.docs.fix_docs import Catalogue, lint_rules, load_catalogue
+from rlbox.docs.coverage import Demand, coverage_problems, coverage_rows, fix_gap, state_counts, unknown_numbers
+from rlbox.docs.fix_docs import COVERAGE, Catalogue, fix_pages, lint_rules, load_catalogue
 from rlbox.fixes.fix import Fix
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project
@@ -67,15 +67,37 @@ def test_what_doctor_finds_exists(catalogue: Catalogue) -> None:
     assert [name for name in sorted(asked) if name not in known and not name.endswith(ends)] == []
 
 
+def test_every_test_that_is_named_is_there(catalogue: Catalogue) -> None:
+    named = {number: demand.test for number, demand in catalogue.demands.items() if demand.test}
+    assert len(named) > 45
+    for number, test in named.items():
+        path, _, function = test.partition("::")
+        assert re.search(rf"^def {function}\(", (CHECKOUT / path).read_text("utf-8"), re.M), (number, test)
+
+
+def test_what_never_ran_for_real_counts_as_not_covered(catalogue: Catalogue) -> None:
+    """The trainers of the five notes never ran with the versions of their targets, whatever fixes go with them."""
+    counts = state_counts(catalogue.rows)
+    assert sum(counts.values()) == len(catalogue.demands)
+    page = fix_pages(catalogue, Project(folder=CHECKOUT).template_folders())[COVERAGE]
+    assert f"{counts['works'] + counts['changed']} of {len(catalogue.demands)} are covered." in page
+    first_steps = {"P034", "P036", "P072", "P084", "P091", "P117", "P139", "P167", "P174", "P182"}
+    assert {catalogue.demands[number].state for number in first_steps} == {"rendered only"}
+    assert [row.number for row in catalogue.rows if row.demand.state == "missing" and row.demand.test] == []
+
+
 def test_a_fault_test_belongs_to_a_fix(catalogue: Catalogue) -> None:
     assert catalogue.faults - {fix.id for fix in catalogue.fixes} == set()
 
 
 TESTED, NONE = frozenset({"a-fix"}), frozenset[str]()
+UNNOTICED = "works, but no fix, no check and no test would notice"
 ENVIRONMENT = Demand(title="a demand", environment=True)
 OTHER = Demand(title="a demand")
 FOUND = Demand(title="a demand", environment=True, doctor=("port-taken",))
-LINTED = Demand(title="a demand", environment=True, reason="lint only")
+LINTED = Demand(title="a demand", environment=True, reason="lint only", test="tests/a.py::test_a")
+TRIED = Demand(title="a demand", environment=True, test="tests/a.py::test_a")
+RENDERED = Demand(title="a demand", environment=True, state="rendered only", reason="never ran")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +105,29 @@ LINTED = Demand(title="a demand", environment=True, reason="lint only")
     [
         (ENVIRONMENT, [fix()], {}, TESTED, ""),
         (ENVIRONMENT, [fix(untested="needs a GPU")], {}, NONE, ""),
-        (ENVIRONMENT, [fix()], {}, NONE, "neither covered nor given a reason (fix a-fix has no fault test"),
-        (ENVIRONMENT, [fix(check=None)], {}, TESTED, "neither covered nor given a reason (fix a-fix has no check)"),
-        (ENVIRONMENT, [], {"rule": ["P001"]}, NONE, "neither covered nor given a reason"),
+        (ENVIRONMENT, [fix()], {}, NONE, f"{UNNOTICED} (fix a-fix has no fault test"),
+        (ENVIRONMENT, [fix(check=None)], {}, TESTED, f"{UNNOTICED} (fix a-fix has no check)"),
+        (ENVIRONMENT, [], {"rule": ["P001"]}, NONE, UNNOTICED),
         (LINTED, [], {"r": ["P001"]}, NONE, ""),
-        (LINTED, [fix()], {}, TESTED, "covered, so its reason is stale: lint only"),
+        (LINTED, [fix()], {}, TESTED, ""),
+        (TRIED, [], {}, NONE, ""),
+        (RENDERED, [], {}, NONE, ""),
+        (RENDERED, [fix()], {}, TESTED, ""),
+        (Demand(title="t", state="missing"), [fix()], {}, TESTED, "missing, and no reason is given"),
+        (
+            Demand(title="t", state="rendered only", reason="r", test="tests/a.py::test_a"),
+            [],
+            {},
+            NONE,
+            "rendered only, so no test shows it: tests/a.py::test_a",
+        ),
+        (Demand(title="t", state="changed", reason="r"), [], {}, NONE, UNNOTICED.replace("works", "changed")),
         (FOUND, [], {}, NONE, ""),
         (OTHER, [fix(check=None, bake=None)], {}, NONE, ""),
         (OTHER, [], {"rule": ["P001"]}, NONE, ""),
-        (OTHER, [], {"rule": ["P002"]}, NONE, "neither covered nor given a reason"),
+        (OTHER, [], {"rule": ["P002"]}, NONE, UNNOTICED),
         (Demand(title="t", reason="planner"), [], {"rule": ["P001"]}, NONE, "covered, so its reason is stale"),
-        (Demand(title="t", reason="planner"), [], {}, NONE, ""),
+        (Demand(title="t", reason="planner"), [], {}, NONE, UNNOTICED),
     ],
 )
 def test_what_is_wrong_with_a_row(
@@ -105,7 +139,7 @@ def test_what_is_wrong_with_a_row(
 
 
 def test_what_most_users_meet_needs_a_fix() -> None:
-    (row,) = coverage_rows({"B029": Demand(title="t", reason="a later issue")}, [], {})
+    (row,) = coverage_rows({"B029": Demand(title="t", test="tests/a.py::test_a")}, [], {})
     assert coverage_problems([row], NONE) == ("B029: most users meet it, and no fix covers it",)
     assert coverage_problems([replace(row, number="B030")], NONE) == ()
 

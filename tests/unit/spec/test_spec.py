@@ -79,7 +79,7 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "cap_add": [],
             "devices": {},
         },
-        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0},
+        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0, "archive": ""},
         "vast": {
             "mode": "ssh",
             "gpu_name": "",

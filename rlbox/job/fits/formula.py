@@ -1,0 +1,129 @@
+"""Formulas of job files: arithmetic and comparisons on a job's parameters, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, StringConstraints
+
+Amount = bool | int | float | str
+
+_LONGEST = 400
+_TWO: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda part, whole: str(part) in str(whole),
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "count": lambda text: len([part for part in str(text).split(",") if part.strip()]),
+}
+"""What a formula may call; `count` is the number of parts of a list with commas."""
+
+
+def names_in(formula: str) -> frozenset[str]:
+    """Return the names that a formula asks for, its functions left out; `ValueError` when it is none."""
+    return frozenset(
+        node.id for node in ast.walk(_tree(formula)) if isinstance(node, ast.Name) and node.id not in FUNCTIONS
+    )
+
+
+def evaluate(formula: str, names: Mapping[str, Amount]) -> Amount:
+    """Return the value of a formula; `ValueError` when it has none, as for a division by zero."""
+    try:
+        found: Amount = _value(_tree(formula), names)
+        return found
+    except (ArithmeticError, TypeError, KeyError) as error:
+        raise ValueError(f"{formula}: {error}") from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _tree(formula: str) -> ast.expr:
+    if len(formula) > _LONGEST:
+        raise ValueError(f"is longer than {_LONGEST} characters")
+    try:
+        tree = ast.parse(formula.strip(), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"is no formula: {error}") from error
+    _check(tree)
+    return tree
+
+
+def _check(node: ast.expr) -> None:
+    """Refuse what is not arithmetic: `ValueError` names it."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()) | ast.Name():
+            return
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
+            parts = [left, right]
+        case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
+            parts = [operand]
+        case ast.BoolOp(values=values):
+            parts = values
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+            parts = [left, right]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            parts = [test, body, orelse]
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in FUNCTIONS:
+            parts = args
+        case _:
+            raise ValueError(f"{ast.unparse(node)!r} is no arithmetic; functions are {', '.join(FUNCTIONS)}")
+    for part in parts:
+        _check(part)
+
+
+def _value(node: ast.expr, names: Mapping[str, Amount]) -> Any:
+    match node:
+        case ast.Constant() | ast.Name():
+            return node.value if isinstance(node, ast.Constant) else names[node.id]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _TWO[type(op)](_number(_value(left, names)), _number(_value(right, names)))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, names)
+        case ast.UnaryOp(operand=operand):
+            return -_number(_value(operand, names))
+        case ast.BoolOp(op=op, values=values):
+            return (all if isinstance(op, ast.And) else any)(_value(part, names) for part in values)
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _COMPARE[type(op)](_value(left, names), _value(right, names))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, names) else orelse, names)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return FUNCTIONS[name](*(_value(part, names) for part in args))
+    raise TypeError(f"{ast.unparse(node)} is no arithmetic")
+
+
+def _number(value: Amount) -> int | float:
+    """Return a number: a text, which could be multiplied into gigabytes, is none."""
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _formula(text: str) -> str:
+    names_in(text)
+    return text
+
+
+Formula = Annotated[str, StringConstraints(min_length=1), AfterValidator(_formula)]
+"""Arithmetic on parameters and amounts, such as `4 * params / gpus`."""

@@ -1,0 +1,81 @@
+"""What a job says of the machine that it needs: the table `[fits]`, in bytes, made of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from pydantic import Field
+
+from rlbox.job.fits.formula import Formula, names_in
+from rlbox.job.param import Param, ParamName
+from rlbox.spec.check import suggest
+from rlbox.spec.kinds import Frozen, Line, Name
+
+CARD = "card"
+"""What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""
+
+
+class Holds(Frozen):
+    """Arithmetic that a program asserts, or that nothing good comes of: asked before it starts."""
+
+    holds: Formula
+    says: Line = Field(description="what is wrong when it does not; {NAME} is a parameter or an amount")
+
+
+class StageFits(Frozen):
+    """What one stage needs. Parts of a table add up; a job's stages share all but the disk, on which theirs add up."""
+
+    nodes: Formula = Field("1", description="machines")
+    gpus: Formula = Field("0", description="GPUs of each machine")
+    card: dict[ParamName, Formula] = Field(
+        default_factory=dict, description="memory of the fullest GPU, bytes, by part"
+    )
+    host: dict[ParamName, Formula] = Field(default_factory=dict, description="memory of a machine, bytes, by part")
+    disk: dict[ParamName, Formula] = Field(default_factory=dict, description="what it leaves on the data disk, bytes")
+    rules: tuple[Holds, ...] = ()
+
+    def formulas(self) -> Iterator[tuple[str, str]]:
+        """Yield every formula with its key."""
+        yield from (("nodes", self.nodes), ("gpus", self.gpus))
+        for kind in ("card", "host", "disk"):
+            yield from ((f"{kind}.{part}", formula) for part, formula in getattr(self, kind).items())
+        yield from ((f"rules[{number}].holds", rule.holds) for number, rule in enumerate(self.rules))
+
+
+class Fits(Frozen):
+    """What the stages of a job need of their machines, and what may be turned when that is not there."""
+
+    size: dict[ParamName, ParamName] = Field(
+        default_factory=dict, description="parameter with the size of a model, to the one that names the model"
+    )
+    turn: tuple[ParamName, ...] = Field((), description="parameters that may be proposed, those that cost least first")
+    let: dict[ParamName, Formula] = Field(
+        default_factory=dict, description="amounts by name; each may use those before it"
+    )
+    stages: dict[Name, StageFits] = Field(default_factory=dict)
+
+
+def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
+    """Return what is wrong with a job's table, each with its dotted path."""
+    known = {*params, CARD}
+    problems = [
+        f"fits.{where}: {name!r} is no parameter{suggest(name, list(params))}"
+        for where, names in (("size", (*fits.size, *fits.size.values())), ("turn", fits.turn))
+        for name in names
+        if name not in params
+    ]
+    for name, formula in fits.let.items():
+        problems += [f"fits.let.{name}: the name is taken"] if name in known else []
+        problems += _unknown(f"fits.let.{name}", formula, known)
+        known.add(name)
+    for stage, table in fits.stages.items():
+        if stage not in set(stages):
+            problems.append(f"fits.stages.{stage}: the job has no such stage{suggest(stage, list(stages))}")
+        for key, formula in table.formulas():
+            problems += _unknown(f"fits.stages.{stage}.{key}", formula, known)
+    return problems
+
+
+def _unknown(where: str, formula: str, known: set[str]) -> list[str]:
+    unknown = sorted(names_in(formula) - known)
+    return [f"{where}: {name!r} is no parameter and no amount{suggest(name, list(known))}" for name in unknown]

@@ -1,0 +1,1 @@
+"""What the planner asks of a machine, and how it says no."""

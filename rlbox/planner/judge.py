@@ -1,0 +1,62 @@
+"""What does not fit: need against have, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rlbox.amounts import gib_text
+from rlbox.planner.needs import RunNeeds, StageNeeds
+from rlbox.planner.room import CONTEXT, Room
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """One thing that does not fit; `kind` is gpus, nodes, card, host, disk, rule or size, `text` the sentence."""
+
+    kind: str
+    stage: str
+    text: str
+
+
+def judge_fit(needs: RunNeeds, room: Room) -> tuple[Lack, ...]:
+    """Return what of `needs` the machine has not; what nobody knows of the machine is not judged."""
+    found = [Lack(kind="size", stage="", text=text) for text in needs.unsized if " = 0:" not in text]
+    for row in needs.stages:
+        found += _stage(row, room)
+    if room.disk and needs.disk_bytes > room.disk:
+        found.append(Lack(kind="disk", stage="", text=_text("the data disk", needs.disk, room.disk)))
+    return tuple(found)
+
+
+def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
+    """Return what was not looked at, and why."""
+    kinds = {
+        "memory of a GPU": (room.card, any(row.card_bytes for row in needs.stages)),
+        "host memory": (room.host, any(row.host_bytes for row in needs.stages)),
+        "data disk": (room.disk, needs.disk_bytes),
+    }
+    found = [f"{kind}: {room.where} does not say it" for kind, (have, asked) in kinds.items() if asked and not have]
+    return (*found, *(text for text in needs.unsized if " = 0:" in text))
+
+
+def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
+    yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
+    if row.nodes > room.nodes:
+        yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
+    if room.gpus >= 0 and row.gpus > room.gpus:
+        none = "; the target names none: hardware.gpu, or --gpus" if not room.gpus else ""
+        few = "GPU" if row.gpus == 1 else "GPUs"
+        yield Lack(kind="gpus", stage=row.stage, text=f"{row.gpus} {few} of a machine, there are {room.gpus}{none}")
+    if room.card and row.card_bytes and row.card_bytes > room.card - CONTEXT:
+        kept = f" ({gib_text(room.card)}, less {gib_text(CONTEXT)} for CUDA's context and NCCL)"
+        text = _text("a GPU", row.card, room.card - CONTEXT) + kept
+        yield Lack(kind="card", stage=row.stage, text=text)
+    if room.host and row.host_bytes > room.host:
+        yield Lack(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))
+
+
+def _text(what: str, parts: Mapping[str, float], have: float) -> str:
+    most = sorted(parts.items(), key=lambda part: -part[1])[:4]
+    shown = ", ".join(f"{name.replace('_', ' ')} {gib_text(size)}" for name, size in most if size)
+    return f"{what}: {gib_text(sum(parts.values()))} needed ({shown}), {gib_text(have)} there"

@@ -1,0 +1,139 @@
+"""The nearest setting that fits: parameters that a job lets be turned, its profiles, and both together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.param import Param, Scalar, show_scalar
+from rlbox.job.params import plan_values
+from rlbox.planner.judge import judge_fit
+from rlbox.planner.needs import needs_of
+from rlbox.planner.room import Room
+
+_FINE, _COARSE = 200, 8
+"""How many values of one parameter are tried alone, and together with another's."""
+_SMALL, _PAIR = 64, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Profiles and settings as a command line gives them; `beside` are its words that stay as they are."""
+
+    profiles: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+
+    def words(self) -> tuple[str, ...]:
+        """Return it as options of `rlbox run`."""
+        named = [word for name in self.profiles for word in ("--profile", name)]
+        return (*named, *(word for pair in self.settings.items() for word in ("--set", "=".join(pair))), *self.beside)
+
+
+def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
+    """Return the setting nearest to `wish` that fits `room`; None when none of what may be turned does.
+
+    One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
+    the command line set itself, or some of these left out, then any two, then a profile with one. The model stays.
+    """
+    models = _models(job, wish)
+    return next((found for found in _near(job, wish) if _fits(job, found, room, models)), None)
+
+
+def _models(job: Job, wish: Asked) -> dict[str, Scalar]:
+    """Return the parameters that say which models of which size are meant."""
+    sizes = job.fits.size if job.fits else {}
+    params = plan_values(job, wish.profiles, wish.settings).params
+    return {name: params[name] for name in (*sizes, *sizes.values())}
+
+
+def _near(job: Job, wish: Asked) -> Iterator[Asked]:
+    yield from _one(job, wish, _FINE)
+    profiles = [replace(wish, profiles=kept) for kept in _profiles(job, wish)]
+    yield from profiles
+    names = _turned(job, wish)
+    yield from _two(job, wish, [name for name in names if name in wish.settings], _FINE)
+    for number in range(1, len(wish.settings) + 1):
+        for left in itertools.combinations(wish.settings.items(), len(wish.settings) - number):
+            yield replace(wish, settings=dict(left))
+    yield from _two(job, wish, names, _COARSE)
+    for profile in profiles:
+        yield from _one(job, profile, _COARSE)
+
+
+def _one(job: Job, wish: Asked, most: int) -> Iterator[Asked]:
+    for name in _turned(job, wish):
+        yield from (_with(wish, {name: value}) for value in _values(job, wish, name, most))
+
+
+def _two(job: Job, wish: Asked, names: Iterable[str], most: int) -> Iterator[Asked]:
+    """Yield two parameters changed at once, by how far both are away together."""
+    for first, second in itertools.combinations(names, 2):
+        values = [list(enumerate(_values(job, wish, name, most)))[:_PAIR] for name in (first, second)]
+        for one, other in sorted(itertools.product(*values), key=lambda pair: pair[0][0] + pair[1][0]):
+            yield _with(wish, {first: one[1], second: other[1]})
+
+
+def _profiles(job: Job, wish: Asked) -> Iterator[tuple[str, ...]]:
+    yield from [()] if wish.profiles else []
+    for name in job.profiles:
+        if name not in wish.profiles:
+            yield (name,)
+    for name in job.profiles:
+        if wish.profiles and name not in wish.profiles:
+            yield (*wish.profiles, name)
+
+
+def _turned(job: Job, wish: Asked) -> tuple[str, ...]:
+    """Return the parameters that may be turned; those that the command line set come last."""
+    names = job.fits.turn if job.fits else ()
+    return tuple(sorted(names, key=lambda name: name in wish.settings))
+
+
+def _with(wish: Asked, changed: Mapping[str, Scalar]) -> Asked:
+    texts = {name: show_scalar(value) for name, value in changed.items()}
+    return replace(wish, settings={**wish.settings, **texts})
+
+
+def _values(job: Job, wish: Asked, name: str, most: int) -> Iterable[Scalar]:
+    """Return other values of a parameter, the nearest first."""
+    try:
+        now = plan_values(job, wish.profiles, wish.settings).params[name]
+    except SpecError:
+        return ()
+    param = job.params[name]
+    if isinstance(now, bool):
+        return (not now,)
+    if param.choices:
+        return tuple(choice for choice in param.choices if choice != now)
+    if isinstance(now, str):
+        return ()
+    return itertools.islice(_numbers(param, now, coarse=most <= _COARSE), most)
+
+
+def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | float]:
+    """Yield numbers at growing distance; of large whole ones halves and doubles come first, of shares twentieths."""
+    if isinstance(now, float):
+        if param.kind == "fraction":
+            shares = (round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1))
+            yield from (share for share in shares if 0 < share < 1)
+        return
+    halves = [now // 2**power for power in range(1, 12)]
+    doubles = [now * 2**power for power in range(1, 6)]
+    jumps = [value for pair in itertools.zip_longest(halves, doubles) for value in pair if value]
+    steps = [] if coarse else [now + sign * step for step in range(1, max(now, 2)) for sign in (-1, 1)]
+    order = [*steps, *jumps] if now <= _SMALL else [*jumps, *steps]
+    yield from dict.fromkeys(value for value in order if value > 0 and value != now)
+
+
+def _fits(job: Job, wish: Asked, room: Room, models: Mapping[str, Scalar]) -> bool:
+    try:
+        values = plan_values(job, wish.profiles, wish.settings)
+        needs = needs_of(job, values, room.card)
+    except SpecError:  # out of a parameter's range, or a formula without a value
+        return False
+    same = all(values.params[name] == value for name, value in models.items())
+    return same and needs is not None and not judge_fit(needs, room)

@@ -1,0 +1,134 @@
+"""What a job's stages need of a machine, computed from its table `[fits]` and the parameters of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlbox.errors import SpecError
+from rlbox.job.fits.formula import Amount, evaluate
+from rlbox.job.fits.table import CARD, Fits, StageFits
+from rlbox.job.job import Job
+from rlbox.job.params import DEFAULT, Values
+from rlbox.job.plan import stages_of
+
+_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", re.I)
+_ABOUT = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageNeeds:
+    """What one stage needs: bytes by part, and the sentences of its rules that do not hold."""
+
+    stage: str
+    nodes: int = 1
+    gpus: int = 0
+    card: Mapping[str, float] = field(default_factory=dict)
+    host: Mapping[str, float] = field(default_factory=dict)
+    disk: Mapping[str, float] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+
+    @property
+    def card_bytes(self) -> float:
+        """Memory of the fullest GPU."""
+        return sum(self.card.values())
+
+    @property
+    def host_bytes(self) -> float:
+        """Memory of a machine."""
+        return sum(self.host.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNeeds:
+    """What a run needs, stage by stage; `unsized` says which model's size nobody told."""
+
+    stages: tuple[StageNeeds, ...] = ()
+    unsized: tuple[str, ...] = ()
+
+    @property
+    def disk(self) -> dict[str, float]:
+        """Return what all stages leave on the data disk, by stage and part."""
+        return {f"{row.stage}.{part}": size for row in self.stages for part, size in row.disk.items() if size}
+
+    @property
+    def disk_bytes(self) -> float:
+        """What all stages leave on the data disk."""
+        return sum(self.disk.values())
+
+
+def needs_of(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
+    """Return what a run of `job` needs; None for a job that says nothing of it.
+
+    Parameters
+    ----------
+    card_bytes
+        Memory of one GPU as its driver tells it, of which engines take shares; 0: not known.
+
+    Raises
+    ------
+    SpecError
+        A formula has no value, as for a division by zero.
+    """
+    if job.fits is None:
+        return None
+    names: dict[str, Amount] = {**values.params, CARD: card_bytes}
+    for name, formula in job.fits.let.items():
+        names[name] = _amount(job, f"let.{name}", formula, names)
+    chosen = {stage.name for stage in stages_of(job, values.profile)}
+    stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
+    return RunNeeds(stages=stages, unsized=tuple(_unsized(job.fits, values)))
+
+
+def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> StageNeeds:
+    found = {key: _amount(job, f"stages.{name}.{key}", formula, names) for key, formula in row.formulas()}
+    parts = {
+        kind: {key.partition(".")[2]: _number(value) for key, value in found.items() if key.startswith(f"{kind}.")}
+        for kind in ("card", "host", "disk")
+    }
+    broken = (rule.says for number, rule in enumerate(row.rules) if not found[f"rules[{number}].holds"])
+    return StageNeeds(
+        stage=name,
+        nodes=int(_number(found["nodes"])),
+        gpus=int(_number(found["gpus"])),
+        broken=tuple(_filled(text, names) for text in broken),
+        **parts,
+    )
+
+
+def _amount(job: Job, where: str, formula: str, names: Mapping[str, Amount]) -> Amount:
+    try:
+        return evaluate(formula, names)
+    except ValueError as error:
+        raise SpecError(f"jobs/{job.name}.toml: fits.{where}: {error}") from error
+
+
+def _number(value: Amount) -> float:
+    return 0.0 if isinstance(value, str) else float(value)
+
+
+def _filled(text: str, names: Mapping[str, Amount]) -> str:
+    """Return a sentence with its `{NAME}` replaced; numbers are whole where they are."""
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
+    return text
+
+
+def _unsized(fits: Fits, values: Values) -> list[str]:
+    """Return a sentence for each model that is another than the one whose size is told."""
+    found = []
+    for size, model in fits.size.items():
+        billions, name = float(values.params[size]), str(values.params[model])
+        told, named = values.origins.get(size, DEFAULT), values.origins.get(model, DEFAULT)
+        if not billions:
+            found.append(f"{size} = 0: nobody says how large {name} is")
+        elif named != DEFAULT and told == DEFAULT and not _says(name, billions):
+            found.append(f"{size} is still {billions:g}, which nobody says of {name} ({model}, {named})")
+    return found
+
+
+def _says(name: str, billions: float) -> bool:
+    """Whether a model's name says about that size: `Qwen2.5-Coder-7B` for 7.6."""
+    sizes = [float(found) for found in _SIZE.findall(name)]
+    return any(abs(size - billions) <= _ABOUT * billions for size in sizes)

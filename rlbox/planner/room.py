@@ -1,0 +1,73 @@
+"""What a machine has room for: GPUs and their memory, host memory, data disk; as its target says, or as measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rlbox.amounts import GIB
+from rlbox.errors import SpecError
+from rlbox.target.target import Target
+
+REPORTED = 0.97
+"""Part of its nominal memory that a card reports at least."""
+_KNOWN = {"NVIDIA GeForce RTX 5090": 31.8}
+"""GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084)."""
+CONTEXT = 0.9 * GIB
+"""Bytes of a card that CUDA's context and NCCL keep for themselves. Assumed, not measured."""
+
+_MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
+
+    `where` is said when something does not fit.
+    """
+
+    where: str
+    nodes: int = 1
+    gpus: int = 0
+    card: float = 0.0
+    host: float = 0.0
+    disk: float = 0.0
+
+
+def usable_bytes(gpu: str, sold_gib: float) -> float:
+    """Return what a card reports of the memory that it is sold with."""
+    known = _KNOWN.get(gpu, 0.0)
+    # a target may say of its card what the card itself does
+    return GIB * (min(known, sold_gib) if known else sold_gib * REPORTED)
+
+
+def room_of(target: Target, gpus: int) -> Room:
+    """Return the room that a target declares; `gpus` are those that a container gets.
+
+    A `need_gib` of 1, the default, says nothing of the disk.
+    """
+    hardware = target.hardware
+    limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
+    return Room(
+        where=f"images/{target.name}/target.toml",
+        nodes=hardware.nodes,
+        gpus=gpus,
+        card=usable_bytes(hardware.gpu, hardware.gpu_memory_gib),
+        host=GIB * min(limits, default=0.0),
+        disk=GIB * target.disk.need_gib if target.disk.need_gib > 1 else 0.0,
+    )
+
+
+def parse_machine(text: str, like: Room) -> Room:
+    """Return the room of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too); memory and disk are those of `like`."""
+    found = _MACHINE.fullmatch(text)
+    if not found or not all(float(part) for part in found.groups() if part):
+        raise SpecError(
+            f"--machine {text!r} is no machine", next_step="say GPUs x GB of a card: 4x32, 2x8x80 for two nodes"
+        )
+    nodes, gpus, sold = found.groups()
+    # 31.8 of 32 GB is what the table knows; any other card has its least
+    card = usable_bytes("NVIDIA GeForce RTX 5090" if float(sold) == 32 else "", float(sold))
+    return Room(
+        where=f"--machine {text}", nodes=int(nodes or 1), gpus=int(gpus), card=card, host=like.host, disk=like.disk
+    )

@@ -1,0 +1,197 @@
+"""`rlbox plan`, and what `rlbox run` refuses because it does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import ON_IMAGE, Folder, Rlbox, Said
+
+from rlbox.amounts import GIB
+
+JOB = """
+title = "one stage"
+target = "mine"
+[params]
+billions = { default = 2.0, help = "size", at_least = 0.0 }
+model = { default = "me/two-2b", help = "model" }
+rows = { default = 4, help = "rows", at_least = 1 }
+keep = { default = 3, help = "checkpoints", at_least = 1 }
+out = { default = "{data}/out", help = "folder" }
+[profiles.small]
+rows = 1
+[[stages]]
+name = "train"
+title = "learns"
+command = ["train", "{param.rows}", "{param.out}"]
+[fits]
+size = { billions = "model" }
+turn = ["rows", "keep"]
+let = { params = "billions * 1e9" }
+[fits.stages.train]
+gpus = "2"
+card = { weights = "4 * params", activations = "rows * 2e9" }
+host = { copy = "4 * params" }
+disk = { checkpoints = "keep * 2 * params" }
+rules = [{ holds = "rows < 9", says = "{rows} rows are more than 8" }]
+"""
+MACHINE = """
+[hardware]
+gpu = "a card"
+gpus = 2
+gpu_memory_gib = 20
+memory_gib = 16
+"""
+
+
+@pytest.fixture
+def one(folder: Folder) -> Folder:
+    """A project with a locked target of two cards and a job of one stage."""
+    folder.target("mine", ON_IMAGE.replace("need_gib = 0", "need_gib = 12") + MACHINE)
+    folder.lock("mine")
+    folder.job("one", JOB)
+    return folder
+
+
+def test_the_table(rlbox: Rlbox, one: Folder) -> None:
+    assert rlbox("plan", "one") == Said(
+        code=0,
+        out="""stage     nodes x GPUs  a GPU     host memory  disk
+train     1 x 2         14.9 GiB  7.5 GiB      11.2 GiB
+there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB
+
+train  a GPU  7.5 GiB   weights
+train  a GPU  7.5 GiB   activations
+train  host   7.5 GiB   copy
+train  disk   11.2 GiB  checkpoints
+""",
+        err="",
+    )
+
+
+def test_as_json(rlbox: Rlbox, one: Folder) -> None:
+    found = rlbox("plan", "one", "--set", "rows=2", "--json").data["needs"]
+    assert found["stages"][0]["card"] == {"weights": 8e9, "activations": 4e9}
+    assert (found["room"]["gpus"], found["lacks"], found["not_judged"]) == (2, [], [])
+
+
+def test_a_job_that_says_nothing(rlbox: Rlbox, one: Folder) -> None:
+    one.job("other", JOB.partition("[fits]")[0])
+    said = rlbox("plan", "other")
+    assert (said.code, said.out) == (0, "job other does not say what it needs: [fits] in jobs/other.toml\n")
+    assert rlbox("run", "other", "--dry-run").code == 0
+
+
+CARD = (
+    "job one does not fit: train: a GPU: 22.4 GiB needed (activations 14.9 GiB, weights 7.5 GiB), 18.5 GiB there "
+    "(19.4 GiB, less 0.9 GiB for CUDA's context and NCCL)"
+)
+REFUSALS: list[tuple[tuple[str, ...], str, str]] = [
+    (("--set", "rows=8"), CARD, "the nearest that fits: rlbox run one --set rows=5"),
+    (("--gpus", "1"), "train: 2 GPUs of a machine, there are 1", "no profile of the job"),
+    (
+        ("--set", "keep=4"),
+        "the data disk: 14.9 GiB needed (train.checkpoints 14.9 GiB), 12.0 GiB there",
+        "--set keep=3",
+    ),
+    (
+        ("--set", "billions=4.5"),
+        "host memory: 16.8 GiB needed (copy 16.8 GiB), 16.0 GiB there",
+        "no profile of the job",
+    ),
+    (
+        ("--set", "model=me/other"),
+        "billions is still 2, which nobody says of me/other (model, --set)",
+        "--set billions=N",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "told", "step"), REFUSALS)
+@pytest.mark.parametrize("verb", [("plan", "one"), ("run", "one", "--dry-run")], ids=["plan", "run"])
+def test_what_does_not_fit_is_refused(
+    rlbox: Rlbox, one: Folder, verb: tuple[str, ...], words: tuple[str, ...], told: str, step: str
+) -> None:
+    said = rlbox(*verb, *words)
+    assert said.code == 5
+    assert told in said.err
+    assert step in said.err
+    assert "  where: images/mine/target.toml\n" in said.err
+
+
+def test_all_that_does_not_fit_is_said_at_once(rlbox: Rlbox, one: Folder) -> None:
+    said = rlbox("run", "one", "--dry-run", "--set", "rows=9", "--set", "keep=9")
+    assert [line.strip().partition(" ")[0] for line in said.err.splitlines()[1:4]] == ["train:", "train:", "the"]
+    assert "9 rows are more than 8" in said.err
+    assert said.err.endswith("next:  the nearest that fits: rlbox run one --set rows=5 --set keep=3\n")
+
+
+def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None:
+    said = rlbox("run", "one", "--dry-run", "--set", "rows=8", "--force")
+    assert said.code == 0
+    assert said.err.startswith(f"warning: {CARD}\n")
+    assert "# there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB\n" in said.out
+
+
+def test_nothing_is_judged_of_a_model_of_unknown_size(rlbox: Rlbox, one: Folder) -> None:
+    said = rlbox("run", "one", "--dry-run", "--set", "model=me/other", "--set", "billions=0")
+    assert said.code == 0
+    assert "# not judged: billions = 0: nobody says how large me/other is\n" in said.out
+
+
+@pytest.mark.parametrize(
+    ("machine", "code", "told"),
+    [
+        ("2x20", 0, ""),
+        ("2x16", 5, "14.9 GiB needed (weights 7.5 GiB, activations 7.5 GiB), 14.6 GiB there"),
+        ("1x80", 5, "2 GPUs of a machine, there are 1"),
+        ("2x0", 2, "--machine '2x0' is no machine"),
+    ],
+)
+def test_another_machine(rlbox: Rlbox, one: Folder, machine: str, code: int, told: str) -> None:
+    said = rlbox("plan", "one", "--machine", machine)
+    assert (said.code, told in said.err) == (code, True)
+
+
+@pytest.mark.parametrize("path", ["/system/out", "out", "../out", "/data/../out"])
+def test_a_path_off_the_data_disk_is_refused(rlbox: Rlbox, one: Folder, path: str) -> None:
+    """P008."""
+    said = rlbox("run", "one", "--dry-run", "--set", f"out={path}")
+    assert said == Said(
+        code=2,
+        out="",
+        err=f"rlbox: error: --set out={path}: not on the data disk /data; the system disk is small, and a "
+        "container's is lost with it\n  next:  name a path below /data\n",
+    )
+    assert rlbox("run", "one", "--dry-run", "--set", "out=/data/out").code == 0
+
+
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+def test_a_run_asks_the_disk_that_is_there(
+    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P009: both numbers, before anything starts; what the target declares does not count."""
+    monkeypatch.setattr("rlbox.planner.act.check.free_bytes", lambda folder: GIB)
+    monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
+    said = rlbox("run", "one", "--data", str(tmp_path))
+    assert said.code == 5
+    assert "the data disk: 11.2 GiB needed (train.checkpoints 11.2 GiB), 1.0 GiB there" in said.err
+    assert f"  where: this machine, {tmp_path}\n" in said.err
+
+
+@pytest.mark.allow("sockets")
+def test_a_run_asks_the_card_that_is_there(
+    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sold as 16 GB, 14 of them to use."""
+
+    class Gpu:
+        total_bytes = 14 * GIB
+
+    monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: (Gpu(), Gpu()))
+    monkeypatch.setattr("rlbox.planner.act.check.free_bytes", lambda folder: 99 * GIB)
+    monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
+    said = rlbox("run", "one", "--data", str(tmp_path))
+    assert said.code == 5
+    assert "13.1 GiB there (14.0 GiB, less 0.9 GiB" in said.err
+    assert said.err.endswith(f"rlbox run one --set rows=3 --data {tmp_path}\n")

@@ -1,0 +1,124 @@
+"""Every job and profile on its own target: it fits, or is refused with a nearest setting that does."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CHECKOUT
+from jobplan import job_of, overrides, plan_of, settings_of, stage_of
+from sft import plan as sft_plan
+
+from rlbox.amounts import GIB
+from rlbox.job.params import plan_values
+from rlbox.planner.judge import judge_fit
+from rlbox.planner.nearest import Asked, nearest_fit
+from rlbox.planner.needs import RunNeeds, needs_of
+from rlbox.planner.room import Room, room_of
+from rlbox.spec.project import Project
+from rlbox.target.load import load_target
+
+PROJECT = Project(folder=CHECKOUT)
+JOBS = ("gkd", "grpo", "holdem", "sft", "smoke", "xdan")
+EACH = [(job, profile) for job in JOBS for profile in ("", *job_of(job).profiles)]
+# What is for another machine than the job's own target, and is refused there.
+REFUSED = {
+    ("gkd", "recommended"): (),
+    ("gkd", "card"): (),
+    ("holdem", "full"): ("--profile", "full", "--set", "save_optim=false"),
+    ("holdem", "resume"): ("--profile", "resume", "--set", "save_optim=false"),
+    ("xdan", "two-nodes"): (),
+}
+
+
+def room(job: str) -> Room:
+    target = load_target(PROJECT, job_of(job).target).target
+    return room_of(target, target.hardware.gpus)
+
+
+def needs(job: str, wish: Asked) -> RunNeeds:
+    found = needs_of(job_of(job), plan_values(job_of(job), wish.profiles, wish.settings), room(job).card)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("job", "profile"), EACH)
+def test_it_fits_or_the_nearest_setting_does(job: str, profile: str) -> None:
+    wish = Asked(profiles=(profile,) if profile else ())
+    lacks = judge_fit(needs(job, wish), room(job))
+    assert bool(lacks) == ((job, profile) in REFUSED), lacks
+    if lacks:
+        nearest = nearest_fit(job_of(job), wish, room(job))
+        assert nearest
+        assert nearest.words() == REFUSED[job, profile]
+        assert judge_fit(needs(job, nearest), room(job)) == ()
+
+
+@pytest.mark.parametrize("target", ["a800-cn", "a800-cn-slime", "cluster-2node", "vast-5090", "vast-5090-verl"])
+def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
+    """`disk.need_gib` follows from the table: `vast create` rents that disk; a GB of it may be one of 10^9 bytes."""
+    spec = load_target(PROJECT, target).target
+    jobs = [job for job in JOBS if job_of(job).target.removesuffix("-slime").removesuffix("-verl") in target]
+    most = max(needs(job, Asked()).disk_bytes for job in jobs)
+    assert most <= spec.disk.need_gib * (1e9 if spec.hardware.platform == "vast" else GIB)
+    assert spec.disk.need_gib * GIB <= 1.2 * most
+
+
+def test_every_job_says_what_it_needs() -> None:
+    assert set(PROJECT.jobs()) == set(JOBS)
+    assert [job for job in JOBS if job_of(job).fits is None] == []
+
+
+@pytest.mark.parametrize("profile", ["", "low-memory", "rtx-6000-pro-x2"])
+@pytest.mark.parametrize("keep", ["0", "1", "3"])
+def test_the_job_and_the_planner_ask_for_the_same_disk(profile: str, keep: str) -> None:
+    values = plan_values(job_of("sft"), profile, {"keep_optimizer": keep}).params
+    args = (values["train_rows"], values["gpus"], values["batch"], values["epochs"], 0, values["save_every"])
+    saves = sft_plan.saved_steps(*args)  # type: ignore[arg-type]
+    found = needs("sft", Asked(profiles=(profile,) if profile else (), settings={"keep_optimizer": keep}))
+    train = next(row.disk for row in found.stages if row.stage == "train")
+    asked = sft_plan.room_needed(7.6, len(saves), int(keep))
+    assert train["checkpoints"] + train["exports"] == pytest.approx(asked)
+
+
+@pytest.mark.parametrize("stage", ["smoke", "train"])
+@pytest.mark.parametrize("profile", ["", "low-memory"])
+def test_sft_leaves_weights_and_optimizer_in_host_memory(stage: str, profile: str) -> None:
+    """verl's param_offload and optimizer_offload bring all of it back for a step; FSDP2's policy does not."""
+    found = settings_of(overrides(stage_of(plan_of("sft", profile), stage), "sft.trainer"))
+    assert found["engine.offload_policy"] == "True"
+    assert not {"engine.param_offload", "engine.optimizer_offload"} & set(found)
+    assert (
+        settings_of(overrides(stage_of(plan_of("sft", profile, {"offload": "false"}), stage), "sft.trainer"))[
+            "engine.offload_policy"
+        ]
+        == "False"
+    )
+
+
+def test_gkd_takes_the_gpus_that_its_target_has() -> None:
+    values = plan_of("gkd").params
+    assert f"{values['gpus']},{values['teacher_gpus']}" == "0,1,2,3"
+
+
+def test_what_another_verl_wants_is_a_profile_of_its_own() -> None:
+    own, other = (
+        overrides(stage_of(plan_of("grpo", name), "train"), "verl.trainer.main_ppo") for name in ("tiny", "verl-0-9")
+    )
+    assert not [word for word in own if word.startswith(("reward.", "++")) or "attention_backend" in word]
+    assert [word for word in other if word.startswith(("reward.", "++")) or "attention_backend" in word] == [
+        "reward.custom_reward_function.path=/data/runs/one/job/grpo/reward.py",
+        "reward.custom_reward_function.name=compute_score",
+        "++trainer.use_v1=False",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.attention_backend=TRITON_ATTN",
+    ]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_comes_next_is_a_run_that_can_be(job: str) -> None:
+    """P044; whether it fits depends on the disk that is there."""
+    for words in job_of(job).next:
+        parts = words.split()
+        given = list(zip(parts[::2], parts[1::2], strict=True))
+        profiles = [value for option, value in given if option == "--profile"]
+        settings = dict(value.split("=", 1) for option, value in given if option == "--set")
+        lacks = judge_fit(needs(job, Asked(profiles=tuple(profiles), settings=settings)), room(job))
+        assert [lack for lack in lacks if lack.kind != "disk"] == []

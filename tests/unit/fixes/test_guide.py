@@ -1,0 +1,49 @@
+"""What the catalogue says of an error, and of every variable of an image (P097)."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
+from rlbox.fixes.guide import fixes_that_know, variables
+from rlbox.fixes.load import load_fixed_target, load_fixes
+from rlbox.fixes.view import judge_all
+from rlbox.spec.project import Project
+from rlbox.target.lock import load_lock
+
+PROJECT = Project(folder=CHECKOUT)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [  # the errors of seed 002
+        (
+            "AttributeError: 'AsyncEngineArgs' object has no attribute 'disable_log_requests'",
+            "vllm-disable-log-requests",
+        ),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "lcuda-link"),
+        ("ValueError: Backend TORCH_SDPA must be registered before use", "vllm-backend-torch-sdpa"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 3", "pthread-create-failed"),
+    ],
+)
+def test_an_error_leads_to_its_fix(text: str, fix: str) -> None:
+    found = fixes_that_know(load_fixes(PROJECT), f"Traceback:\n  {text}\n")
+    assert found[0].id == fix
+    assert found[0].remedy
+    assert found[0].remedy_zh
+
+
+def test_what_nobody_knows() -> None:
+    assert fixes_that_know(load_fixes(PROJECT), "all is well\n\n") == ()
+
+
+@pytest.mark.parametrize("target", sorted(PROJECT.targets()))
+def test_every_variable_of_an_image_has_its_reason(target: str) -> None:
+    loaded = load_fixed_target(PROJECT, target)
+    versions = stack_versions(loaded.target, load_lock(PROJECT.lock_file(target)))
+    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target)
+    baked = bake_fixes(loaded.fixes, loaded.target, versions)
+    assert {row.name for row in rows} == {*baked.env({}), *loaded.target.env}
+    assert [row for row in rows if not row.reason] == []

@@ -1,0 +1,233 @@
+"""What a job needs against what a machine has, with the figures that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT, Folder
+
+from rlbox.amounts import GIB
+from rlbox.errors import SpecError
+from rlbox.job.filler import Paths
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.planner.judge import judge_fit, not_judged
+from rlbox.planner.nearest import Asked, nearest_fit
+from rlbox.planner.needs import RunNeeds, needs_of
+from rlbox.planner.paths import off_disk
+from rlbox.planner.room import Room, parse_machine, room_of, usable_bytes
+from rlbox.planner.view import refusal, seed_shard_gb
+from rlbox.spec.project import Project
+from rlbox.target.load import load_target
+
+SHIPPED = Project(folder=CHECKOUT)
+CARD = 31.8 * GIB
+
+
+def needs(job: str, profile: str = "", **settings: object) -> RunNeeds:
+    texts = {name: str(value) for name, value in settings.items()}
+    found = needs_of(load_job(SHIPPED, job), plan_values(load_job(SHIPPED, job), profile, texts), CARD)
+    assert found
+    return found
+
+
+def card_gib(found: RunNeeds, stage: str = "train") -> float:
+    return next(row.card_bytes for row in found.stages if row.stage == stage) / GIB
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "measured"),
+    [(1, 64, 35.5), (2, 4096, 38.5)],
+)
+def test_sft_without_offload_is_what_was_measured(rows: int, tokens: int, measured: float) -> None:
+    """7.6 x 10^9 parameters, fp32, AdamW, FSDP2 over four H200s."""
+    found = needs("sft", offload="false", micro_batch=rows, max_length=tokens)
+    assert card_gib(found) == pytest.approx(measured, rel=0.01)
+    parts = next(row.card for row in found.stages if row.stage == "train")
+    assert (parts["weights"] + parts["moments"]) / GIB == pytest.approx(21.3, rel=0.01)
+
+
+def test_disk_host_and_checkpoints_are_what_was_computed() -> None:
+    found = needs("sft")
+    train = next(row for row in found.stages if row.stage == "train")
+    assert train.disk["checkpoints"] + train.disk["exports"] == pytest.approx(304e9)
+    assert needs("holdem").disk_bytes == pytest.approx(114.7e9, rel=0.001)
+    assert needs("holdem", save_optim="false").disk_bytes == pytest.approx(16.4e9, rel=0.01)
+    xdan = next(row for row in needs("xdan", billions=32).stages if row.stage == "train")
+    assert 2 * xdan.host["adam"] == pytest.approx(384e9)  # P072, over two nodes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cards_gb", "shard", "left", "offload", "fits"),
+    [(4, 24, 21, 3, "true", True), (4, 32, 21, 11, "false", False), (2, 96, 42, 54, "false", True)],
+)
+def test_the_table_of_the_seed_and_what_is_true(
+    gpus: int, cards_gb: int, shard: int, left: int, offload: str, fits: bool
+) -> None:
+    """P137, P138: the seed's figure leaves gradients and the optimizer's copies out, so 4 x 32 GB are too little."""
+    assert (seed_shard_gb(7, gpus), cards_gb - seed_shard_gb(7, gpus)) == (shard, left)
+    room = parse_machine(f"{gpus}x{cards_gb}", Room(where="", host=250 * GIB, disk=400 * GIB))
+    found = needs("sft", gpus=gpus, offload=offload, max_length=2048 if cards_gb == 24 else 4096)
+    assert (judge_fit(found, room) == ()) == fits
+
+
+def test_a_card_is_smaller_than_it_is_sold() -> None:
+    assert usable_bytes("NVIDIA GeForce RTX 5090", 32) == 31.8 * GIB
+    assert usable_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
+    assert usable_bytes("a card that nobody measured", 100) == 97 * GIB
+    assert usable_bytes("", 0) == 0
+    assert parse_machine("4x32", Room(where="")).card == CARD
+    assert parse_machine("2x8x80", Room(where="")) == Room(where="--machine 2x8x80", nodes=2, gpus=8, card=77.6 * GIB)
+
+
+@pytest.mark.parametrize("text", ["", "4", "x32", "0x32", "4x0", "4x32x", "4 x 32", "-1x32"])
+def test_what_is_no_machine(text: str) -> None:
+    with pytest.raises(SpecError, match="no machine"):
+        parse_machine(text, Room(where=""))
+
+
+def test_what_nobody_knows_is_not_judged() -> None:
+    nothing = Room(where="images/x/target.toml", gpus=4)
+    found = needs("sft", offload="false")
+    assert judge_fit(found, nothing) == ()
+    assert [text.partition(":")[0] for text in not_judged(found, nothing)] == [
+        "memory of a GPU",
+        "host memory",
+        "data disk",
+    ]
+
+
+def test_a_target_without_a_hardware_table(folder: Folder) -> None:
+    folder.target("mine")
+    room = room_of(load_target(Project(folder=folder.path), "mine").target, 0)
+    assert room == Room(where="images/mine/target.toml")
+    assert [lack.text for lack in judge_fit(needs("gkd"), room)] == [
+        "4 GPUs of a machine, there are 0; the target names none: hardware.gpu, or --gpus"
+    ]
+
+
+def test_the_size_of_another_model_must_be_said() -> None:
+    room = Room(where="", gpus=8)
+    assert [lack.kind for lack in judge_fit(needs("sft", model="me/mine"), room)] == ["size"]
+    assert [lack.kind for lack in judge_fit(needs("sft", model="Qwen/Qwen2.5-14B"), room)] == ["size"]
+    assert judge_fit(needs("sft", model="/data/Qwen2.5-Coder-7B-Instruct"), room) == ()
+    assert judge_fit(needs("sft", model="me/mine", billions=3), room) == ()
+    unknown = needs("sft", model="me/mine", billions=0)
+    assert judge_fit(unknown, replace(room, card=CARD)) == ()
+    assert "billions = 0: nobody says how large me/mine is" in not_judged(unknown, room)
+
+
+def test_fewer_gpus_than_the_job_wants() -> None:
+    room = Room(where="", gpus=2, card=CARD)
+    job = load_job(SHIPPED, "sft")
+    assert refusal(judge_fit(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
+    assert nearest_fit(job, Asked(), room) == Asked(settings={"gpus": "2"})
+    assert judge_fit(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tensor_parallel": "2"}, "4 engines x 2 GPUs are not the actor's 16 (P067)"),
+        ({"ref_gpus": "4"}, "colocated reference and actor need the same nodes and GPUs (P067)"),
+        ({"train_batch": "100"}, "train_batch 100 is no multiple of micro_train_batch 2 x 16 actors (P069)"),
+        ({"rollout_batch": "10"}, "rollout_batch 10 x 8 answers are no multiple of train_batch 128 (P069)"),
+        ({"prompt_len": "30000"}, "prompt 30000 and answer 4096 are more than the model's 32768 tokens (P070)"),
+        ({"cluster_gpus": "17"}, "cluster_gpus 17 is more than 2 nodes of 8 have"),
+        (
+            {"actor_gpus": "4", "ref_gpus": "4", "engines": "2"},
+            "colocated groups share 8 GPUs, which Ray packs on 1 of 2",
+        ),
+    ],
+)
+def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None:
+    assert says in refusal(judge_fit(needs("xdan", **settings), Room(where="", nodes=2, gpus=8)))
+
+
+def test_a_reference_is_placed_where_kl_counts() -> None:
+    """P071."""
+    placed = [card_gib(needs("xdan", kl=kl)) for kl in (0.02, 0)]
+    assert placed[0] - placed[1] == pytest.approx(2 * 32.8e9 / 16 / GIB)
+
+
+def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
+    room = Room(where="", nodes=2, gpus=8)
+    asked = Asked(settings={"train_batch": "100", "rollout_batch": "10"}, beside=("--gpus", "all"))
+    found = nearest_fit(load_job(SHIPPED, "xdan"), asked, room)
+    assert found
+    assert found.words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
+    assert nearest_fit(load_job(SHIPPED, "xdan"), Asked(), replace(room, gpus=1)) is None
+
+
+PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
+
+
+@pytest.mark.parametrize(
+    ("path", "off"),
+    [
+        ("/system/exp", True),
+        ("/tmp-disk/exp", False),
+        ("/tmp-disk/../exp", True),
+        ("/tmp-disk-2/exp", True),
+        ("/autodl-fs/exp", True),
+        ("exp", True),
+        ("./exp", True),
+        ("~/exp", True),
+        ("/opt/slime", False),
+    ],
+)
+def test_paths_off_the_data_disk(path: str, off: bool) -> None:
+    """P008: the system disk is small; P007: a second disk is for archives."""
+    job = load_job(SHIPPED, "holdem")
+    assert off_disk(job, plan_values(job, "", {"smoke_dir": path}), PATHS) == ({"smoke_dir": path} if off else {})
+
+
+def test_what_is_no_path_is_no_matter() -> None:
+    job = load_job(SHIPPED, "sft")
+    names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
+    assert off_disk(job, plan_values(job, "", names), PATHS) == {}
+    assert off_disk(job, plan_values(job, "", {"model": "/system/model"}), PATHS) == {"model": "/system/model"}
+
+
+WRONG = """
+title = "t"
+target = "local"
+[params]
+gpus = { default = 1, help = "GPUs" }
+[[stages]]
+name = "one"
+title = "one"
+command = ["true"]
+[fits]
+turn = ["gpu"]
+size = { gpus = "model" }
+let = { gpus = "1", all = "gpsu * 2", later = "all" }
+[fits.stages.two]
+gpus = "gpus +"
+"""
+
+
+def test_a_table_that_is_wrong_says_where(folder: Folder) -> None:
+    folder.job("wrong", WRONG.replace('"gpus +"', '"later + gpus + none"'))
+    with pytest.raises(SpecError) as raised:
+        load_job(Project(folder=folder.path), "wrong")
+    text = str(raised.value)
+    assert "fits.turn: 'gpu' is no parameter (did you mean 'gpus'?)" in text
+    assert "fits.size: 'model' is no parameter" in text
+    assert "fits.let.gpus: the name is taken" in text
+    assert "fits.let.all: 'gpsu' is no parameter and no amount (did you mean 'gpus'?)" in text
+    assert "fits.stages.two: the job has no such stage" in text
+    assert "fits.stages.two.gpus: 'none' is no parameter and no amount" in text
+    folder.job("wrong", WRONG)
+    with pytest.raises(SpecError, match="is no formula"):
+        load_job(Project(folder=Path(folder.path)), "wrong")
+
+
+def test_a_formula_without_a_value_names_its_place(folder: Folder) -> None:
+    right = WRONG.split("[fits]")[0] + '[fits.stages.one]\ngpus = "1 / (gpus - 1)"\n'
+    folder.job("zero", right)
+    job = load_job(Project(folder=folder.path), "zero")
+    with pytest.raises(SpecError, match=r"jobs/zero.toml: fits.stages.one.gpus: .*division by zero"):
+        needs_of(job, plan_values(job, "", {}), 0.0)

@@ -1,0 +1,98 @@
+"""The page of a run that passed: what held, what was met, what it made, what comes next (P044, P007)."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.app import App
+from rlbox.job.filler import Paths
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import RunPlan, plan_run
+from rlbox.record.act.disk_hold import Holder
+from rlbox.record.act.journal import EVENTS_FILE
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.report.act.status import write_status
+from rlbox.run.launch import finish
+from rlbox.run.places import reach
+from rlbox.secrets.masks import Masks
+from rlbox.spec.project import Project
+
+PROJECT = Project(folder=CHECKOUT)
+
+
+def passed(folder: Path) -> tuple[RunPlan, RunState]:
+    """A run of holdem whose stages all passed, one of them at its second attempt."""
+    job = load_job(PROJECT, "holdem")
+    paths = Paths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
+    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="h-1", place="here", target=job.target)
+    state = dataclasses.replace(new_run_state(plan, supervisor_pid=1), state="passed", exit_code=0)
+    for stage in plan.stages:
+        state = change_stage(state, stage.name, state="passed", seconds=65.0)
+    return plan, change_stage(state, "smoke", attempt=2)
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_all_that_a_snapshot_says(tmp_path: Path, mounted: bool) -> None:
+    run_dir, archive = tmp_path / "run", tmp_path / "autodl-fs"
+    run_dir.mkdir()
+    if mounted:
+        archive.mkdir()
+    events = [{"stage": "smoke", "state": "failed", "cause": "cannot find -lcudart"}, {"stage": "smoke"}, {"cause": ""}]
+    events += [{"stage": "x", "cause": "\x1b[2Jred" + "y" * 999}]
+    (run_dir / EVENTS_FILE).write_text("".join(json.dumps(event) + "\n" for event in events) + "{torn")
+    plan, state = passed(run_dir)
+    text = write_status(run_dir, plan, state, str(archive)).read_text("utf-8")
+    assert "- megatron-only: passed in 1 min 05 s\n" in text
+    assert "- smoke: passed in 1 min 05 s, attempt 2\n" in text
+    assert "- smoke: cannot find -lcudart\n" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 400
+    assert f"- {run_dir}\n- {tmp_path}/exp/holdem_smoke_beijing/latest_checkpointed_iteration.txt\n" in text
+    assert text.endswith(
+        "## Next, one at a time, each once the one before it passed\n\n"
+        "- rlbox run holdem --profile full\n- rlbox run holdem --profile full --set max_tokens=8192\n"
+        "- rlbox run holdem --profile full --set max_tokens=8192 --set concurrency=160\n"
+    )
+    assert (f"cp -a PRODUCT {archive}/h-1\n" in text) == mounted
+    assert ("Archive" in text) == mounted
+
+
+def test_nothing_was_met(tmp_path: Path) -> None:
+    plan, state = passed(tmp_path)
+    text = write_status(tmp_path, plan, state, "").read_text("utf-8")
+    assert "- nothing: every stage passed at its first attempt\n" in text
+
+
+@pytest.mark.parametrize("status", ["passed", "failed"])
+def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
+    ledger = Ledger(folder=tmp_path, reach=reach)
+    plan, state = passed(tmp_path / "runs/h-1")
+    run_dir = ledger.make(plan, None, {})
+    code = 0 if status == "passed" else 1
+    write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), Masks({}))
+    app = App(project=PROJECT)
+    assert finish(app, ledger, run_dir, plan, Holder(what="a test")) == code
+    assert (run_dir / "STATUS.md").is_file() == (status == "passed")
+
+
+def test_a_disk_that_is_full_costs_the_page_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ledger = Ledger(folder=tmp_path, reach=reach)
+    plan, state = passed(tmp_path / "runs/h-1")
+    run_dir = ledger.make(plan, None, {})
+    write_run_state(run_dir, state, Masks({}))
+    monkeypatch.setattr("rlbox.report.act.status.write_file", full)
+    assert finish(App(project=PROJECT), ledger, run_dir, plan, Holder(what="a test")) == 0
+    assert "status: not written: No space left on device\n" in capsys.readouterr().err
