@@ -25,7 +25,8 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError
-from rlbox.files.act.beneath import names_in, remove_tree
+from rlbox.files.act.beneath import names_in
+from rlbox.files.act.trees import remove_tree
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan

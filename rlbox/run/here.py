@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
+from rlbox.files.act.beneath import open_handle
 from rlbox.image.act.plans import image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
@@ -98,7 +100,7 @@ class ReadyHere:
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
         argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", str(hold.handle))
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
-        with open(run_dir / LOG_FILE, "ab") as log:
+        with os.fdopen(open_handle(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             warden = start_command(
                 Command(argv=(*self.place.words, *argv)),
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},

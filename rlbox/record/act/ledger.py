@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
-from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in, remove_tree
+from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in
+from rlbox.files.act.trees import remove_tree
 from rlbox.job.plan import RunPlan
 from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
