@@ -102,8 +102,9 @@ class Docker:
         from rlbox.engine.act.docker import DockerEngine
 
         for found in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
-            if any(mount.get("Source") == str(data) for mount in found.get("Mounts", ())):
-                name = found["Names"][0].removeprefix("/")
+            names = found.get("Names") or ()  # null for a container that is just being made or removed
+            if names and any(mount.get("Source") == str(data) for mount in found.get("Mounts") or ()):
+                name = names[0].removeprefix("/")
                 return CarrierNote(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
         return None
 

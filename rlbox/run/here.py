@@ -56,7 +56,8 @@ class Here:
         if read_record(layout) is None:
             raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
         place = place_at(layout)
-        argv = (*place.words, sys.executable, "-m", "rlbox", *words)
+        safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
+        argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
         return run_in_foreground(Command(argv=argv), environ=place.env)
 
     def carrier(self, note: CarrierNote) -> Carrier:
@@ -98,16 +99,24 @@ class ReadyHere:
         """
         known = self.place.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
-        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", str(hold.handle))
+        argv = (
+            sys.executable,
+            "-m",
+            "rlbox.supervise",
+            "--warden",
+            str(run_dir),
+            "--hold",
+            ",".join(map(str, hold.handles)),
+        )
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
         with os.fdopen(open_handle(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             warden = start_command(
-                Command(argv=(*self.place.words, *argv)),
+                Command(argv=(*self.place.words, *argv), cwd="/"),  # where Python looks for modules first
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else NOTHING,
                 stdout=log,
                 stderr=log,
-                keep=(hold.handle,),
+                keep=hold.handles,
             )
         if warden.stdin:
             with contextlib.suppress(BrokenPipeError), warden.stdin as pipe:  # a warden that died tells why

@@ -26,15 +26,19 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk_files(path: Path, *, deepest: int = DEEPEST) -> Iterator[tuple[str, os.stat_result]]:
+def walk_files(path: Path, *, deepest: int = DEEPEST, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
+
+    `folders`: yield them too, each before what lies in it.
 
     The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
     a link, of what cannot be looked into, or of what lies below more than `deepest` folders.
     """
     try:
         with opened_folder(path) as folder:
-            yield from _walk(folder, "", deepest)
+            for name, facts in _walk(folder, "", deepest):
+                if folders or not stat.S_ISDIR(facts.st_mode):
+                    yield name, facts
     except OSError:
         return
 
@@ -77,7 +81,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _walk(folder: int, above: str, deepest: int) -> Iterator[tuple[str, os.stat_result]]:
-    folders = []
+    folders: dict[str, os.stat_result] = {}
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
     for name in names:
@@ -86,10 +90,13 @@ def _walk(folder: int, above: str, deepest: int) -> Iterator[tuple[str, os.stat_
         except OSError:
             continue  # a file of a run that goes on
         if stat.S_ISDIR(facts.st_mode):
-            folders.append(name)
+            folders[name] = facts
         else:
             yield f"{above}{name}", facts
-    for name in folders if deepest > 0 else ():
+    for name, facts in folders.items():
+        yield f"{above}{name}", facts
+        if deepest <= 0:
+            continue
         try:
             below = os.open(name, _FOLDER, dir_fd=folder)
         except OSError:

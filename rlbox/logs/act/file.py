@@ -113,6 +113,8 @@ class LogFile:
             os.write(self._times, f"{self.size} {int(now * 1000)}\n".encode())
         rest = memoryview(data)
         with self._lock:
+            if os.fstat(self._handle).st_size > self.size:  # else it would lie where no reader looks for it
+                os.ftruncate(self._handle, self.size)
             while rest:
                 count = os.write(self._handle, rest)
                 self.size += count

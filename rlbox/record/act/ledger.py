@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from rlbox.record.act.verdict import believed, verdict_of
 _RUNS = "runs"
 _OWN = ".rlbox"
 """Folder of a data disk with what rlbox keeps there for itself: run directories that are being made."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What names a run; a folder with another name was made by somebody else, perhaps to be shown as several lines."""
 _OTHERS_S = 30.0
 """How long to wait for another command line that is settling runs."""
 
@@ -72,7 +75,7 @@ class Ledger:
             names = names_in(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
-        for entry in (folder / name for name in names):
+        for entry in (folder / name for name in names if _NAME.fullmatch(name)):
             if is_file(entry / PLAN_FILE) and (facts := facts_of(entry / PLAN_FILE)):
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
@@ -147,7 +150,7 @@ class Ledger:
         note = self._records.note(run)
         if note is None:
             with contextlib.suppress(SpecError):
-                note = self._sought(load_plan(self.run_dir(run)))
+                note = self._sought(_checked(load_plan(self.run_dir(run)), run))
         return self.reach(note) if note else None
 
     def notes(self) -> dict[str, CarrierNote]:
@@ -166,9 +169,9 @@ class Ledger:
         Raises
         ------
         SpecError
-            As `load_plan`.
+            As `load_plan`; or it is the plan of another run.
         """
-        return self._records.read(run_dir.name).plan or load_plan(run_dir)
+        return _checked(self._records.read(run_dir.name).plan or load_plan(run_dir), run_dir.name)
 
     def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
@@ -227,8 +230,8 @@ class Ledger:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan(run_dir) if is_file(run_dir / PLAN_FILE) else None)
-        if plan and plan.run_id != run:
-            raise SpecError(f"its plan is that of {plan.run_id}")
+        if plan:
+            _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
         note = known.note or self._sought(plan)
@@ -270,6 +273,13 @@ class Ledger:
     def _drafts(self) -> Path:
         """Where run directories are made, and renamed when they are whole."""
         return self.folder / _OWN / "new"
+
+
+def _checked(plan: RunPlan, run: str) -> RunPlan:
+    """Return the plan of a run; `SpecError` when it is that of another, as one that a program of the run wrote."""
+    if plan.run_id != run:
+        raise SpecError(f"its plan is that of {plan.run_id}", where=run)
+    return plan
 
 
 def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...] | None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.logs.lines import LINE_LIMIT, clean_text
+from rlbox.logs.codes import clean_text
+from rlbox.logs.lines import LINE_LIMIT
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
@@ -193,6 +194,19 @@ HIDING = {
     "a return in it": b"CUDA out of mem\rory\n",
     "half written over": b"xxxx out of memory\rCUDA\n",
     "colours in it": b"CUDA \x1b[31mout of\x1b[0m memory\n",
+    "a zero in it": b"CUDA out of mem\x00ory\n",
+    "a bell in it": b"CUDA out\x07 of memory\n",
+    "another letter set in it": b"CUDA \x1b(Bout of\x1b7 memory\n",
+    "a string for the terminal in it": b"CUDA out of \x1bPq\x1b\\memory\n",
+    "a code of eight bits in it": "CUDA out of \x9b31mmemory\n".encode(),
+    "a letter of no width in it": "CUDA out of mem\u200bory\n".encode(),
+    "a hyphen that is not shown": "CUDA out of mem\u00adory\n".encode(),
+    "a mark of direction in it": "CUDA out of \u202ememory\n".encode(),
+    "other blanks": "CUDA\u00a0out\u3000of\u2009memory\n".encode(),
+    "a cursor that goes on": b"CUDA\x1b[1Cout\x1b[Cof\x1b[1Cmemory\n",
+    "no UTF-8 in it": b"CUDA out of mem\xffory\n",
+    "unseen in a state": b"CUDA out of mem\x00ory\rall is well, all is well\n",
+    "unseen behind a long line": b"x" * 70_000 + b"CUDA out of mem\x00ory\n",
     "a long state": b"5%\r" + b"x" * 70_000 + FORBIDDEN + b"\r100%\n",
 }
 
