@@ -99,15 +99,8 @@ class ReadyHere:
         """
         known = self.place.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
-        argv = (
-            sys.executable,
-            "-m",
-            "rlbox.supervise",
-            "--warden",
-            str(run_dir),
-            "--hold",
-            ",".join(map(str, hold.handles)),
-        )
+        handles = ",".join(map(str, hold.handles))
+        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", handles)
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
         with os.fdopen(open_handle(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             warden = start_command(

@@ -8,6 +8,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import stat
 import tarfile
 import tempfile
@@ -66,7 +67,7 @@ def check_place(run_dir: Path, out: Path) -> None:
     SpecError
         It is inside the run directory, which the bundle would then be a part of, or its folder is missing.
     """
-    if out.resolve().is_relative_to(run_dir.resolve()):
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(
             "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
         )

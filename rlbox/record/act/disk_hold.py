@@ -28,6 +28,9 @@ LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
 
+NO_WORD = "no word about it"
+"""What is said of a disk that is held, and of which the file does not say by whom."""
+
 _PAUSE_S = 0.02
 _MODE = 0o666
 """Other users of the machine may run on the same disk: the file is theirs too."""
@@ -200,7 +203,7 @@ def _told(path: Path) -> Holder:
     try:
         handle = open_handle(path)
     except OSError:
-        return Holder(what="no word about it")
+        return Holder(what=NO_WORD)
     try:
         return _read(handle)
     finally:
@@ -212,4 +215,4 @@ def _read(handle: int) -> Holder:
         data = parse_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
-    return as_kind(Holder, data) or Holder(what="no word about it")
+    return as_kind(Holder, data) or Holder(what=NO_WORD)

@@ -87,7 +87,7 @@ class HostRecords:
         return read_table(self._path(run), links=True)
 
     def _path(self, run: str) -> Path:
-        if Path(run).name != run:
+        if Path(run).name != run or run in ("", ".."):
             raise SpecError(f"{run!r} is no name of a run", next_step="rlbox runs")
         return self.folder / f"{run}.json"
 

@@ -24,13 +24,13 @@ from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
 from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in
 from rlbox.files.act.trees import remove_tree
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import NO_WORD, DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
 from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords, kept_end
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.settle import Carrier, carrier_word, has_ended, write_end
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state
-from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.record.act.supervisor_file import SUPERVISOR_FILE, load_supervisor, supervisor_lives
 from rlbox.record.act.verdict import believed, verdict_of
 
 _RUNS = "runs"
@@ -130,8 +130,21 @@ class Ledger:
         return take_disk(self.folder, holder, stage_of=self.stage_of)
 
     def holder(self) -> Holder | None:
-        """Return who holds the disk now, or None."""
-        return disk_holder(self.folder)
+        """Return who holds the disk now, or None; where the disk does not say, the run that lives does."""
+        holder = disk_holder(self.folder)
+        if holder is None or holder.run or holder.what != NO_WORD:
+            return holder
+        return dataclasses.replace(holder, run=next((run.name for run in self.runs() if self._lives(run)), ""))
+
+    def _lives(self, run_dir: Path) -> bool:
+        """Whether what carries out a run lives: its supervisor says so itself, or the place of its carrier does."""
+        facts, note = load_supervisor(run_dir), self._records.note(run_dir.name)
+        try:
+            return (facts is not None and supervisor_lives(run_dir, facts)) or (
+                note is not None and self.reach(note).status() == "living"
+            )
+        except RlboxError:
+            return False
 
     def held_by(self, run: str) -> bool:
         """Whether the supervisor of a run holds the disk."""

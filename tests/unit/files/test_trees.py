@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,18 @@ def nest(folder: Path, levels: int = MANY) -> None:
     os.close(at)
 
 
-def test_a_deep_folder_is_walked_to_a_depth_and_removed_whole(tmp_path: Path) -> None:
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards: what removes the folders of tests calls itself a level."""
     nest(tmp_path / "deep")
-    assert len(list(walk_files(tmp_path / "deep"))) == DEEPEST + 1
-    remove_tree(tmp_path / "deep")
-    assert list(tmp_path.iterdir()) == []
+    yield tmp_path / "deep"
+    subprocess.run(["rm", "-rf", tmp_path / "deep"], check=True)
+
+
+def test_a_deep_folder_is_walked_to_a_depth_and_removed_whole(deep: Path) -> None:
+    assert len(list(walk_files(deep))) == DEEPEST + 1
+    remove_tree(deep)
+    assert list(deep.parent.iterdir()) == []
 
 
 def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
