@@ -76,8 +76,7 @@ def endless(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
                 if torn:  # then the events tell
                     (ground.run_dir(end) / "run.json").unlink()
 
-            if not (words[0] == "logs" and kind == "without end"):  # it is shown to its end, as by `cat`
-                yield Attempt(name=f"{name} of {end} is {kind}", plant=plant, words=typed(ground, words, end))
+            yield Attempt(name=f"{name} of {end} is {kind}", plant=plant, words=typed(ground, words, end))
     for name in (".rlbox/new/x", "cache/x"):
         yield Attempt(
             name=f"{name} is nested",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.1
 _ASK_S = 1.0
-_BLOCK = 1 << 20
 
 
 @click.command()
@@ -52,7 +51,7 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.files.act.beneath import open_file
+    from rlbox.files.act.tail import Tail
     from rlbox.logs.act.follow import find_logs
 
     ledger = disk_of(app, target, data)
@@ -68,9 +67,9 @@ def verb(
         return
     for path in paths:
         app.say(f"==> {path.relative_to(folder)} <==")
-        with open_file(path) as file:
+        with contextlib.closing(Tail(path)) as tail:  # which passes over what nobody wrote
             stream = PrintableStream()
-            while block := file.read(_BLOCK):
+            while block := tail.read():
                 sys.stdout.buffer.write(stream.feed(block))
             sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()

@@ -140,7 +140,8 @@ def _no_numbers(file: BinaryIO, begin: int, spans: Sequence[_Span]) -> str:
         for at in range(span.begin, span.end, max(step, span.end - span.begin >> 3)):
             at -= (at - span.begin) % struct.calcsize(form)
             data = _spot(file, begin + at)[: span.end - at]
-            words = memoryview(data[: len(data) - len(data) % struct.calcsize(form)]).cast(form)
+            count = len(data) // struct.calcsize(form)
+            words = struct.unpack_from(f"<{count}{form}", data)
             looked += len(words)
             none += sum(word & exponent == exponent and word & rest != 0 for word in words)
     return "holds mostly NaN" if none > looked / 2 else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     """A folder that is gone afterwards: what removes the folders of tests calls itself a level."""
     nest(tmp_path / "deep")
     yield tmp_path / "deep"
-    subprocess.run(["rm", "-rf", tmp_path / "deep"], check=True)
+    remove_tree(tmp_path / "deep")
 
 
 def test_a_deep_folder_is_walked_to_a_depth_and_removed_whole(deep: Path) -> None:

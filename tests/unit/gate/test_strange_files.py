@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rlbox.files.act.tail import BLOCK, Tail
+from rlbox.files.act.trees import remove_tree
 from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.fitting import fitting
@@ -76,7 +76,7 @@ def nest(folder: Path) -> None:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder that is gone afterwards: what removes the folders of tests calls itself a level."""
     yield tmp_path / "out"
-    subprocess.run(["rm", "-rf", tmp_path / "out"], check=True)
+    remove_tree(tmp_path / "out")
 
 
 @pytest.mark.timeout(60)
