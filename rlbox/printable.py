@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 
-_SEQUENCE = re.compile(
+SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]?"
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", _SEQUENCE.sub("", text))))
+    return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", SEQUENCE.sub("", text))))
 
 
 class PrintableStream:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_json, whole_number
 
 _PARTS = {
     "run": ("network", "shm_gib", "memory_gib", "pids"),
@@ -67,7 +67,8 @@ def with_gpus(demands: Demands, text: str) -> Demands:
     """Return the demands with the GPUs that a container was started with: a number, `all` or `none`; empty: as told."""
     if text == "none":
         return replace(demands, gpu="", gpus=0)
-    return replace(demands, gpus=int(text)) if text.isdigit() else demands
+    number = whole_number(text)
+    return demands if number is None else replace(demands, gpus=number)
 
 
 def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.foreign import whole_number
 from rlbox.values import Mount
 
 ALL = -1
@@ -84,7 +85,7 @@ class GpuOffer:
     def count(self) -> int:
         """How many GPUs the machine has; 0: not known."""
         indices = {name.partition("=")[2] for name in self.cdi}
-        return sum(name.isdigit() for name in indices) or len(self.nodes)
+        return sum(whole_number(name) is not None for name in indices) or len(self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +127,8 @@ def parse_gpus(text: str, usual: int) -> GpuWish:
         return GpuWish(count={"": usual, "none": 0, "all": ALL}[text])
     ids = tuple(part.strip() for part in text.removeprefix("device=").split(",") if part.strip())
     wrong = [part for part in ids if not _ID.fullmatch(part)]
-    if text.isdigit() and int(text):
-        return GpuWish(count=int(text))
+    if count := whole_number(text):
+        return GpuWish(count=count)
     if not ids or wrong or text == "0" or len(set(ids)) < len(ids):
         raise SpecError(f"--gpus {text!r} does not say which GPUs", next_step=_SAYS)
     return GpuWish(ids=ids)
@@ -238,10 +239,11 @@ def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
         )
     if offer.ways[0] == "cdi" and offer.cdi and not offer.count:  # as on WSL, whose only device is `all`
         return ()
-    numbers = sorted(int(name) for name in known if name.isdigit()) or range(wish.count)
+    numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(wish.count)
     return tuple(str(number) for number in list(numbers)[: wish.count])
 
 
 def _everything(offer: GpuOffer) -> tuple[str, ...]:
     names = [name.partition("=")[2] for name in offer.cdi]
-    return tuple(sorted(name for name in names if name.isdigit())) if names and "all" not in names else ("all",)
+    numbers = sorted(name for name in names if whole_number(name) is not None)
+    return tuple(numbers) if names and "all" not in names else ("all",)

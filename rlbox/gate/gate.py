@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.gate.lines import BenignRules, Board, LineRule
+from rlbox.gate.lines import BenignRules, Board, LineRule, is_echo
 from rlbox.gate.metric import MetricJudge, number_of
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
@@ -240,6 +240,8 @@ class _MetricRule(GateRule):
 
     def met(self, line: Line, way: str) -> None:
         """Take a line of the log that fits."""
+        if is_echo(line.text, self.plan.pattern):
+            return
         groups = compile_pattern(self.plan.pattern).groups(way) or {}
         step = number_of(groups.get("step") or "")
         if self._steps and step is not None:

@@ -5,6 +5,7 @@ Benign lines look bad and are not: a job's own, and those that the fix catalogue
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,9 +15,11 @@ from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, ru
 from rlbox.gate.steps import Steps
 from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
-from rlbox.logs.lines import Line, ray_actor, ray_repeats, views
+from rlbox.logs.lines import Line, bare_text, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern
 
+_ECHO = re.compile(r"\+{1,9} \S|(?:\S+\s+){0,8}Running entrypoint for job \S+: ")
+"""What a shell (`set -x`) or Ray says that it starts: the words of a command, which has done nothing yet."""
 _ACTORS = 256
 """Names of Ray's actors and tasks that one rule remembers."""
 
@@ -153,7 +156,7 @@ class LineRule(GateRule):
         self._board.revision += self.decide("waiting", line.text)
 
     def _require(self, line: Line) -> None:
-        if self.state == "broken":
+        if self.state == "broken" or is_echo(line.text, self.plan.pattern):
             return
         if self.before and not self.before.count:
             self._board.breach(
@@ -184,6 +187,11 @@ class LineRule(GateRule):
         if actor and len(self._told) < _ACTORS:
             self._told.add(actor)
         return 1
+
+
+def is_echo(text: str, pattern: str) -> bool:
+    """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
+    return _ECHO.match(bare_text(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
 
 
 class BenignRules:

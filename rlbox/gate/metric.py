@@ -9,7 +9,9 @@ from typing import Any
 from rlbox.foreign import decimal, parse_json
 from rlbox.job.gate_plan import MetricPlan
 
-_NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)\b")
+_NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
+_WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
+"""What Python puts before a number of another kind than its own: `tensor(`, `np.float32(`, `array([`."""
 _BUCKETS = 999
 """Points that are kept one by one; of more, neighbours are averaged, so that memory stays flat."""
 
@@ -163,15 +165,16 @@ _MISSING = object()
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number as a log or a row writes it (`2.5`, `1e-05,`, `nan`, `tensor(2.5)`), or None."""
+    """Return a number as a log or a row writes it (`2.5`, `1e-05,`, `nan`, `tensor(2.5)`, `np.float32(1)`), or None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, str):
         return None
-    text = value.strip().strip("'\"[](){},;:|").removeprefix("tensor(").rstrip(".%)")
-    if found := _NOT_FINITE.match(text):
-        return float(found.group())
-    return decimal(text)
+    text = value.strip().strip("'\"[](){},;:|")
+    for way in (text, bare := _WRAPPED.sub("", text)):
+        if found := _NOT_FINITE.match(way):
+            return float(found.group())
+    return decimal(bare.rstrip(".%)],"))
 
 
 def value_at(row: Any, path: str, missing: Any = None) -> Any:

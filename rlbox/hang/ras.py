@@ -10,15 +10,15 @@ ANY = "collective"
 """The operation of a count that NCCL before 2.28 does not tell apart by kind."""
 
 _COMMUNICATOR = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) ")
-_KIND = re.compile(r"\s+Communicator ranks have different (\w+) operation counts")
+_KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
 _ONE = re.compile(
-    r"\s+Rank (\d{1,9}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
+    r"Rank (\d{1,9}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
     r" -- GPU \S+ managed by process (\d{1,9})"
 )
-_MANY = re.compile(r"\s+\d{1,9} ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
-_LISTED = re.compile(r"\s+Rank (\d{1,9}) -- GPU \S+ managed by process (\d{1,9})")
-_HEADING = re.compile(r"\s+(?:Communicator ranks have different|Missing communicator data) ")
-_MISSING = re.compile(r"\s+Missing communicator data from \d+ rank")
+_MANY = re.compile(r"\d{1,9} ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
+_LISTED = re.compile(r"Rank (\d{1,9}) -- GPU \S+ managed by process (\d{1,9})")
+_HEADING = re.compile(r"(?:Communicator ranks have different|Missing communicator data) ")
+_MISSING = re.compile(r"Missing communicator data from \d+ rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
                 yield name, lines
             name = ""
         else:
-            lines.append(line)
+            lines.append(line.strip())
     if name:
         yield name, lines
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from rlbox.logs.codes import bare_block, clean_bytes, odd_lines, shows
+
 LINE_LIMIT = 64 * 1024
 """Bytes that one line has; what a longer one holds behind them is searched in pieces, so that memory stays flat."""
 _OVERLAP = 4 * 1024
@@ -21,13 +23,6 @@ _SAMPLE = 1 << 14
 _MANY = 8
 """Carriage returns in the first 16 KiB of a block that make it worth a pass of its own to take the idle ones out."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
-_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
-_COLOUR_BYTES = 19
-_COLOURS = 32
-_WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
-"""What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
 _RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
 _RAY_REPEAT = re.compile(
     r"\[repeated (\d{1,6})x across cluster\](?: \(Ray deduplicates logs by default\.[^()]*\))?\s*", re.ASCII
@@ -82,7 +77,7 @@ class Texts(Sequence[str]):
     @property
     def hidden_joined(self) -> bytes:
         """What is in `hidden`, joined by line feeds, as UTF-8."""
-        return clean_bytes(b"\n".join(part for _, part in self.hidden))
+        return bare_block(clean_bytes(b"\n".join(part for _, part in self.hidden)))
 
     @property
     def last(self) -> str:
@@ -183,6 +178,7 @@ class LineCutter:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
         body = clean_bytes(body)
+        self._keep_odd(body, first)
         return (
             body
             if b"\b" not in body
@@ -280,12 +276,20 @@ class LineCutter:
         self._current.clear()
         self._edge = b""
         self.number += 1
-        return self._typed(clean_bytes(seen), self.number - 1)
+        seen = clean_bytes(seen)
+        self._keep_odd(seen, self.number - 1)
+        return self._typed(seen, self.number - 1)
+
+    def _keep_odd(self, body: bytes, first: int) -> None:
+        """Keep lines in which something stands that a reader does not see, as they read without it."""
+        self._hidden += [(first + index, way) for index, way in odd_lines(body)]
 
     def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
         if not self._past:
             return ()
         past, self._past = self._past, []
+        for number, state in past:
+            self._keep_odd(clean_bytes(state), number)
         return tuple((number - first, state) for number, state in past)
 
     def _take_hidden(self, first: int) -> tuple[tuple[int, bytes], ...]:
@@ -348,44 +352,3 @@ def views(text: str) -> list[str]:
     if "%|" in text:
         found += [_BAR.sub("", way) for way in found]
     return list(dict.fromkeys(found))
-
-
-def clean_text(text: str) -> str:
-    """Return `text` without terminal colour and cursor codes."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def clean_bytes(data: bytes) -> bytes:
-    """Return bytes without terminal codes, and as valid UTF-8."""
-    if b"\x1b" in data:
-        data = _without_codes(data)
-    if data.isascii():
-        return data
-    try:
-        data.translate(None, _WORDS).decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode("utf-8")
-    return data
-
-
-def _without_codes(data: bytes) -> bytes:
-    """Return bytes without terminal codes: colours first, of which a log has few, so that each is taken out at once."""
-    at = 0
-    for _ in range(_COLOURS):
-        found = _COLOUR.search(data, at)
-        if not found:
-            break
-        data, at = data.replace(found.group(), b""), max(0, found.start() - _COLOUR_BYTES)
-        if b"\x1b" not in data:
-            return data
-    else:
-        while (left := _COLOUR.sub(b"", data)) != data:
-            data = left
-    return _ANSI_BYTES.sub(b"", data) if b"\x1b" in data else data
-
-
-def shows(state: bytes) -> bool:
-    """Return whether anything of a line can be seen."""
-    if not state or state.isspace():
-        return False
-    return b"\x1b" not in state or bool(_without_codes(state).strip())

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlbox.foreign import decimal, finite_number
-from rlbox.logs.lines import bare_text, clean_text
+from rlbox.logs.codes import clean_text
+from rlbox.logs.lines import bare_text
 from rlbox.secrets.credentials import compile_bytes
 
 LINE_LIMIT = 16 * 1024

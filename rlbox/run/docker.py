@@ -26,7 +26,8 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError
-from rlbox.files.act.beneath import names_in, remove_tree
+from rlbox.files.act.beneath import names_in
+from rlbox.files.act.trees import remove_tree
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
@@ -104,8 +105,9 @@ class Docker:
         from rlbox.engine.act.docker import DockerEngine
 
         for found in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
-            if any(mount.get("Source") == str(data) for mount in found.get("Mounts", ())):
-                name = found["Names"][0].removeprefix("/")
+            names = found.get("Names") or ()  # null for a container that is just being made or removed
+            if names and any(mount.get("Source") == str(data) for mount in found.get("Mounts") or ()):
+                name = names[0].removeprefix("/")
                 return CarrierNote(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
         return None
 

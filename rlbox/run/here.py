@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
+from rlbox.files.act.beneath import open_handle
 from rlbox.host.gpu_choice import choose_seen
 from rlbox.image.act.plans import image_plan
 from rlbox.job.filler import Paths
@@ -75,7 +77,8 @@ PLACE: RunPlace = Here()
 def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
     place = place_at(layout, choose_seen(app, gpus))
-    argv = (*place.words, sys.executable, "-m", "rlbox", *words)
+    safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
+    argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
     return run_in_foreground(Command(argv=argv), environ=place.env)
 
 
@@ -109,16 +112,17 @@ class ReadyHere:
         """
         known = self.place.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
-        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", str(hold.handle))
+        handles = ",".join(map(str, hold.handles))
+        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", handles)
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
-        with open(run_dir / LOG_FILE, "ab") as log:
+        with os.fdopen(open_handle(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             warden = start_command(
-                Command(argv=(*self.place.words, *argv)),
+                Command(argv=(*self.place.words, *argv), cwd="/"),  # where Python looks for modules first
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else NOTHING,
                 stdout=log,
                 stderr=log,
-                keep=(hold.handle,),
+                keep=hold.handles,
             )
         if warden.stdin:
             with contextlib.suppress(BrokenPipeError), warden.stdin as pipe:  # a warden that died tells why

@@ -1,7 +1,7 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--warden` it watches over another process that does (`warden.py`). `--hold N` hands over the held data disk
-as an open file; without it (in a container) the supervisor takes the disk itself.
+With `--warden` it watches over another process that does (`warden.py`). `--hold N,M` hands over the held data disk
+as open files; without it (in a container) the supervisor takes the disk itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["--warden"]:
         from rlbox.supervise.warden import watch_over
 
-        return watch_over(Path(argv[1]), int(argv[3]))
+        return watch_over(Path(argv[1]), argv[3])
     interrupt = Interrupt()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == FIRST:  # of a container; programs of a run in place are the user's own in any case

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from rlbox.causes.cause import Cause, ended, log_path
 from rlbox.causes.first_fatal import FatalSpot
 from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
+from rlbox.files.act.beneath import make_own_folders
 from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.http_probe import await_answer
@@ -105,7 +106,7 @@ class _StageRun:
 
     def _run(self) -> None:
         self._bench.check_going()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_own_folders(self._bench.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
             self._before = Before([file.path for file in self._due], self._bench.check_going)

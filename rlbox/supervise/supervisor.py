@@ -13,6 +13,8 @@ from rlbox.causes.cause import Cause, ended, exit_code
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.errors import NodeError
 from rlbox.evidence.act.snapshot import StageFailure
+from rlbox.files.act.beneath import write_file
+from rlbox.files.act.trees import find_files
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.act.pump import LogPump
@@ -187,7 +189,7 @@ def _run_status(cause: Cause | None) -> RunStatus:
 
 def _write_bug(run_dir: Path, masks: Masks) -> str:
     try:
-        (run_dir / BUG_FILE).write_text(masks.text(traceback.format_exc()))
+        write_file(run_dir / BUG_FILE, masks.text(traceback.format_exc()).encode("utf-8", "replace"))
     except OSError:
         return ""
     return BUG_FILE
@@ -196,7 +198,7 @@ def _write_bug(run_dir: Path, masks: Masks) -> str:
 def _draw(bench: Bench) -> PlotResult:
     """Draw the curves, best effort: whatever happens here changes nothing about the run."""
     plan, begun = bench.plan, time.monotonic()
-    if not plan.plot or bench.interrupt.name or not any(bench.run_dir.rglob(METRICS_FILE)):
+    if not plan.plot or bench.interrupt.name or not find_files(bench.run_dir, METRICS_FILE):
         return PlotResult(state="skipped")
     command = Command(argv=plan.plot, env=plan.env, cwd=str(bench.run_dir))
     pump = LogPump(bench.journal.masks)

@@ -23,21 +23,22 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def watch_over(run_dir: Path, hold: int) -> int:
+def watch_over(run_dir: Path, hold: str) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
     Parameters
     ----------
     hold
-        The open file that holds the data disk; the supervisor inherits it.
+        The open files that hold the data disk, their numbers joined by commas; the supervisor inherits them.
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
     processes = RunProcesses(run_dir, Interrupt())  # before there is a child: all that comes later is the run's
-    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(hold))
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", hold)
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    supervisor = start_command(Command(argv=argv), stdin=None, keep=(hold,))  # it unblocks them itself
+    handles = tuple(map(int, hold.split(",")))
+    supervisor = start_command(Command(argv=argv), stdin=None, keep=handles)  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone

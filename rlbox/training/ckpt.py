@@ -9,8 +9,9 @@ the file `latest` beside, and `global_stepN_hf/`. Hugging Face: `checkpoint-N/`,
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from rlbox.foreign import whole_number
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
 _BUSY_S = 300.0
+_SHOWN = 5
 
 Kind = Literal["verl", "megatron", "deepspeed", "hf"]
 FOLDERS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -118,7 +120,7 @@ def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
         if match := _RANK.fullmatch(entry.path):
             groups.setdefault((match[1] or "", match[2], int(match[3])), set()).add(int(match[4]))
     for (folder, what, world), ranks in groups.items():
-        if missing := sorted(set(range(world)) - ranks):
+        if missing := _missing(world, ranks):
             yield f"{_join(folder, what)}_world_size_{world}_rank_*.pt: ranks missing: {_numbers(missing)} (of {world})"
     for folder in sorted({folder for folder, _, _ in groups}):
         worlds = sorted({world for name, _, world in groups if name == folder})
@@ -134,7 +136,7 @@ def _zero(entries: Sequence[Entry]) -> Iterator[str]:
             found[match[3]].add(int(match[1]))
     count = max(found["model"] | found["optim"], default=-1) + 1
     for what, ranks in found.items():
-        if ranks and (missing := sorted(set(range(count)) - ranks)):
+        if ranks and (missing := _missing(count, ranks)):
             yield f"zero_pp_rank_*_{what}_states.pt: ranks missing: {_numbers(missing)} (of {count})"
 
 
@@ -147,12 +149,17 @@ def _lists(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"{entry.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
 
 
+def _missing(count: int, ranks: Set[int]) -> list[int]:
+    """Return the first numbers below `count` that are no ranks; a file's name may make it as great as it likes."""
+    return list(itertools.islice((number for number in range(count) if number not in ranks), _SHOWN + 1))
+
+
 def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (" …" if numbers[5:] else "")
+    return ", ".join(map(str, numbers[:_SHOWN])) + (" …" if numbers[_SHOWN:] else "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,7 +222,7 @@ def restarts(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
                     name=f"killed at {state}, {who}, then {'honest' if honest else 'a claim'}",
                     plant=functools.partial(_killed_at, state=state, who=who, honest=honest),
                     words=("run", "--resume", LAST, "--data", str(ground.data)),
-                    check=_passes if honest else _fails,
+                    check=has_passed if honest else has_failed,
                 )
 
 
@@ -233,7 +233,7 @@ def _claim(ground: Ground, name: str, script: str, *, passes: bool = False) -> A
         (ground.data / "listen.py").write_text(LISTEN)
 
     words = ("run", "claims", "--place", "here", "--data", str(ground.data))
-    return Attempt(name=name, plant=plant, words=words, check=_passes if passes else _fails)
+    return Attempt(name=name, plant=plant, words=words, check=has_passed if passes else has_failed)
 
 
 def _state(ground: Ground) -> str:
@@ -242,17 +242,17 @@ def _state(ground: Ground) -> str:
     return "".join(row["state"] for row in told if row["run"] not in ground.runs.values())
 
 
-def _passes(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    return "" if (told.returncode, _state(ground)) == (0, "passed") else f"an honest run did not pass: {_said(told)}"
+def has_passed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
+    return "" if (told.returncode, _state(ground)) == (0, "passed") else f"an honest run did not pass: {words_of(told)}"
 
 
-def _fails(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
+def has_failed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
     if told.returncode not in (0, 2) and _state(ground) not in ("passed", ""):
         return ""
-    return f"it passed, or was not asked: {_said(told)}"
+    return f"it passed, or was not asked: {words_of(told)}"
 
 
-def _said(told: subprocess.CompletedProcess[bytes]) -> str:
+def words_of(told: subprocess.CompletedProcess[bytes]) -> str:
     return f"{told.returncode} {(told.stdout + told.stderr).decode('utf-8', 'replace')[-600:]}"
 
 
@@ -262,7 +262,7 @@ def _killed_at(ground: Ground, *, state: str, who: str, honest: bool) -> None:
     (ground.folder / "project/jobs/claims.toml").write_text(JOB)
     (ground.data / "work").write_text(f"{steps[state]}\ntouch {mark}\nexec sleep 601\n")
     ground.type("run", "claims", "--place", "here", "--detach", "--data", str(ground.data))
-    _wait(mark.exists)
+    wait(mark.exists)
     facts = load_supervisor(ground.data / "runs" / ground.last())
     pids = [facts.warden, facts.pid] if facts else []
     if who != "supervisor":
@@ -278,7 +278,7 @@ def _sleepers() -> list[int]:
     return [int(row.split()[0]) for row in table.splitlines() if row.split()[1:] == ["sleep", "601"]]
 
 
-def _wait(done: Callable[[], bool]) -> None:
+def wait(done: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < until

@@ -22,10 +22,13 @@ from pathlib import Path
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
+from rlbox.files.act.trees import remove_tree
 from rlbox.machine.act.process_table import probe_process
 from rlbox.record.act.supervisor_file import load_supervisor
 
 PATIENCE_S = 60.0
+BUG = 3
+"""The exit code of what rlbox did not expect."""
 LAST = "{last}"
 """Stands in the words of an attempt for the run that its plant has started."""
 JOB = """
@@ -134,7 +137,7 @@ class Ground:
         for name in ("disk", "XDG_STATE_HOME"):
             folder, kept = self.folder / name, self.folder / f"{name}.kept"
             for path in folder.iterdir() if folder.exists() else ():
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             if kept.exists():
                 shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
 
@@ -196,7 +199,7 @@ def _judge(ground: Ground, one: Attempt) -> Fell | None:
         return Fell("a process of somebody else was ended")
     if tree(ground.victim) != before:
         return Fell("files outside the data disk were changed")
-    if b"Traceback (most recent call last)" in told.stderr or told.returncode < 0:
+    if b"Traceback (most recent call last)" in told.stderr or told.returncode < 0 or told.returncode == BUG:
         return Fell(f"it broke: {told.stderr.decode('utf-8', 'replace')[-600:]}")
     if b"\x1b]" in told.stdout + told.stderr:
         return Fell("a control sequence of the workload reached the terminal")

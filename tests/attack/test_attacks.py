@@ -13,6 +13,7 @@ from pathlib import Path
 import claims
 import families
 import pytest
+import strange
 from ground import Attempt, Ground, attempt
 
 SEED = int(os.environ.get("RLBOX_ATTACK_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -24,7 +25,7 @@ SAMPLE = 4
 def attempts(ground: Ground) -> dict[str, list[Attempt]]:
     """Return the attempts of this campaign by family."""
     found = {}
-    for family in (*families.FAMILIES, *claims.FAMILIES):
+    for family in (*families.FAMILIES, *claims.FAMILIES, *strange.FAMILIES):
         chance = random.Random(f"{SEED}-{family.__name__}")
         made = [one for one in family(ground, chance) if ONLY in one.name]
         found[family.__name__] = made if ALL or ONLY else chance.sample(made, SAMPLE)
@@ -37,11 +38,14 @@ def test_nothing_falls(tmp_path: Path) -> None:
     fell, count = [], collections.Counter[str]()
     ground = Ground(folder=tmp_path)
     ground.prepare()
-    for family, made in attempts(ground).items():
-        for one in made:
-            count[family] += 1
-            if problem := attempt(ground, one):
-                fell.append(f"{one.name}: rlbox {' '.join(one.words[:2])}: {problem.what}")
-                print(f"FELL {fell[-1]}", flush=True)
+    try:
+        for family, made in attempts(ground).items():
+            for one in made:
+                count[family] += 1
+                if problem := attempt(ground, one):
+                    fell.append(f"{one.name}: rlbox {' '.join(one.words[:2])}: {problem.what}")
+                    print(f"FELL {fell[-1]}", flush=True)
+    finally:
+        ground.restore()  # of folders that are nested without end nothing may stay
     print(", ".join(f"{number} {family}" for family, number in count.items()), flush=True)
     assert not fell, f"{len(fell)} of {count.total()} fell, seed {SEED}:\n" + "\n".join(fell)

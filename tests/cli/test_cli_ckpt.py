@@ -7,6 +7,7 @@ import json
 import os
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_the_layout_of_the_note(rlbox: Rlbox, tmp_path: Path) -> None:
         ("rank", "model_world_size_2_rank_*.pt: ranks missing: 1 (of 2)"),
         ("pt", "optim_world_size_2_rank_0.pt: its end is missing"),
         ("empty", "extra_state_world_size_2_rank_1.pt: it is empty"),
-        ("shard", "huggingface/model-00002-of-00002.safetensors: 6 bytes are missing at its end"),
+        ("shard", "huggingface/model-00002-of-00002.safetensors: it is truncated: 80 of 86 bytes"),
         (
             "gone",
             "huggingface/model.safetensors.index.json names model-00001-of-00002.safetensors: 1 missing",
@@ -219,7 +220,7 @@ def test_a_model(rlbox: Rlbox, tmp_path: Path) -> None:
     write(model, {"model.safetensors": b"\xff" * 20})
     said = rlbox("ckpt", "check", str(model))
     assert said.code == 1
-    assert "  Qwen: model.safetensors: its header is cut short\n" in said.out
+    assert "  Qwen: model.safetensors: it is no whole safetensors file: 20 bytes do not hold its header\n" in said.out
     assert said.err == "ckpt: 1 checkpoint, 1 torn\n"
 
 
@@ -227,3 +228,45 @@ def test_a_folder_that_is_not_there(rlbox: Rlbox, tmp_path: Path) -> None:
     said = rlbox("ckpt", "list", str(tmp_path / "none"))
     assert said.code == 2
     assert said.err.startswith("rlbox: error: there is no such folder\n")
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a pipe as tracker": lambda series: os.mkfifo(series / "latest_checkpointed_iteration.txt"),
+    "a device as tracker": lambda series: (series / "latest_checkpointed_iteration.txt").symlink_to("/dev/zero"),
+    "a tracker without end": lambda series: _sparse(series / "latest"),
+    "a link to the machine": lambda series: (series / "global_step_900").symlink_to("/"),
+    "a link below": lambda series: (series / "global_step_200/more").symlink_to("/"),
+    "more ranks than there can be": lambda series: write(
+        series / "global_step_200", {f"model_world_size_{'9' * 60}_rank_0.pt": b"x"}
+    ),
+    "a rank that cannot be": lambda series: write(
+        series / "global_step_200", {f"zero_pp_rank_{'9' * 60}_mp_rank_00_model_states.pt": b"x"}
+    ),
+    "places that are texts": lambda series: _header(series, {"dtype": "U8", "shape": [1], "data_offsets": ["0", "1"]}),
+    "no places": lambda series: _header(series, {"dtype": "U8", "shape": [1], "data_offsets": [{}, {}]}),
+    "names that are numbers": lambda series: write(
+        series / "global_step_200", {"huggingface/model.safetensors.index.json": b'{"weight_map": {"a": 1}}'}
+    ),
+    "weights that nobody wrote": lambda series: _sparse(series / "global_step_200/huggingface/model.safetensors"),
+}
+
+
+def _sparse(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
+def _header(series: Path, row: dict[str, object]) -> None:
+    text = json.dumps({"w": row}).encode()
+    data = len(text).to_bytes(8, "little") + text + b"x"
+    write(series / "global_step_200", {"huggingface/model.safetensors": data})
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("plant", HOSTILE.values(), ids=HOSTILE)
+def test_whatever_lies_there(rlbox: Rlbox, sft: Path, plant: Callable[[Path], object]) -> None:
+    (sft / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
+    plant(sft)
+    assert rlbox("ckpt", "list", str(sft)).code == 0
+    check(rlbox, sft)

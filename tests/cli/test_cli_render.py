@@ -75,7 +75,7 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
 +FROM rlbox.os AS rlbox.tools
  ARG SOURCE_DATE_EPOCH
  COPY scripts/install.sh wheels/build.txt /opt/tools/
- RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv
+ RUN --mount=type=bind,source=wheels/uv,target=/run/rlbox/wheels sh /opt/tools/install.sh uv /usr/bin/python3
   next:  rlbox render
 """,  # noqa: E501 - these are lines of a template
     )

@@ -146,7 +146,7 @@ def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     (disk.data / LOCK_FILE).write_bytes(b"\xff{")
     hold = take_disk(disk.data, Holder(user="alice"))
     assert (disk.data / LOCK_FILE).stat().st_mode & 0o777 == 0o666
-    os.pwrite(hold.handle, b"\xff", 0)
+    os.pwrite(hold.handles[1], b"\xff", 0)
     holder = disk_holder(disk.data)
     assert holder
     assert holder.what == "no word about it"

@@ -35,6 +35,14 @@ PIECES = (
 OWN = ("rlbox.secrets.env_file.", "rlbox.secrets.masks._PLAIN", "rlbox.secrets.strength.")
 """These read the user's own files and secrets."""
 WHOLE = {
+    "rlbox.gate.lines._ECHO",
+    "rlbox.hang.ras._COMMUNICATOR",
+    "rlbox.hang.ras._HEADING",
+    "rlbox.hang.ras._KIND",
+    "rlbox.hang.ras._LISTED",
+    "rlbox.hang.ras._MANY",
+    "rlbox.hang.ras._MISSING",
+    "rlbox.hang.ras._ONE",
     "rlbox.training.ckpt._RANK",
     "rlbox.training.ckpt._WEIGHTS",
 }

@@ -15,6 +15,7 @@ from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
 from rlbox.causes.fatal_lines import Grade, is_earlier, is_quiet
 from rlbox.causes.first_fatal import FatalSpot
+from rlbox.files.act.beneath import read_bytes
 from rlbox.foreign import parse_json
 from rlbox.logs.act.file import Times
 from rlbox.logs.lines import bare_text
@@ -143,7 +144,7 @@ def read_signatures(run_dir: Path) -> tuple[tuple[str, str, KnownCause], ...]:
     None when it carries none, or they cannot be read.
     """
     try:
-        rows = parse_json((run_dir / SIGNATURES_FILE).read_bytes())
+        rows = parse_json(read_bytes(run_dir / SIGNATURES_FILE))
         return tuple(
             (
                 check_pattern(row["pattern"]),

@@ -21,13 +21,12 @@ def verb(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    from rlbox.record.act.folder import load_plan
     from rlbox.run.launch import finish, follow, stoppable
 
     ledger = disk_of(app, target, data)
     bring_up_to_date(app, ledger)
     run_dir = ledger.find(name)
-    plan = load_plan(run_dir)
+    plan = ledger.plan(run_dir)
     with stoppable() as left:
         follow(app, run_dir, lambda: not left.name and ledger.goes_on(plan.run_id))
         if left.name and ledger.goes_on(plan.run_id):

@@ -12,16 +12,16 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
-from rlbox.errors import SpecError
+from rlbox.errors import NodeError, SpecError
 from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import bring_up_to_date, disk_of
 
 if TYPE_CHECKING:
+    from rlbox.files.act.tail import Tail
     from rlbox.record.act.ledger import Ledger
 
 _PAUSE_S = 0.1
 _ASK_S = 1.0
-_BLOCK = 1 << 20
 
 
 @click.command()
@@ -52,7 +52,7 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.files.act.beneath import open_file
+    from rlbox.files.act.tail import Tail
     from rlbox.logs.act.follow import find_logs
 
     ledger = disk_of(app, target, data)
@@ -66,14 +66,26 @@ def verb(
     if app.as_json:
         app.result({"run": folder.name, "logs": [str(path) for path in paths]}, "")
         return
+    problems: list[NodeError] = []
     for path in paths:
         app.say(f"==> {path.relative_to(folder)} <==")
-        with open_file(path) as file:
-            stream = PrintableStream()
-            while block := file.read(_BLOCK):
+        tail, stream = Tail(path), PrintableStream()  # a tail passes over what nobody wrote
+        with contextlib.closing(tail):
+            while block := _next_block(tail, path, problems):
                 sys.stdout.buffer.write(stream.feed(block))
-            sys.stdout.buffer.write(stream.close())
+        sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()
+    if problems:
+        raise problems[0]
+
+
+def _next_block(tail: Tail, path: Path, problems: list[NodeError]) -> bytes:
+    """Return the next bytes of a log; of one that cannot be read nothing, and the problem is kept."""
+    try:
+        return tail.read()
+    except OSError as error:
+        problems.append(NodeError(f"the log cannot be read: {error.strerror}", where=str(path)))
+        return b""
 
 
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:

@@ -27,7 +27,6 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     """
     from rlbox.cli.runs.runs import run_row
     from rlbox.machine.act.identity import user_name
-    from rlbox.record.act.folder import load_plan
     from rlbox.run.stop import stop_run
 
     ledger = disk_of(app, target, data)
@@ -47,7 +46,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         app.result({"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}, text)
         return 0
     app.say(f"stopping run {run_dir.name}")
-    stop_run(ledger, run_dir, load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
     row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

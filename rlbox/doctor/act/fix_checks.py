@@ -12,6 +12,7 @@ from rlbox.doctor.act.probe.programs import Program
 from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
+from rlbox.foreign import whole_number
 from rlbox.values import OWN
 
 PLACE = "RLBOX_PLACE"
@@ -68,4 +69,5 @@ def _outcomes(
     except OSError:  # no process can be started: a limit, which has a finding of its own
         return []
     parts = program.wait(b"", time.monotonic() + max(timeout_s, 0.5)).output.split("\0")
-    return [(int(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False) if code.isdigit()]
+    told = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
+    return [(code, text) for code, text in told if code is not None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
+from rlbox.foreign import whole_number
 from rlbox.secrets.masks import SECRETS_VARIABLE
 
 _TOKEN = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
@@ -148,7 +149,7 @@ def _numbers(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
 
 
 def _positive(text: str) -> bool:
-    return all(part.strip().isdigit() and int(part) > 0 for part in text.split(","))
+    return all((whole_number(part.strip()) or 0) > 0 for part in text.split(","))
 
 
 def _proxy_for_localhost(facts: EnvFacts, _: Demands) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from rlbox.doctor.judge.host import too_few_gpus
 from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.stack import ProgramFacts
 from rlbox.findings import Finding
+from rlbox.foreign import whole_number
 
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
@@ -127,8 +128,8 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     """Whether a build runs on `arch`: by kernels of its own major version, or by PTX of an older one."""
     major = arch.removeprefix("sm_")[:-1]
     exact = any(name.removeprefix("sm_")[:-1] == major and name <= arch for name in archs if name.startswith("sm_"))
-    ptx = [int(digits) for name in archs if name.startswith("compute_") and (digits := name[8:]).isdigit()]
-    return exact or any(number <= int(arch.removeprefix("sm_")) for number in ptx)
+    ptx = [whole_number(name[8:]) for name in archs if name.startswith("compute_")]
+    return exact or any(number is not None and number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 
 def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.processes import live_runs
 from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
+from rlbox.foreign import whole_number
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -217,7 +218,7 @@ def stack_cuda(packages: Mapping[str, str]) -> str:
     of PyPI wants.
     """
     torch = packages.get("torch", "").partition("+")[2]
-    if torch.startswith("cu") and torch[2:].isdigit():
+    if torch.startswith("cu") and whole_number(torch[2:]) is not None:
         return f"{torch[2:-1]}.{torch[-1]}"
     runtime = next((version for name, version in packages.items() if name.startswith("nvidia-cuda-runtime")), "")
     return "" if torch else ".".join(runtime.split(".")[:2])
@@ -230,7 +231,7 @@ def required_cuda(text: str) -> tuple[int, ...]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
 
 
 def _image(state: str, target: str) -> Iterator[Finding]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlbox.foreign import whole_number
+
 if TYPE_CHECKING:
     from rlbox.engine.act.docker import DockerEngine
 
@@ -23,4 +25,4 @@ def find_image(tag: str) -> dict[str, Any] | None:
 def engine_version() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
     numbers = engine().version().partition("+")[0].split(".")
-    return tuple(int(part) for part in numbers if part.isdigit())
+    return tuple(number for part in numbers if (number := whole_number(part)) is not None)

@@ -29,7 +29,6 @@ from rlbox.values import Command, Outcome, Secret
 _ANSWER_S = 60
 _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanwhile
 _CONFLICT = 409
-_LAST_LINES = 2000  # a supervisor says a line for each change of a stage or service
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
 _TAKEN = re.compile(rf"{re.escape(LOOPBACK)}:(\d+)")
 _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
@@ -37,7 +36,7 @@ _GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a container ended; `output` is the tail of what it wrote itself (not its processes' log files).
+    """How a container ended; `output` is all that it wrote itself (not its processes' log files): a line a change.
 
     `started` is when it was last started, in the engine's words.
     """
@@ -251,7 +250,7 @@ class DockerEngine:
                 state = container.attrs["State"]
                 if state.get("Status") in ("removing", "dead"):  # dead: removed in part, by an engine that was killed
                     return None
-                output = container.logs(tail=_LAST_LINES).decode("utf-8", "replace")
+                output = container.logs().decode("utf-8", "replace")
             except NotFound:
                 return None
             except APIError as error:

@@ -11,6 +11,7 @@ from docker.errors import APIError
 
 from rlbox.engine.container import NETWORK_LABEL, OWNER_LABEL
 from rlbox.errors import EngineError
+from rlbox.foreign import whole_number
 
 _MADE_LABEL = "rlbox.made"
 _BRIDGE = "bridge"
@@ -60,7 +61,7 @@ def drop_network(client: docker.DockerClient, name: str) -> None:
 def _sweep(client: docker.DockerClient, owner: str) -> None:
     """Remove what a killed rlbox of this user left; the engine refuses for those in which a container runs."""
     for network in client.networks.list(filters={"label": [NETWORK_LABEL, f"{OWNER_LABEL}={owner}"]}):
-        made = str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, ""))
-        if made.isdigit() and abs(time.time() - int(made)) > _FRESH_S:
+        made = whole_number(str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, "")))
+        if made is not None and abs(time.time() - made) > _FRESH_S:
             with contextlib.suppress(APIError):
                 network.remove()

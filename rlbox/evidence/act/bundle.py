@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -21,6 +22,7 @@ from rlbox.evidence.bundle import Left, RunFile, Selection, Taken
 from rlbox.files.act.beneath import open_file
 from rlbox.files.act.copies import whole_file
 from rlbox.files.act.folders import special_kind
+from rlbox.files.act.trees import walk_files
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
 
@@ -53,20 +55,8 @@ class Bundle:
 
 def list_files(run_dir: Path) -> list[RunFile]:
     """Return the files below a run directory, links not followed; of a directory with very many, the first 20 000."""
-    found: list[RunFile] = []
-    for place, folders, names in os.walk(run_dir):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place, name)
-            try:
-                facts = path.lstat()
-            except OSError:
-                continue  # a file of a run that goes on
-            plain = stat.S_ISREG(facts.st_mode)
-            found.append(RunFile(name=path.relative_to(run_dir).as_posix(), bytes=facts.st_size, plain=plain))
-            if len(found) >= _WALKED:
-                return found
-    return found
+    walked = itertools.islice(walk_files(run_dir), _WALKED)
+    return [RunFile(name=name, bytes=facts.st_size, plain=stat.S_ISREG(facts.st_mode)) for name, facts in walked]
 
 
 def check_place(run_dir: Path, out: Path) -> None:
@@ -77,7 +67,7 @@ def check_place(run_dir: Path, out: Path) -> None:
     SpecError
         It is inside the run directory, which the bundle would then be a part of, or its folder is missing.
     """
-    if out.resolve().is_relative_to(run_dir.resolve()):
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(
             "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
         )

@@ -10,7 +10,8 @@ from rlbox.causes.act.fatals import LogFatal, excerpt_text
 from rlbox.evidence.act.gather import Collect, gather
 from rlbox.evidence.act.parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.evidence.bundle import Selection
-from rlbox.files.act.beneath import read_bytes
+from rlbox.files.act.beneath import is_file, read_bytes
+from rlbox.files.act.trees import find_files
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.act.state import RunState, StageState, run_cause
 
@@ -27,7 +28,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [text for path in sorted(run_dir.rglob(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")) if (text := _text(path))]
+    errors += [text for path in find_files(run_dir, f"{EVIDENCE_FOLDER}/{FATAL_FILE}") if (text := _text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = gather(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
@@ -64,7 +65,7 @@ def _text(path: Path) -> str:
 
 def _error(run_dir: Path, log: str, state: RunState | None) -> str:
     """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
-    if (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
+    if is_file((run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE)):
         return ""
     stage = next((s for s in state.stages if log.startswith(f"{s.directory}/")), None) if state else None
     if stage and stage.state == "passed":

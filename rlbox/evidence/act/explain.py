@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import itertools
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +20,9 @@ from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
 from rlbox.evidence.act.failure_report import make_report, report_page
 from rlbox.evidence.act.gather import gather
 from rlbox.evidence.act.snapshot import StageFailure
-from rlbox.files.act.copies import sum_file
-from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.beneath import make_own_folders, open_file, write_file
 from rlbox.files.act.room import disk_full
+from rlbox.files.act.trees import walk_files
 from rlbox.hang.act.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.secrets.masks import Masks
@@ -37,6 +40,9 @@ _EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "[Errno 28]")
 
 MANIFEST_FILE = "manifest.json"
+_BLOCK = 1 << 20
+_SUMMED_BYTES = 4 << 30
+_MOST_FILES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +97,7 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
     OSError
         Not even the report could be written.
     """
-    folder = failure.run_dir / failure.stage.directory / EVIDENCE_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_own_folders(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = gather(parts_of(failure), GATHER_S)
     report = make_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
@@ -127,7 +132,8 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
             problems |= {name: full} if text else {}
             continue
         try:
-            write_atomic(folder / name, text.encode("utf-8", "replace"))
+            make_own_folders(folder, str(Path(name).parent))
+            write_file(folder / name, text.encode("utf-8", "replace"))
         except OSError as error:
             if number == 0:
                 raise
@@ -139,19 +145,17 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str], masks: Masks) -> None:
     """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
 
-    Every file of the folder is named, also those that others put there, with secrets masked.
+    Every file of the folder is named, also those that others put there, with secrets masked; of what is larger than
+    all evidence may be there is no sum.
     """
-    rows = [
-        {
-            "name": name,
-            "bytes": (folder / name).stat().st_size,
-            "sha256": sum_file(folder / name),
-            "what": says(what, name),
-        }
-        for name in sorted(_names(folder))
-    ]
+    rows, left = [], _SUMMED_BYTES
+    for name, facts in sorted(itertools.islice(_files(folder), _MOST_FILES)):
+        summed = facts.st_size <= left
+        left -= facts.st_size if summed else 0
+        row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
+        rows.append({**row, "what": says(what, name)})
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
-    write_atomic(folder / MANIFEST_FILE, json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n")
+    write_file(folder / MANIFEST_FILE, (json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def says(what: Mapping[str, str], name: str) -> str:
@@ -159,10 +163,19 @@ def says(what: Mapping[str, str], name: str) -> str:
     return what.get(name) or what.get(name.partition("/")[0], "")
 
 
-def _names(folder: Path) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in names:
-            path = Path(place, name)
-            if path.is_file() and not path.is_symlink() and not name.startswith(".") and name != MANIFEST_FILE:
-                yield path.relative_to(folder).as_posix()
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for name, facts in walk_files(folder):
+        last = name.rpartition("/")[2]
+        if stat.S_ISREG(facts.st_mode) and not last.startswith(".") and last != MANIFEST_FILE:
+            yield name, facts
+
+
+def _sum(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open_file(path) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()

@@ -19,7 +19,7 @@ from rlbox.causes.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
-from rlbox.files.act.beneath import open_file
+from rlbox.files.act.rows import read_lines
 from rlbox.files.act.tail import read_end
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.identity import user_name
@@ -183,9 +183,8 @@ def resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage": {json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        with open_file(run_dir / RESOURCES_FILE) as file:
-            lines = (row.decode("utf-8", "replace") for row in file)
-            rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
+        lines = (row.decode("utf-8", "replace") for row in read_lines(run_dir / RESOURCES_FILE))
+        rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
     except OSError as error:
         raise NotHere(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:

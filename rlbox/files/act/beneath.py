@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ MOST_BYTES = 8 << 20
 _OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -52,7 +52,8 @@ def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, link
         As `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file, `EMLINK` that
         what is to be written has a second name.
     """
-    handle = os.open(path, flags | _ALWAYS, mode) if links else _open(path, flags, mode)
+    kept = flags & ~os.O_TRUNC  # nothing is emptied before it is known what it is
+    handle = os.open(path, kept | _ALWAYS, mode) if links else _open(path, kept, mode)
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         os.close(handle)
@@ -60,6 +61,8 @@ def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, link
     if not links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
         os.close(handle)
         raise OSError(errno.EMLINK, "it is a second name of a file that may lie elsewhere: remove it", str(path))
+    if flags & os.O_TRUNC:
+        os.ftruncate(handle, 0)
     return handle
 
 
@@ -115,6 +118,22 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
 
 
+def begin_file(path: Path, mode: int = 0o644) -> int:
+    """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
+
+    Raises
+    ------
+    OSError
+        A link is on the way, a folder has the name, or the disk is full or gone.
+    """
+    with opened_folder(path.parent) as folder:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=folder)
+            with contextlib.suppress(FileExistsError):  # somebody puts it there again
+                return os.open(path.name, _BEGUN, mode, dir_fd=folder)
+
+
 def move(source: Path, goal: Path) -> None:
     """Give a file or folder another name on the same disk; raises `OSError`."""
     with opened_folder(source.parent) as old, opened_folder(goal.parent) as new:
@@ -127,26 +146,28 @@ def remove_file(path: Path) -> None:
         os.unlink(path.name, dir_fd=folder)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it; links in it are removed, never followed.
-
-    Raises
-    ------
-    OSError
-        It is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be removed.
-    """
-    with contextlib.suppress(FileNotFoundError), opened_folder(path) as folder:
-        _empty(folder)
-        with opened_folder(path.parent) as above:
-            os.rmdir(path.name, dir_fd=above)
-
-
 def make_folder_at(path: Path) -> None:
     """Make a folder in one that is there; it may be there already, a link may not."""
     with opened_folder(path.parent) as folder, contextlib.suppress(FileExistsError):
         os.mkdir(path.name, dir_fd=folder)
     with opened_folder(path):
         return
+
+
+def make_own_folder(path: Path) -> None:
+    """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
+    facts = facts_of(path)
+    if facts is not None and not stat.S_ISDIR(facts.st_mode):
+        remove_file(path)
+    make_folder_at(path)
+
+
+def make_own_folders(root: Path, below: str) -> Path:
+    """Make the folders of a path below one that is there, each as `make_own_folder` does; return the last."""
+    for part in Path(below).parts:
+        root = root / part
+        make_own_folder(root)
+    return root
 
 
 def names_in(path: Path) -> list[str]:
@@ -160,6 +181,8 @@ def names_in(path: Path) -> list[str]:
 
 def facts_of(path: Path) -> os.stat_result | None:
     """Return the facts of a file or folder, of a link itself where that is the last part; None when it is missing."""
+    if "\0" in path.name:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     try:
         with opened_folder(path.parent) as folder:
             return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
@@ -239,19 +262,3 @@ def _explained(error: OSError, path: Path) -> OSError:
         if part.is_symlink():
             return OSError(errno.ELOOP, "it is a link, and rlbox follows none below a data disk: remove it", str(part))
     return OSError(error.errno, error.strerror, str(path))
-
-
-def _empty(folder: int) -> None:
-    """Remove what is in an opened folder, as much of it as can be."""
-    problems: list[OSError] = []
-    for entry in os.listdir(folder):
-        facts = os.stat(entry, dir_fd=folder, follow_symlinks=False)
-        try:
-            if stat.S_ISDIR(facts.st_mode):
-                shutil.rmtree(f"/proc/self/fd/{folder}/{entry}")  # safe against links; `dir_fd` came with Python 3.11
-            else:
-                os.unlink(entry, dir_fd=folder)
-        except OSError as error:
-            problems.append(error)
-    if problems:
-        raise problems[0]

@@ -29,6 +29,10 @@ def make_folder(path: Path) -> Path | None:
     return path if os.access(path, os.W_OK) else None
 
 
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Whoever may write into the folder may have put a link where a draft is expected."""
+
+
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     """Write a whole file or nothing: readers see the old text or the new one.
 
@@ -42,8 +46,9 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
     try:
-        with open(draft, "wb") as file:
+        with os.fdopen(os.open(draft, _DRAFT, mode), "wb") as file:
             file.write(text.encode() if isinstance(text, str) else text)
             os.fchmod(file.fileno(), mode)
         os.replace(draft, path)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ PATIENCE_S = 60.0
 """How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
 
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_OPENED = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _QUIET_S, _PAUSE_S = 1.0, 0.05
 
 
@@ -36,17 +38,26 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
 
 
 def lock_file(path: Path, *, create: bool) -> int | None:
-    """Return a locked handle of the file that has this name now, or None while another process or thread holds it."""
+    """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
+
+    `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
+    """
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, _OPENED | (os.O_CREAT if create else 0), 0o644)
         try:
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
+                raise OSError(errno.EINVAL, "it is no file of its own: remove it", str(path))
             if not try_lock(handle):
                 os.close(handle)
                 return None
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
+            if os.path.samestat(facts, os.stat(path)):
                 return handle
         except FileNotFoundError:  # the holder renamed it between our two calls
             pass
+        except OSError:
+            os.close(handle)
+            raise
         os.close(handle)
 
 
@@ -67,18 +78,17 @@ def hold(
         Another process holds it; the message says who, since when and for what.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+", encoding="utf-8") as file:
-        begun, told = time.monotonic(), False
-        while not try_lock(file.fileno()):
-            waited = time.monotonic() - begun
-            file.seek(0)
-            busy = f"another rlbox is busy with the {what}: {_holder(file.read())}"
-            if waited >= patience_s:
-                raise LockHeld(busy, where=str(path), next_step="wait for it to end")
-            if waited > _QUIET_S and not told:
-                told = True
-                tell(f"waiting: {busy}")
-            time.sleep(_PAUSE_S)
+    begun, told = time.monotonic(), False
+    while (handle := lock_file(path, create=True)) is None:
+        waited = time.monotonic() - begun
+        busy = f"another rlbox is busy with the {what}: {_holder(path)}"
+        if waited >= patience_s:
+            raise LockHeld(busy, where=str(path), next_step="wait for it to end")
+        if waited > _QUIET_S and not told:
+            told = True
+            tell(f"waiting: {busy}")
+        time.sleep(_PAUSE_S)
+    with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         file.write(json.dumps({"pid": os.getpid(), "since": since, "what": what}))
@@ -89,9 +99,9 @@ def hold(
             file.truncate(0)
 
 
-def _holder(text: str) -> str:
+def _holder(path: Path) -> str:
     try:
-        facts = parse_json(text)
+        facts = parse_json(path.read_bytes())
         return f"pid {facts['pid']} since {facts['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "holder unknown"

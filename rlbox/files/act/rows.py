@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 from rlbox.files.act.beneath import open_file, open_handle, read_bytes
 from rlbox.files.rows import json_rows
 from rlbox.foreign import parse_json
+
+MOST_BYTES = 256 << 20
+"""Of a file of lines that is read: its end. A run of weeks has a hundredth of that."""
 
 _LONGEST_LINE = 1 << 20
 
@@ -27,13 +31,22 @@ def read_table(path: Path, *, links: bool = False) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file, torn lines passed over; none when it cannot be read."""
-    try:
-        with open_file(path) as file:
-            yield from json_rows(iter(lambda: file.readline(_LONGEST_LINE), b""))
-    except OSError:
-        return
+def read_rows(path: Path, most: int = MOST_BYTES) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the last `most` bytes of a file, torn lines passed over; none of one unread."""
+    with contextlib.suppress(OSError):
+        yield from json_rows(read_lines(path, most))
+
+
+def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
+    """Yield the lines among the last `most` bytes of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
+    with open_file(path) as file:
+        begin = max(0, os.fstat(file.fileno()).st_size - most)
+        if begin:
+            file.seek(begin - 1)
+            file.readline(_LONGEST_LINE)
+        end = begin + most
+        while file.tell() < end and (line := file.readline(_LONGEST_LINE)):
+            yield line
 
 
 class RowFile:

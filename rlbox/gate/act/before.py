@@ -6,15 +6,15 @@ digest; whether an inode was made since, by the file system's own clock, asked a
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.files.act.beneath import open_file
 from rlbox.files.act.origin import Inode, Writes, clock_of, inode_of
+from rlbox.gate.act.fitting import files_at, fitting
 from rlbox.job.gate_rule import WILD
 
 _BLOCK = 1 << 20
@@ -49,8 +49,8 @@ class Before:
         self._began: dict[int, tuple[Path, int]] = {}
         for path in paths:
             self._start_clock(Path(path))
-            for fitting in [path, *glob.glob(path, recursive=True)] if WILD.search(path) else [path]:
-                for file in files_at(Path(fitting)):
+            for found in [Path(path), *(fitting(path) if WILD.search(path) else [])]:
+                for file in files_at(found):
                     self._see(file)
 
     def problem(self, path: Path) -> str:
@@ -89,24 +89,8 @@ class Before:
     def _digest(self, path: Path, size: int) -> str:
         digest = hashlib.sha256()
         step = max(_BLOCK, (size - _BLOCK) // (_PIECES - 1)) if size > _WHOLE_BYTES else _BLOCK
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path, links=True) as file:
             for start in range(0, size, step):
                 digest.update(os.pread(file.fileno(), _BLOCK, start))
                 self._on_block()
         return digest.hexdigest()
-
-
-def files_at(path: Path) -> Iterator[Path]:
-    """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
-    if path.is_dir():
-        for folder, _, names in os.walk(path):
-            yield from (file for name in names if _is_regular(file := Path(folder, name)))
-    elif _is_regular(path):
-        yield path
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False

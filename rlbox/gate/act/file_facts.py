@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
 import hashlib
 import os
 import stat
@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.files.act.beneath import open_file, read_bytes
 from rlbox.foreign import parse_json
-from rlbox.gate.act.before import Before, files_at
+from rlbox.gate.act.before import Before
+from rlbox.gate.act.fitting import files_at, fitting
 from rlbox.gate.act.tensors import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
@@ -23,7 +25,8 @@ _LOOK_S = 0.05
 
 MANIFEST_SCHEMA = 1
 _BLOCK = 1 << 20
-_JSON_LIMIT = 256 << 20
+_JSON_LIMIT = 64 << 20
+"""Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 OnBlock = Callable[[], None]
 
@@ -41,7 +44,7 @@ def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = Non
         What was there before it had to be written; None: any time will do.
     """
     one = not WILD.search(rule.path) or os.path.lexists(rule.path)
-    paths = [Path(rule.path)] if one else [Path(path) for path in sorted(glob.glob(rule.path, recursive=True))]
+    paths = [Path(rule.path)] if one else fitting(rule.path)
     if not one and len(paths) < rule.count:
         return FileFact(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
     problems = _growth_problems(rule, paths, on_block)
@@ -122,21 +125,25 @@ def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
 
 
 def _json_problem(path: Path) -> str:
-    if path.stat().st_size > _JSON_LIMIT:
-        return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
     try:
-        parse_json(path.read_bytes())
+        parse_json(read_bytes(path, _JSON_LIMIT, links=True))
     except ValueError as error:
         return f"is not whole JSON: {error}"
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
     return ""
 
 
 def _rows_problem(path: Path, on_block: OnBlock) -> str:
     rows = 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if number % 1000 == 0:
+    with open_file(path, links=True) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
+            if number % 1000 == 0 or len(line) > _BLOCK:
                 on_block()
+            if len(line) == _JSON_LIMIT:
+                return f"line {number} is longer than {_JSON_LIMIT >> 20} MiB"
             if not line.strip():
                 continue
             try:
@@ -155,11 +162,11 @@ def manifest_problem(path: Path, on_block: OnBlock) -> str:
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
     """
     try:
-        data = parse_json(path.read_bytes())
+        data = parse_json(read_bytes(path, _JSON_LIMIT, links=True))
     except ValueError:
         return "is not a manifest: it is not whole JSON"
-    files = data.get("files") if isinstance(data, dict) else None
-    if not isinstance(files, dict) or not files or data.get("schema") != MANIFEST_SCHEMA:
+    files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
+    if not isinstance(files, dict) or not files or type(schema) is not int or schema != MANIFEST_SCHEMA:
         return f"is not a manifest of schema {MANIFEST_SCHEMA} with at least one file"
     problems = (
         f"{name} {problem}" for name, entry in files.items() if (problem := _size_problem(path.parent, name, entry))
@@ -178,11 +185,7 @@ def _size_problem(folder: Path, name: str, entry: Any) -> str:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         return "lies outside the manifest's folder"
-    if (
-        not isinstance(entry, dict)
-        or not isinstance(entry.get("bytes"), int)
-        or not isinstance(entry.get("sha256"), str)
-    ):
+    if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
         return "has no bytes and sha256 in the manifest"
     path = folder / parts
     if not path.is_file():
@@ -195,7 +198,7 @@ def _size_problem(folder: Path, name: str, entry: Any) -> str:
 
 def _sum(path: Path, on_block: OnBlock) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_file(path, links=True) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             on_block()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.beneath import make_own_folders, write_file
 from rlbox.hang.act.nccl import NCCL_FOLDER, collect_nccl
 from rlbox.hang.act.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.act.waits import probe_waits
@@ -48,7 +48,7 @@ def collect_hang(
         The disk is full.
     """
     folder, going = watched.folder, watched.going_on
-    folder.mkdir(parents=True, exist_ok=True)
+    make_own_folders(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
     odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
     waits = order_waits(probe_waits(pids), odd)
@@ -71,7 +71,8 @@ def collect_hang(
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
         "nccl": nccl,
     }
-    write_atomic(folder / HANG_FILE, json.dumps(watched.hide(facts), indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(watched.hide(facts), indent=1, ensure_ascii=False) + "\n"
+    write_file(folder / HANG_FILE, text.encode("utf-8", "replace"))
     return tuple(waits)
 
 

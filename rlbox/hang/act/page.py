@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
+from rlbox.files.act.beneath import write_file
 from rlbox.files.act.rows import read_table
 from rlbox.hang.act.stacks import STACKS_FOLDER
 from rlbox.job.names import HANG_FILE, HANG_PAGE
@@ -30,7 +31,7 @@ def write_hang_page(evidence: Path) -> Path | None:
     if not facts:
         return None
     path = evidence / HANG_PAGE
-    path.write_text(render_hang(facts), encoding="utf-8")
+    write_file(path, render_hang(facts).encode("utf-8", "replace"))
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
+from rlbox.files.act.beneath import make_own_folder, write_file
 from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.machine.act.command import run_command
@@ -55,12 +56,12 @@ def add_stacks(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
     found = []
-    folder.mkdir(parents=True, exist_ok=True)
+    make_own_folder(folder)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
         found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
-        (folder / f"{wait.pid}.txt").write_text(hide(_text(found[-1], threads)), encoding="utf-8")
+        write_file(folder / f"{wait.pid}.txt", hide(_text(found[-1], threads)).encode("utf-8", "replace"))
     return (*found, *waits[_MOST:])
 
 

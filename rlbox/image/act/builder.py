@@ -18,7 +18,7 @@ from rlbox.engine.act.api import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.progress import Row, progress_view
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_json, whole_number
 from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.command import PIPE, WITH_OUTPUT, run_command, start_command
@@ -56,8 +56,8 @@ def find_builder() -> Builder:
             return Builder(words=(plugin,), integrated=False)
     for client in clients:
         outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
-        major = outcome.stdout.strip().partition(".")[0]
-        if major.isdigit() and 19 <= int(major) < 23:
+        major = whole_number(outcome.stdout.strip().partition(".")[0])
+        if major is not None and 19 <= major < 23:
             return Builder(words=(client,), integrated=True)
     raise EngineError(
         "no docker client here can drive BuildKit: the buildx plugin is missing",

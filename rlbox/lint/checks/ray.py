@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_json, whole_number
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
 from rlbox.lint.read.calls import Call, Option
@@ -50,20 +50,20 @@ def service_ports(document: Document, rule: DriftRule, where: Where) -> Iterator
     used = {document.names.resolve(word.value, word.start) for call in starts for word in call.words}
     for setting in document.settings:
         value = setting.value.strip("\"'")
-        inside = value.isdigit() and len(value) < 6 and int(value) in WORKER_PORTS
+        inside = whole_number(value, digits=5) in WORKER_PORTS
         taken = any(value in text for text in used)  # by Ray itself: the other rule says it
         if (setting.name.endswith("PORT") or setting.name.startswith("ports.")) and inside and not taken:
             yield hit_setting(setting)
     for call in document.calls:
         if call.program not in ("ray start", "ssh", "scp", "docker run", "curl"):
             for option in call.options():
-                if option.name == "--port" and option.value.isdigit() and _port(document, option) in WORKER_PORTS:
+                if option.name == "--port" and whole_number(option.value) and _port(document, option) in WORKER_PORTS:
                     yield hit_call(call, option.start, name=option.name, value=option.value)
 
 
 def _port(document: Document, option: Option | None) -> int:
     value = document.value(option) if option else ""
-    return int(value) if value.isdigit() and len(value) < 6 else 0
+    return whole_number(value, digits=5) or 0
 
 
 def long_temp(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
@@ -174,7 +174,7 @@ def loopback(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]
         if call.program in ("curl", "wget", "ray start", "ray job submit", "ssh", "docker run") or not call.words:
             continue
         pairs = list(_named_values(document, call))
-        nodes = [int(value) for name, value, _ in pairs if _NODES.search(name) and value.isdigit()]
+        nodes = [whole_number(value) or 0 for name, value, _ in pairs if _NODES.search(name)]
         if max(nodes, default=1) < 2:
             continue
         for name, value, start in pairs:

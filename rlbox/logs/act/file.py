@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from rlbox.files.act.beneath import open_file
+from rlbox.files.act.beneath import begin_file, move, open_file, remove_file
 from rlbox.files.act.tail import BLOCK
 from rlbox.foreign import whole_number
 from rlbox.secrets.credentials import CredentialStream
@@ -18,7 +18,6 @@ from rlbox.secrets.mask_stream import MaskStream
 TIMES_SUFFIX = ".times"
 """`<log>.times` has lines `OFFSET UNIX_MS`, one a second at most: what was written from that time on begins there."""
 
-_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 _DATED_S = 1.0
 _TIMES_BYTES = 64 << 20
 
@@ -38,8 +37,8 @@ class LogFile:
         self._masks = masks
         self._credentials = CredentialStream()
         self._lock = threading.Lock()
-        self._handle = os.open(path, _NEW, 0o644)
-        self._times = os.open(f"{path}{TIMES_SUFFIX}", _NEW, 0o644)
+        self._handle = begin_file(path)
+        self._times = begin_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
         self._date_at = 0.0
 
     @property
@@ -84,16 +83,17 @@ class LogFile:
         """
         own = os.fstat(self._handle)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(own, os.stat(self.path)):
+            if os.path.samestat(own, os.stat(self.path, follow_symlinks=False)):
                 return False
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        handle = os.open(draft, _NEW, 0o644)
+        handle = begin_file(draft)
         try:
             _copy(self._handle, handle, own.st_size)
-            draft.replace(self.path)
+            move(draft, self.path)
         except OSError:
             os.close(handle)
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                remove_file(draft)
             raise
         os.dup2(handle, self._handle, inheritable=False)  # the reader goes on with the same number
         os.close(handle)
@@ -113,6 +113,8 @@ class LogFile:
             os.write(self._times, f"{self.size} {int(now * 1000)}\n".encode())
         rest = memoryview(data)
         with self._lock:
+            if os.fstat(self._handle).st_size > self.size:  # else it would lie where no reader looks for it
+                os.ftruncate(self._handle, self.size)
             while rest:
                 count = os.write(self._handle, rest)
                 self.size += count

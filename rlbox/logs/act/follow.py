@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlbox.files.act.beneath import names_in
 from rlbox.files.act.tail import Tail, last_lines
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT
@@ -21,13 +23,22 @@ def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | 
     attempt
         Those of an earlier attempt, which lie in a folder of their own.
     """
-    pattern = f"*/{ATTEMPT}{attempt}/*.log" if attempt else "*/*.log"
     root = run_dir / "stages"
+    folders = (root / name / f"{ATTEMPT}{attempt}" if attempt else root / name for name in _names(root))
+    paths = [folder / name for folder in folders for name in _names(folder) if fnmatch.fnmatch(name, "[!.]*.log")]
     return [
         path
-        for path in sorted(root.glob(pattern), key=lambda path: (_number(path, root), path.name))
+        for path in sorted(paths, key=lambda path: (_number(path, root), path.name))
         if (stage is None or _folder(path, root).partition("-")[2] == stage) and (log is None or path.stem == log)
     ]
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; none of what is no folder, or cannot be read."""
+    try:
+        return names_in(folder)
+    except OSError:
+        return []
 
 
 class LogFollower:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.foreign import whole_number
 from rlbox.machine.act.process_table import read_text
 
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -56,8 +57,8 @@ def _of_machine(name: str) -> int:
 
 def group_number(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> int | None:
     """Return a number of the cgroup that this process is in; None for no limit, or where the kernel tells none."""
-    text = group_text(controller, second, first, root, own).strip()
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
+    number = whole_number(group_text(controller, second, first, root, own).strip(), digits=20)
+    return number if number is not None and number < _UNLIMITED else None
 
 
 def group_text(controller: str, second: str, first: str, root: Path = _ROOT, own: Path = _OWN) -> str:

@@ -1,8 +1,9 @@
 """The hold of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
 
-The supervisor of a run holds it, in a container through the mount of the data disk: the lock is on the inode. A
-command line holds it for the moments in which it starts a run or settles dead ones. What the file says (who, since
-when, what) counts only while somebody holds it.
+The supervisor of a run holds it, in a container through the mount of the data disk: locks are on inodes. A command line
+holds it for the moments in which it starts a run or settles dead ones. Two things are locked: the folder that is the
+disk, in whose place no program of a run can put another, and a file in it, for that file systems of several machines
+lock files at most. What the file says (who, since when, what) counts only while somebody holds the disk.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
 
+NO_WORD = "no word about it"
+"""What is said of a disk that is held, and of which the file does not say by whom."""
+
 _PAUSE_S = 0.02
 _MODE = 0o666
 """Other users of the machine may run on the same disk: the file is theirs too."""
@@ -46,22 +50,23 @@ class Holder:
 
 
 class DiskHold:
-    """A data disk that is held. Processes that inherit the open file hold it too, until the last of them is gone."""
+    """A data disk that is held. Processes that inherit the open files hold it too, until the last of them is gone."""
 
-    def __init__(self, handle: int, path: Path) -> None:
-        self.handle = handle
+    def __init__(self, folder: int, handle: int, path: Path) -> None:
+        self.handles = (folder, handle)
         self.path = path
 
     def tell(self, holder: Holder) -> None:
         """Write down who holds it; a disk too full for that is met elsewhere."""
         text = json.dumps(dataclasses.asdict(holder), ensure_ascii=False).encode("utf-8", "replace")
         with contextlib.suppress(OSError):
-            os.pwrite(self.handle, text, 0)
-            os.ftruncate(self.handle, len(text))
+            os.pwrite(self.handles[1], text, 0)
+            os.ftruncate(self.handles[1], len(text))
 
     def leave(self) -> None:
         """Let go of it here; a process that inherited it goes on holding it."""
-        os.close(self.handle)
+        for handle in self.handles:
+            os.close(handle)
 
 
 def take_disk(
@@ -82,22 +87,43 @@ def take_disk(
         The file system of the disk cannot lock.
     """
     path = data / LOCK_FILE
-    handle = _open(path)
     until = time.monotonic() + patience_s
-    while not _locked(handle, path):
+    while (hold := _taken(data, path)) is None:
         if time.monotonic() > until:
-            other = _read(handle)
-            os.close(handle)
+            other = _told(path)
             raise held_by(other, path, stage_of(other.run) if other.run else "")
         time.sleep(_PAUSE_S)
-    hold = DiskHold(handle, path)
     hold.tell(holder)
     return hold
+
+
+def _taken(data: Path, path: Path) -> DiskHold | None:
+    """Return the hold of a disk that nobody has; None when somebody does."""
+    with contextlib.ExitStack() as opened:
+        folder = _open_disk(data)
+        opened.callback(os.close, folder)
+        if not _folder_locked(folder):
+            return None
+        handle = _open(path)
+        opened.callback(os.close, handle)
+        if not _locked(handle, path) or not _is_at(handle, path):  # another file has its name by now
+            return None
+        opened.pop_all()
+        return DiskHold(folder, handle, path)
 
 
 def disk_holder(data: Path) -> Holder | None:
     """Return who holds the data disk now, or None."""
     path = data / LOCK_FILE
+    try:
+        folder = _open_disk(data)
+    except NodeError:
+        return None
+    try:
+        if not _folder_locked(folder, shared=True):
+            return _told(path)
+    finally:
+        os.close(folder)
     try:
         handle = open_handle(path)
     except OSError:
@@ -140,6 +166,28 @@ def _open(path: Path) -> int:
     return handle
 
 
+def _open_disk(data: Path) -> int:
+    try:
+        return os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NodeError(f"the data disk cannot be locked: {error.strerror}", where=str(data)) from error
+
+
+def _folder_locked(folder: int, *, shared: bool = False) -> bool:
+    """Lock the folder of a disk; where its file system cannot, the file alone tells."""
+    try:
+        return try_lock(folder, shared=shared)
+    except OSError:
+        return True
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except OSError:
+        return False
+
+
 def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
     try:
         return try_lock(handle, shared=shared)
@@ -151,9 +199,20 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
         ) from error
 
 
+def _told(path: Path) -> Holder:
+    try:
+        handle = open_handle(path)
+    except OSError:
+        return Holder(what=NO_WORD)
+    try:
+        return _read(handle)
+    finally:
+        os.close(handle)
+
+
 def _read(handle: int) -> Holder:
     try:
         data = parse_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
-    return as_kind(Holder, data) or Holder(what="no word about it")
+    return as_kind(Holder, data) or Holder(what=NO_WORD)

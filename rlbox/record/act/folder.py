@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import make_folder_at, read_bytes, write_file
+from rlbox.files.act.trees import copy_tree
 from rlbox.foreign import parse_json
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.machine.act.clock import utc_now
@@ -45,7 +45,7 @@ def fill_folder(folder: Path, plan: RunPlan, programs: Path | None, extra: Mappi
     reserve_space(folder)
     if programs is not None:
         make_folder_at(folder / "job")
-        shutil.copytree(programs, folder / "job" / programs.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        copy_tree(programs, folder / "job" / programs.name, ("__pycache__", ".*"))
     for name, text in extra.items():
         make_folder_at((folder / name).parent)
         write_file(folder / name, text.encode())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.errors import RlboxError
+from rlbox.errors import RlboxError, SpecError
 from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.rows import read_table
 from rlbox.job.plan import RunPlan, load_run_plan
@@ -87,6 +87,8 @@ class HostRecords:
         return read_table(self._path(run), links=True)
 
     def _path(self, run: str) -> Path:
+        if Path(run).name != run or run in ("", ".."):
+            raise SpecError(f"{run!r} is no name of a run", next_step="rlbox runs")
         return self.folder / f"{run}.json"
 
 

@@ -14,26 +14,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
-from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in, remove_tree
+from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in
+from rlbox.files.act.trees import remove_tree
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_hold import DiskHold, Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import NO_WORD, DiskHold, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
 from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords, kept_end
 from rlbox.record.act.rebuild import last_state
 from rlbox.record.act.settle import Carrier, carrier_word, has_ended, write_end
 from rlbox.record.act.state import RUN_FILE, RunState, load_run_state
-from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.record.act.supervisor_file import SUPERVISOR_FILE, load_supervisor, supervisor_lives
 from rlbox.record.act.verdict import believed, verdict_of
 
 _RUNS = "runs"
 _OWN = ".rlbox"
 """Folder of a data disk with what rlbox keeps there for itself: run directories that are being made."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What names a run; a folder with another name was made by somebody else, perhaps to be shown as several lines."""
 _OTHERS_S = 30.0
 """How long to wait for another command line that is settling runs."""
 
@@ -71,7 +75,7 @@ class Ledger:
             names = names_in(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
-        for entry in (folder / name for name in names):
+        for entry in (folder / name for name in names if _NAME.fullmatch(name)):
             if is_file(entry / PLAN_FILE) and (facts := facts_of(entry / PLAN_FILE)):
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
@@ -126,8 +130,21 @@ class Ledger:
         return take_disk(self.folder, holder, stage_of=self.stage_of)
 
     def holder(self) -> Holder | None:
-        """Return who holds the disk now, or None."""
-        return disk_holder(self.folder)
+        """Return who holds the disk now, or None; where the disk does not say, the run that lives does."""
+        holder = disk_holder(self.folder)
+        if holder is None or holder.run or holder.what != NO_WORD:
+            return holder
+        return dataclasses.replace(holder, run=next((run.name for run in self.runs() if self._lives(run)), ""))
+
+    def _lives(self, run_dir: Path) -> bool:
+        """Whether what carries out a run lives: its supervisor says so itself, or the place of its carrier does."""
+        facts, note = load_supervisor(run_dir), self._records.note(run_dir.name)
+        try:
+            return (facts is not None and supervisor_lives(run_dir, facts)) or (
+                note is not None and self.reach(note).status() == "living"
+            )
+        except RlboxError:
+            return False
 
     def held_by(self, run: str) -> bool:
         """Whether the supervisor of a run holds the disk."""
@@ -146,7 +163,7 @@ class Ledger:
         note = self._records.note(run)
         if note is None:
             with contextlib.suppress(SpecError):
-                note = self._sought(load_plan(self.run_dir(run)))
+                note = self._sought(_checked(load_plan(self.run_dir(run)), run))
         return self.reach(note) if note else None
 
     def notes(self) -> dict[str, CarrierNote]:
@@ -165,9 +182,9 @@ class Ledger:
         Raises
         ------
         SpecError
-            As `load_plan`.
+            As `load_plan`; or it is the plan of another run.
         """
-        return self._records.read(run_dir.name).plan or load_plan(run_dir)
+        return _checked(self._records.read(run_dir.name).plan or load_plan(run_dir), run_dir.name)
 
     def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
@@ -226,8 +243,8 @@ class Ledger:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan(run_dir) if is_file(run_dir / PLAN_FILE) else None)
-        if plan and plan.run_id != run:
-            raise SpecError(f"its plan is that of {plan.run_id}")
+        if plan:
+            _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
         note = known.note or self._sought(plan)
@@ -269,6 +286,13 @@ class Ledger:
     def _drafts(self) -> Path:
         """Where run directories are made, and renamed when they are whole."""
         return self.folder / _OWN / "new"
+
+
+def _checked(plan: RunPlan, run: str) -> RunPlan:
+    """Return the plan of a run; `SpecError` when it is that of another, as one that a program of the run wrote."""
+    if plan.run_id != run:
+        raise SpecError(f"its plan is that of {plan.run_id}", where=run)
+    return plan
 
 
 def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...] | None:

@@ -29,6 +29,8 @@ from rlbox.record.act.state import (
     new_run_state,
 )
 
+_EVENTS_BYTES = 32 << 20
+
 
 def last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
     """Return `run.json` of a run, or what its events say when that cannot be read; None when it never began."""
@@ -52,7 +54,7 @@ def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
-    return (event for event in read_rows(run_dir / EVENTS_FILE) if "event" in event)
+    return (event for event in read_rows(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
 def _after(state: RunState, event: dict[str, Any]) -> RunState:

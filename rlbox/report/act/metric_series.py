@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.files.act.rows import read_rows
+from rlbox.files.act.trees import find_files
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.act.metrics import read_log
 from rlbox.logs.throughput import Reading, metric_rank, read_record
@@ -73,8 +74,7 @@ def _readings(run_dir: Path, stages: tuple[StageState, ...]) -> Iterator[tuple[s
 
 
 def _metric_files(run_dir: Path) -> list[Path]:
-    patterns = ["/".join(["*"] * depth + [METRICS_FILE]) for depth in range(_DEEPEST + 1)]
-    return sorted({path for pattern in patterns for path in run_dir.glob(pattern) if path.is_file()})
+    return find_files(run_dir, METRICS_FILE, deepest=_DEEPEST)
 
 
 def _row_time(row: dict[str, object]) -> float | None:

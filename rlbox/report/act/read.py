@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
-from rlbox.files.act.beneath import open_file, read_bytes
+from rlbox.files.act.beneath import names_in, open_file, read_bytes
+from rlbox.files.act.rows import read_lines
 from rlbox.files.act.tail import read_end
+from rlbox.files.act.trees import find_files, walk_files
 from rlbox.files.rows import json_rows
 from rlbox.foreign import parse_json
-from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
+from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.act.folder import PLAN_FILE
 from rlbox.record.act.host_record import kept_end
@@ -26,14 +28,13 @@ from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.report.act.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
-from rlbox.spec.load import load_toml
-from rlbox.target.lock import Lock, load_lock
+from rlbox.spec.load import parse_toml
+from rlbox.target.lock import Lock, parse_lock
 
 _SAMPLES = 600
 _TEXT_BYTES = 256 * 1024
 _METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
-_LONGEST_LINE = 1 << 20
 _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 """Keys of a row of metrics that say where and when, not how well."""
 
@@ -71,22 +72,24 @@ class RunRecord:
 
     def spec(self, name: str) -> Mapping[str, Any]:
         """Return the `job` or `target` file that the run was made of; empty when it cannot be read."""
+        path = self.folder / "spec" / f"{name}.toml"
         try:
-            return load_toml(self.folder / "spec" / f"{name}.toml")
-        except SpecError:
+            return parse_toml(read_bytes(path).decode(), str(path))
+        except (OSError, ValueError, SpecError):
             return {}
 
     def lock(self) -> Lock | None:
         """Return the lock that the run was made of, or None when it cannot be read."""
+        path = self.folder / "spec/lock.json"
         try:
-            return load_lock(self.folder / "spec/lock.json")
-        except SpecError:
+            return parse_lock(read_bytes(path), str(path), "")
+        except (OSError, SpecError):
             return None
 
     def last_metrics(self) -> dict[str, float]:
         """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
         found: dict[str, float] = {}
-        for path in sorted(self.folder.glob(f"**/{METRICS_FILE}")):
+        for path in find_files(self.folder, METRICS_FILE):
             for row in json_rows(read_end(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
@@ -162,8 +165,7 @@ class _Files:
     def lines(self, name: str) -> Iterator[bytes]:
         """Return the lines of a file; none when it cannot be read."""
         try:
-            with open_file(self.run_dir / name) as file:
-                yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+            yield from read_lines(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
@@ -205,8 +207,9 @@ def _samples(files: _Files) -> list[Sample]:
 def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
     for stage in state.stages:
         folder = files.run_dir / stage.directory
-        for found in [folder / EVIDENCE_FOLDER, *sorted(folder.glob(f"attempt-*/{EVIDENCE_FOLDER}"))]:
-            if not stage.directory or not found.is_dir():
+        for found in [folder / EVIDENCE_FOLDER, *(folder / name / EVIDENCE_FOLDER for name in _attempts(folder))]:
+            held = [name for name, _ in walk_files(found)] if stage.directory else []
+            if not held:
                 continue
             yield Evidence(
                 stage=stage.name,
@@ -214,8 +217,16 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
                 excerpt=files.text(found / FATAL_FILE),
                 hang=files.text(found / HANG_PAGE),
                 facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
-                files=tuple(sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file())),
+                files=tuple(sorted(held)),
             )
+
+
+def _attempts(folder: Path) -> list[str]:
+    """Return the names of the folders that earlier attempts of a stage left."""
+    try:
+        return [name for name in names_in(folder) if name.startswith(ATTEMPT)]
+    except OSError:
+        return []
 
 
 def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:

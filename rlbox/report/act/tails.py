@@ -11,7 +11,7 @@ from rlbox.amounts import moment
 from rlbox.files.act.tail import read_end
 from rlbox.files.rows import json_rows
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.lines import clean_text
+from rlbox.logs.codes import clean_text
 from rlbox.logs.throughput import Reading, find_candidates, latest, read_progress, read_record
 from rlbox.record.act.state import RunState, StageState
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample

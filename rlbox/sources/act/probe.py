@@ -18,6 +18,7 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.files.act.rows import read_table
+from rlbox.foreign import whole_number
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.http import Http, site_http
 from rlbox.machine.act.site import probe_site
@@ -128,7 +129,7 @@ def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool,
         if digest != artifact.sha256:
             raise Unusable(f"gives wrong bytes for {artifact.file}: sha256 {digest[:12]}…, the lock has another")
         return "sha256 of the file"
-    if total.isdigit() and int(total) != artifact.size:
+    if total.isdigit() and whole_number(total) != artifact.size:
         raise Unusable(f"offers {total} bytes of {artifact.file}, the lock says {artifact.size}")
     return "sha256 on its page, first MiB read" if link.sha256 else "length, first MiB read (its page has no sha256)"
 

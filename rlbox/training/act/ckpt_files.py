@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlbox.files.act.beneath import open_file, read_bytes
+from rlbox.files.act.trees import DEEPEST, walk_files
 from rlbox.foreign import parse_json
+from rlbox.gate.act.tensors import tensors_problem
 from rlbox.training.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
-_HEADER_BYTES = 100 << 20  # safetensors' own limit
+_TRACKER_BYTES = 1 << 12
 _LIST_BYTES = 64 << 20
 
 
@@ -26,19 +30,32 @@ def find_checkpoints(root: Path) -> dict[Path, list[Found]]:
     if known := kind_of(root.name) or (("hf", None) if _is_model(root) else None):
         found[root.parent] = [_look(root, *known)]
         return found
-    for folder, names, _ in os.walk(root):
-        here = [(name, known) for name in sorted(names) if (known := _kind(Path(folder, name)))]
-        names[:] = sorted(name for name in names if name not in {name for name, _ in here} and name[:1] != ".")
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        names = [name for name in _folders(folder) if name[:1] != "."]
+        here = {name: known for name in names if (known := _kind(folder / name))}
         if here:
-            found[Path(folder)] = [_look(Path(folder, name), *known) for name, known in here]
+            found[folder] = [_look(folder / name, *known) for name, known in here.items()]
+        if len(folder.parts) - len(root.parts) < DEEPEST:
+            folders += [folder / name for name in names if name not in here]
     return found
+
+
+def _folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted, links not among them; none of what cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
 
 
 def read_tracker(folder: Path) -> str | None:
     """Return what the tracker in a folder names; None where there is none."""
     for name in TRACKERS:
         try:
-            return (folder / name).read_text(encoding="utf-8", errors="replace").strip()
+            return read_bytes(folder / name, _TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
         except OSError:
             continue
     return None
@@ -61,66 +78,54 @@ def _look(folder: Path, kind: Kind, step: int | None) -> Found:
 
 def _entries(folder: Path) -> Iterator[Entry]:
     now = time.time()
-    for at, _, names in os.walk(folder):
-        for name in names:
-            path = Path(at, name)
-            try:
-                facts = path.stat()
-                damage, listed = _inspect(path, facts.st_size)
-            except OSError as error:
-                yield Entry(path=str(path.relative_to(folder)), size=0, damage=str(error.strerror))
-                continue
-            yield Entry(
-                path=str(path.relative_to(folder)),
-                size=facts.st_size,
-                age_s=max(now - facts.st_mtime, 0.0),
-                damage=damage,
-                names=listed,
-            )
+    for name, _ in walk_files(folder.resolve()):
+        path = folder / name
+        try:
+            facts = path.stat()
+            damage, listed = _inspect(path, facts)
+        except OSError as error:
+            yield Entry(path=name, size=0, damage=str(error.strerror))
+            continue
+        age_s = max(now - facts.st_mtime, 0.0)
+        yield Entry(path=name, size=facts.st_size, age_s=age_s, damage=damage, names=listed)
 
 
-def _inspect(path: Path, size: int) -> tuple[str, tuple[str, ...]]:
+def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
     """Return why a file is not whole (empty: nothing is wrong), and the files that it lists."""
+    size = facts.st_size
+    if not stat.S_ISREG(facts.st_mode):
+        return "it is no regular file", ()
     if size == 0:
         return "it is empty", ()
     if path.name.endswith(".safetensors"):
-        return _safetensors(path, size), ()
+        problem = tensors_problem(path)
+        return f"it {problem}" if problem else "", ()
     if path.name.endswith((".pt", ".pth", ".bin")):
         return _archive(path), ()
     if path.name.endswith(".index.json") and size <= _LIST_BYTES:
         return _index(path)
     if path.name == ".metadata" and size <= _LIST_BYTES:
-        return "", tuple(sorted({name.decode() for name in _DISTCP.findall(path.read_bytes())}))
+        return "", tuple(sorted({name.decode() for name in _DISTCP.findall(_read(path))}))
     return "", ()
-
-
-def _safetensors(path: Path, size: int) -> str:
-    """Return what is wrong with a file whose header says how long it must be."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _HEADER_BYTES):
-            return "its header is cut short"
-        try:
-            rows = parse_json(file.read(length))
-            ends = [row["data_offsets"][1] for name, row in rows.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return "its header is damaged"
-    missing = 8 + length + max(ends, default=0) - size
-    return f"{missing} bytes are missing at its end" if missing > 0 else ""
 
 
 def _archive(path: Path) -> str:
     """Return what is wrong with a file of torch.save: a ZIP archive, whose directory is at its end."""
-    with open(path, "rb") as file:
-        is_archive = file.read(4) == b"PK\x03\x04"
-    if not is_archive:
-        return ""  # the form before PyTorch 1.6, of which nothing is told but by reading all
-    return "" if zipfile.is_zipfile(path) else "its end is missing"
+    with open_file(path, links=True) as file:
+        if file.read(4) != b"PK\x03\x04":
+            return ""  # the form before PyTorch 1.6, of which nothing is told but by reading all
+        return "" if zipfile.is_zipfile(file) else "its end is missing"
 
 
 def _index(path: Path) -> tuple[str, tuple[str, ...]]:
     try:
-        rows = parse_json(path.read_bytes())["weight_map"]
+        rows = parse_json(_read(path))["weight_map"]
+        if not all(isinstance(name, str) for name in rows.values()):
+            raise ValueError("a name that is no text")
         return "", tuple(sorted(set(rows.values())))
     except (ValueError, KeyError, TypeError, AttributeError):
         return "it is no index of weights", ()
+
+
+def _read(path: Path) -> bytes:
+    return read_bytes(path, _LIST_BYTES, links=True)

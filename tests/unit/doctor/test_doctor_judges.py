@@ -164,6 +164,7 @@ def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
         ({"HF_TOKEN": "abc\r"}, "token-placeholder", "HF_TOKEN"),
         ({"WANDB_KEY": "abc"}, "token-name", "WANDB_API_KEY is not"),
         ({"OMP_NUM_THREADS": "0"}, "threads-value", "OMP_NUM_THREADS=0"),
+        ({"OMP_NUM_THREADS": "²"}, "threads-value", "OMP_NUM_THREADS=²"),
         ({"http_proxy": "http://p:1"}, "proxy-for-localhost", "no_proxy lacks localhost and 127.0.0.1"),
         ({"RAY_TMPDIR": "/" + "x" * 60}, "ray-tmpdir-long", "61 characters"),
     ],

@@ -93,7 +93,7 @@ def test_what_is_asked_for(text: str, wish: GpuWish) -> None:
     assert parse_gpus(text, 4) == wish
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "0,0", ",", "device=", "0;1", "0,x"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "0,0", ",", "device=", "0;1", "0,x", "²", "٣"])
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="does not say which GPUs") as caught:
         parse_gpus(text, 0)

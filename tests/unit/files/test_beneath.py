@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.files.act import beneath
+from rlbox.files.act import beneath, trees
 
 WAYS = ["openat2", "walk"]
 
@@ -135,12 +135,12 @@ def test_writing(disk: Path) -> None:
 def test_a_tree_goes_and_what_its_links_lead_to_stays(disk: Path, outside: Path) -> None:
     (disk / "runs/away").symlink_to(outside)
     (disk / "runs/r-1/away").symlink_to(outside)
-    beneath.remove_tree(disk / "runs")
-    beneath.remove_tree(disk / "runs")
+    trees.remove_tree(disk / "runs")
+    trees.remove_tree(disk / "runs")
     assert (beneath.names_in(disk), (outside / "notes.txt").read_text()) == ([], "mine")
     (disk / "runs").symlink_to(outside)
     with pytest.raises(OSError, match="it is a link") as refused:
-        beneath.remove_tree(disk / "runs")
+        trees.remove_tree(disk / "runs")
     assert (refused.value.filename, (outside / "notes.txt").read_text()) == (str(disk / "runs"), "mine")
 
 

@@ -45,3 +45,24 @@ def test_files_links_to_files_and_nothing_are_written(tmp_path: Path) -> None:
     for name in ("file", "new", "link", "nowhere"):
         write_atomic(tmp_path / name, "new")
         assert (tmp_path / name).read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "device"])
+def test_what_was_put_where_a_draft_is_expected_is_not_written_into(tmp_path: Path, kind: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for draft in (tmp_path / f".out.{os.getpid()}", tmp_path / "out.part"):
+        match kind:
+            case "link":
+                draft.symlink_to(victim)
+            case "second name":
+                os.link(victim, draft)
+            case "pipe":
+                os.mkfifo(draft)
+            case _:
+                draft.symlink_to("/dev/null")
+    write_atomic(tmp_path / "out", "new")
+    assert ((tmp_path / "out").read_text(), (tmp_path / "out").is_symlink()) == ("new", False)
+    with pytest.raises(NodeError, match="cannot be written"), whole_file(tmp_path / "out", 0):
+        pass
+    assert victim.read_text() == "mine"

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.gate.gate import GateJudge
-from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
+from rlbox.job.gate_plan import FilePlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.logs.lines import LINE_LIMIT, clean_text
+from rlbox.logs.codes import clean_text
+from rlbox.logs.lines import LINE_LIMIT
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
@@ -193,6 +194,19 @@ HIDING = {
     "a return in it": b"CUDA out of mem\rory\n",
     "half written over": b"xxxx out of memory\rCUDA\n",
     "colours in it": b"CUDA \x1b[31mout of\x1b[0m memory\n",
+    "a zero in it": b"CUDA out of mem\x00ory\n",
+    "a bell in it": b"CUDA out\x07 of memory\n",
+    "another letter set in it": b"CUDA \x1b(Bout of\x1b7 memory\n",
+    "a string for the terminal in it": b"CUDA out of \x1bPq\x1b\\memory\n",
+    "a code of eight bits in it": "CUDA out of \x9b31mmemory\n".encode(),
+    "a letter of no width in it": "CUDA out of mem\u200bory\n".encode(),
+    "a hyphen that is not shown": "CUDA out of mem\u00adory\n".encode(),
+    "a mark of direction in it": "CUDA out of \u202ememory\n".encode(),
+    "other blanks": "CUDA\u00a0out\u3000of\u2009memory\n".encode(),
+    "a cursor that goes on": b"CUDA\x1b[1Cout\x1b[Cof\x1b[1Cmemory\n",
+    "no UTF-8 in it": b"CUDA out of mem\xffory\n",
+    "unseen in a state": b"CUDA out of mem\x00ory\rall is well, all is well\n",
+    "unseen behind a long line": b"x" * 70_000 + b"CUDA out of mem\x00ory\n",
     "a long state": b"5%\r" + b"x" * 70_000 + FORBIDDEN + b"\r100%\n",
 }
 
@@ -214,6 +228,34 @@ def test_what_a_line_hides_fulfils_no_rule() -> None:
     gate.feed("stage", b"x" * LINE_LIMIT + b"PASSED\nPAS\b\b\bxSED\nPASS\rED\n")
     gate.close_logs()
     assert [state for state, _, _ in states(gate, "require")] == ["waiting", "waiting"]
+
+
+ECHOES = (
+    "+ echo update done; loss: 0.5",
+    "+++ echo 'update done; loss: 0.5'",
+    "(W pid=7) + printf 'update done; loss: 0.5'",
+    "Running entrypoint for job raysubmit_1: sh -c 'echo update done; loss: 0.5'",
+    "2026-01-01 10:00:00,123\tINFO job_manager.py:568 -- Running entrypoint for job j-1: update done; loss: 0.5",
+)
+
+
+@pytest.mark.parametrize("line", ECHOES)
+def test_a_command_that_is_started_has_done_nothing(line: str) -> None:
+    metric = MetricPlan(name="loss", pattern=r"loss: (?P<value>\S+)", where={})
+    rules = dataclasses.replace(
+        stage(require=(line_rule("update done"),), forbid=(line_rule("done"),)), metrics=(metric,)
+    )
+    gate = GateJudge(rules)
+    gate.feed("stage", f"{line}\n".encode())
+    assert [states(gate, kind)[0][2] for kind in ("require", "metric", "forbid")] == [0, 0, 1]
+    gate.feed("stage", b"update done; loss: 0.5\n")
+    assert [states(gate, kind)[0][2] for kind in ("require", "metric")] == [1, 1]
+
+
+def test_who_asks_for_such_a_line_gets_it() -> None:
+    gate = GateJudge(stage(require=(line_rule(r"^\+ torch=="),)))
+    gate.feed("stage", b"+ torch==2.11\n")
+    assert states(gate, "require")[0][0] == "held"
 
 
 SAID = "[response] CUDA out of memory. PASSED loss: 9.9"

@@ -11,7 +11,7 @@ from test_gates import line_rule, stage, states
 from rlbox.causes.first_fatal import FirstFatal
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
-from rlbox.logs.lines import clean_text
+from rlbox.logs.codes import clean_text
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = line_rule("CUDA out of memory")

@@ -37,6 +37,24 @@ def test_holes_and_zeros_are_no_weights(tmp_path: Path) -> None:
     assert tensors_problem(path).startswith("is full of holes: ")
     path.write_bytes(head(w=tensor(0, BYTES)) + bytes(BYTES))
     assert tensors_problem(path) == "holds nothing but zeros"
+    path.write_bytes(head(w=tensor(0, BYTES)) + b"\1" + bytes(BYTES - 1))
+    assert tensors_problem(path) == "holds hardly anything but zeros"
+    path.write_bytes(head(w=tensor(0, BYTES)) + b"x" * BYTES)
+    assert tensors_problem(path) == "holds nothing but the byte 0x78"
+    path.write_bytes(head(w=tensor(0, 0, "F32", (0,))))
+    assert tensors_problem(path) == "holds no tensor that has a byte"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"), [("F16", "007e"), ("BF16", "c07f"), ("F32", "0000c07f"), ("F64", "000000000000f87f")]
+)
+def test_weights_of_a_training_that_diverged(tmp_path: Path, dtype: str, word: str) -> None:
+    path, data = tmp_path / "a", bytes.fromhex(word)
+    for share, told in ((0.9, "holds mostly NaN"), (0.1, "")):
+        count = BYTES // len(data)
+        body = b"".join(data if number % 10 < 10 * share else b"\x01" * len(data) for number in range(count))
+        path.write_bytes(head(m=tensor(0, 64), w=tensor(64, 64 + BYTES, dtype, (count,))) + bytes(range(64)) + body)
+        assert tensors_problem(path) == told
 
 
 @pytest.mark.parametrize(
@@ -51,6 +69,13 @@ def test_holes_and_zeros_are_no_weights(tmp_path: Path) -> None:
         {"w": {"dtype": "U8", "shape": (-16,), "data_offsets": (16, 0)}},
         {"w": None},
         {"w": {"dtype": "U8", "shape": (16,), "data_offsets": (0, float("inf"))}},
+        {"w": {"dtype": "XYZ", "shape": (16,), "data_offsets": (0, 16)}},
+        {"w": {"dtype": "U8", "shape": (-4, -4), "data_offsets": (0, 16)}},
+        {"w": {"dtype": "U8", "shape": ("16",), "data_offsets": ("0", "16")}},
+        {"w": {"dtype": "U8", "shape": (16.9,), "data_offsets": (0, 16.2)}},
+        {"w": {"dtype": "U8", "shape": (True, 16), "data_offsets": (False, 16)}},
+        {"__metadata__": {"a": 1}, "w": tensor(0, 16)},
+        {"__metadata__": 7, "w": tensor(0, 16)},
     ],
 )
 def test_claims_that_do_not_fit(tmp_path: Path, rows: dict[str, object]) -> None:

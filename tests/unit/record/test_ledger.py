@@ -158,7 +158,8 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     ledger.settle(ME)
     cause = run_cause(load_run_state(run_dir))
     assert cause
-    assert (load_run_state(run_dir).state, cause.kind) == ("failed", "contradiction")
+    assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
+    assert "before it was seen that stage a passed" in cause.what
 
 
 def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +179,44 @@ def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.
     assert asked == [f"r-1 {tmp_path}"] * 2
     assert (load_run_state(ledger.find("r-1")).plot.detail, fake.asked) == ("gone", [])
     assert not (tmp_path / "another").exists()
+
+
+FORGED = ("../../x", "/etc/passwd", "", "..", "r-2", "r-1\n", "x" * 300)
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: str) -> None:
+    fake = Fake("living")
+    ledger = Ledger(folder=tmp_path, reach=lambda note: fake, seek=lambda plan, data: NOTE)
+    run_dir = ledger.make(PLAN, None, {})
+    (run_dir / "supervisor.json").write_text("{}")
+    write_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
+    with pytest.raises(SpecError, match="its plan is that of"):
+        ledger.plan(run_dir)
+    assert ledger.carrier("r-1") is None
+    ledger.settle(ME)
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "", ".."])
+def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError, match="is no name of a run"):
+        HostRecords(tmp_path).note(name)
+
+
+@pytest.mark.parametrize("name", ["a\nfake  passed", "a\rb", "\x1b]0;x\x07", "a b", "-x", ".r", "é"])
+def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None:
+    ledger = Ledger(folder=tmp_path, reach=lambda note: Fake("gone"))
+    shutil.copytree(ledger.make(PLAN, None, {}), tmp_path / "runs" / name)
+    assert [run.name for run in ledger.runs()] == ["r-1"]
+
+
+def test_a_disk_that_does_not_say_who_holds_it(tmp_path: Path) -> None:
+    fake = Fake("living")
+    ledger = ledger_with(tmp_path, fake)
+    hold = ledger.take(ME)
+    (tmp_path / ".rlbox-run.lock").unlink()
+    assert ledger.held_by("r-1")
+    fake.state = "ended"
+    assert not ledger.held_by("r-1")
+    hold.leave()

@@ -77,12 +77,19 @@ def test_what_disagrees_has_failed(state: RunState, last: LastWord, what: str) -
     assert cause.what.startswith(f"the record is not the supervisor's: {what}")
 
 
-def test_an_engine_that_was_killed_has_lost_what_the_supervisor_said_last() -> None:
-    true = checked(run("passed", "passed", "passed"), word(255, end="engine"), ())
+@pytest.mark.parametrize(
+    ("last", "what"),
+    [
+        (word(255, end="engine"), "the engine lost container c (exit code 255: it was restarted or killed)"),
+        (word(137, end="killed"), "the supervisor was killed (signal 9 (SIGKILL))"),
+    ],
+)
+def test_who_is_killed_may_have_written_what_nobody_heard(last: LastWord, what: str) -> None:
+    true = checked(run("passed", "passed", "passed"), last, ())
     cause = run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
-    assert "before it was seen that stage b passed" in cause.what
+    assert cause.what.startswith(f"{what} before it was seen that stage b passed")
 
 
 def test_stages_of_earlier_attempts() -> None:

@@ -15,12 +15,12 @@ from rlbox.doctor.judge.host import Card, Container, DriverFacts, EngineFacts
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
-from rlbox.errors import EngineError
-from rlbox.files.act.beneath import open_file
-from rlbox.files.act.lock import try_lock
+from rlbox.errors import EngineError, NodeError
+from rlbox.files.act.beneath import is_file
 from rlbox.files.act.room import free_bytes
+from rlbox.foreign import whole_number
 from rlbox.machine.act.identity import in_image
-from rlbox.record.act.disk_hold import LOCK_FILE
+from rlbox.record.act.disk_hold import LOCK_FILE, disk_holder
 
 
 def probe_engine() -> EngineFacts:
@@ -44,7 +44,8 @@ def probe_engine() -> EngineFacts:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.partition("+")[0].partition("-")[0].split(".") if part.isdigit())
+    parts = text.partition("+")[0].partition("-")[0].split(".")
+    return tuple(number for part in parts if (number := whole_number(part)) is not None)
 
 
 def _container(row: Mapping[str, Any]) -> Container:
@@ -55,18 +56,15 @@ def _container(row: Mapping[str, Any]) -> Container:
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),
         owner=f"uid {labels.get(OWNER_LABEL, 'unknown')}",
-        busy=any(_may_be_held(Path(str(mount.get("Source", "")), LOCK_FILE)) for mount in row.get("Mounts") or ()),
+        busy=any(_may_be_held(Path(str(mount.get("Source", "")))) for mount in row.get("Mounts") or ()),
     )
 
 
-def _may_be_held(path: Path) -> bool:
-    """Return whether a living rlbox holds the lock of a data disk; a lock that cannot be asked may be held."""
+def _may_be_held(folder: Path) -> bool:
+    """Return whether a living rlbox holds a folder as its data disk; one that cannot be asked may be held."""
     try:
-        with open_file(path.parent.resolve() / path.name) as file:
-            return not try_lock(file.fileno())
-    except FileNotFoundError:
-        return False
-    except OSError:
+        return is_file(folder.resolve() / LOCK_FILE) and disk_holder(folder.resolve()) is not None
+    except (OSError, NodeError):
         return True
 
 

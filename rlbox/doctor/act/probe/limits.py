@@ -7,6 +7,7 @@ import resource
 import tempfile
 
 from rlbox.doctor.judge.limits import SHM, UNLIMITED, LimitFacts
+from rlbox.foreign import whole_number
 from rlbox.machine.act.memory import available_bytes, group_number, group_text
 
 _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
@@ -73,7 +74,9 @@ def _cpus() -> float | None:
     """Return how many cores the cgroup may use, None for all: version 2 has quota and period in one file."""
     words = group_text("cpu", "max", "cfs_quota_us").split()
     words += group_text("cpu", "", "cfs_period_us").split() if len(words) == 1 else []
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
+    numbers = [whole_number(word) for word in words]
+    quota, period = numbers if len(numbers) == 2 else (None, None)
+    return quota / period if quota is not None and period else None
 
 
 def _reclaimable() -> int:

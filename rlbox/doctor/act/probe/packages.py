@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts
+from rlbox.foreign import whole_number
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 # Files that the build writes with the image's own time stamp.
@@ -65,9 +66,9 @@ def _record(site: str, folder: str) -> Iterator[tuple[str, str, int]]:
     try:
         with open(f"{site}/{folder}/RECORD", newline="", encoding="utf-8") as file:
             for row in csv.reader(file):
-                if len(row) == 3 and row[2].isdigit():
+                if len(row) == 3 and (size := whole_number(row[2])) is not None:
                     path = f"{site}/{row[0]}"
-                    yield os.path.normpath(path) if "../" in row[0] else path, row[1], int(row[2])
+                    yield os.path.normpath(path) if "../" in row[0] else path, row[1], size
     except OSError:
         return
 

@@ -14,7 +14,7 @@ from rlbox.values import Command
 def probe_sandbox(timeout_s: float) -> Strength | None:
     """Return the strength of a program's walls; None when that was not known in time."""
     try:
-        done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s))
+        done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s, cwd="/"))
         told = parse_json(done.stdout)
     except (OSError, TimedOut, ValueError):
         return None
