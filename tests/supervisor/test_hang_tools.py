@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from supervised import wait_for
 
 import rlbox.hang.act.stacks
 import rlbox.machine.act.gpu
@@ -129,6 +130,7 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
         zero.read(4 << 20)
     rates = rates_between(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
     assert rates.read * rates.seconds >= 4 << 20
+    wait_for(lambda: (idle := probe_process_activity(sleeper.pid)) and idle.state == "S")
     idle = probe_process_activity(sleeper.pid)
     assert idle
     assert (idle.state, idle.pid) == ("S", sleeper.pid)

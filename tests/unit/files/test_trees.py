@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,15 +58,27 @@ def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
     assert (disk.exists(), (host / "file").read_text()) == (False, "x")
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may do all of it")
-def test_what_its_owner_may_not_write_goes_too(tmp_path: Path) -> None:
-    (tmp_path / "shut/inner/last").mkdir(parents=True)
-    (tmp_path / "shut/inner/file").write_text("x")
+@pytest.fixture
+def no_root() -> Iterator[Path]:
+    """A folder of a user who is not root."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        before = os.geteuid()
+        os.seteuid(before or 65534)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(before)
+
+
+def test_what_its_owner_may_not_write_goes_too(no_root: Path) -> None:
+    (no_root / "shut/inner/last").mkdir(parents=True)
+    (no_root / "shut/inner/file").write_text("x")
     for name in ("inner/last", "inner", "."):
-        (tmp_path / "shut" / name).chmod(0)
-    (tmp_path / "shut").chmod(0o700)
-    remove_tree(tmp_path / "shut")
-    assert list(tmp_path.iterdir()) == []
+        (no_root / "shut" / name).chmod(0)
+    (no_root / "shut").chmod(0o700)
+    remove_tree(no_root / "shut")
+    assert list(no_root.iterdir()) == []
 
 
 def test_programs_are_copied_where_no_link_lies(tmp_path: Path) -> None:
