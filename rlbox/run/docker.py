@@ -219,7 +219,8 @@ class ReadyDocker:
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
         self._start(note, plan, run_dir, container, secrets)
-        with contextlib.suppress(OSError):  # it runs; a disk that is full now is for its supervisor to tell
+        # it runs: a disk that is full now is for its supervisor to tell, and an engine that is gone comes back or is told
+        with contextlib.suppress(OSError, EngineError):
             found = self.engine.container(plan.container)
             self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
         return lambda: self.engine.running(plan.container)
