@@ -219,7 +219,7 @@ class ReadyDocker:
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
         self._start(note, plan, run_dir, container, secrets)
-        # it runs: a disk that is full now is for its supervisor to tell, and an engine that is gone comes back or is told
+        # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             found = self.engine.container(plan.container)
             self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
