@@ -123,7 +123,6 @@ def test_a_record_that_says_passed_is_held_against_the_engine(attacked: Box) -> 
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert "the supervisor was killed (signal 9 (SIGKILL)) before it was seen that stage second passed" in err
-    assert "ended with exit code 137" in err
     assert (row(attacked)["state"], running(attacked)) == ("failed", ["passed", "failed"])
     forged = attacked.state() | {"state": "passed", "exit_code": 0, "cause": None}
     forged["stages"] = [stage | {"state": "passed", "cause": None} for stage in forged["stages"]]
