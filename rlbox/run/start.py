@@ -58,9 +58,8 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     ledger = place.disk(app, target, wish.data, secrets)
     fit = fit_of(job, values, measured_room(app, target, room, ledger.folder))
     require_fit(app, job, fit, _asked(wish), force=wish.force)
-    ready = place.ready(
-        app, target, ledger, wished(wish.gpus), fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes else None
-    )
+    need_gib = fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes and not wish.force else None
+    ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
     plan = dataclasses.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,11 @@ def docker(*words: str) -> str:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def unsized(job: str) -> str:
+    """Return a job's text without what it needs of a machine: its stand-ins need nothing."""
+    return re.sub(r"(?ms)^\[fits[\].].*?(?=^\[(?!fits))", "", job)
 
 
 def containers(data: Path) -> list[str]:

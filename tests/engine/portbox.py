@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from enginebox import CHECKOUT, Box, wait_until
+from enginebox import CHECKOUT, Box, unsized, wait_until
 
 HOST, STRANGER = "10.231.88.1", "10.231.88.2"
 TRAINERS = Path(__file__).parent / "trainers"
@@ -93,7 +93,7 @@ class BoxOn(Box):
 
     def lay_job(self, name: str) -> Path:
         """Copy a shipped job into the project, with one more folder that its programs import from; return that."""
-        text = (CHECKOUT / f"jobs/{name}.toml").read_text()
+        text = unsized((CHECKOUT / f"jobs/{name}.toml").read_text())
         own = 'PYTHONPATH = "{job}"'
         assert text.count(own) == 1
         self.job(name, text.replace(own, 'PYTHONPATH = "{job}:{data}/stack"'))

@@ -74,7 +74,7 @@ def test_the_stages_pass_in_their_order_and_a_lost_checkpoint_is_no_success(tmp_
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
     box = Box(project=tmp_path / "project", data=tmp_path / "data")
-    result = box("run", "holdem", "--target", "local", "--place", "here", *lay(box.data))
+    result = box("run", "holdem", "--target", "local", "--place", "here", "--force", *lay(box.data))
     assert result.code == 0, result.err + result.out
     found = {stage["name"]: stage["state"] for stage in box.state()["stages"]}
     assert found == dict.fromkeys(("sources", "megatron-only", "sglang-only", "smoke"), "passed")
@@ -83,6 +83,6 @@ def test_the_stages_pass_in_their_order_and_a_lost_checkpoint_is_no_success(tmp_
     train = box.data / "slime/train.py"
     train.write_text(train.read_text().replace("latest_checkpointed_iteration", "elsewhere"))
     shutil.rmtree(box.data / "exp")
-    result = box("run", "--resume", box.runs()[-1].name, "--from", "smoke")
+    result = box("run", "--resume", box.runs()[-1].name, "--from", "smoke", "--force")
     assert result.code == 1
     assert "latest_checkpointed_iteration.txt" in result.err

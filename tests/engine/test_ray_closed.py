@@ -6,7 +6,7 @@ import re
 
 import pytest
 from attackbox import attack, listening
-from enginebox import CHECKOUT, Box, wait_until
+from enginebox import CHECKOUT, Box, unsized, wait_until
 
 # What answers everybody who reaches it, as vLLM's development server, a reward server and a sandbox do.
 STAND_IN = """
@@ -52,7 +52,7 @@ LOOPBACK, TOKEN = ("21432",), ("21434", "21438", "21440")  # the dashboard is pu
 
 def head_job() -> str:
     """The job `smoke` with its head alone, and a stage that waits."""
-    text = (CHECKOUT / "jobs/smoke.toml").read_text()
+    text = unsized((CHECKOUT / "jobs/smoke.toml").read_text())
     parts = {name: text.index(f'[[services]]\nname = "{name}"') for name in ("reward", "ray")}
     return text[: parts["reward"]] + re.split(r"\n\[\[stages\]\]", text[parts["ray"] :])[0] + STAGE
 
