@@ -43,6 +43,8 @@ case ${1:-} in
   down)
     end TERM
     ip netns del "$namespace" 2>/dev/null || true
+    # what an engine that was killed left mounted
+    awk -v dir="$dir/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount --lazy
     rm -rf "$dir"
     ;;
   *)
