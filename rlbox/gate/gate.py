@@ -100,7 +100,10 @@ class GateJudge:
         self.facts = fact_rules(stage)
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
-        self._logs = {name: LogSearch(self._watchers(name), quotes) for name, quotes in self._quotes.items()}
+        self._logs = {
+            name: LogSearch(self._watchers(name), quotes, self._steps_of(name), self._in_doubt)
+            for name, quotes in self._quotes.items()
+        }
         self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
 
     @property
@@ -211,14 +214,15 @@ class GateJudge:
     def _steps_of(self, log: str) -> Steps | None:
         return self._steps if log == STAGE_LOG else None
 
+    def _in_doubt(self) -> bool:
+        return any(rule.in_doubt for rule in self._lines)
+
     def _settle(self, *, over: bool = False) -> None:
         for rule in self._lines:
             rule.settle(over=over)
 
     def _watchers(self, log: str) -> Iterator[Watcher]:
         yield from self._quotes[log].watchers()
-        if log == STAGE_LOG:
-            yield self._steps.watcher
         for metric in self._metrics:  # before the lines: one that tells of a step quotes nothing
             if metric.plan.pattern and metric.plan.log == log:
                 yield Watcher(metric.plan.pattern, metric.met, rewritten=True)

@@ -101,6 +101,11 @@ class LineRule(GateRule):
         yield self._watcher
         yield from (marker.watcher for marker in (self._after, self._until) if marker)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether steps or the end of a text may still excuse a forbidden line."""
+        return bool(self._doubts)
+
     def pass_time(self, elapsed_s: float) -> None:
         """Break a required line that did not come in time."""
         limit = self.plan.within_s

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from rlbox.gate.quotes import Quotes
+from rlbox.gate.steps import Steps
 from rlbox.gate.watcher import Watcher
 from rlbox.logs.lines import Line, Texts, views
-from rlbox.logs.patterns import PatternSet, pattern_set
+from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
+from rlbox.logs.throughput import STEP_LINE
 
 Where = Literal["lines", "states", "hidden"]
 WHERE: tuple[Where, ...] = ("lines", "states", "hidden")
 
+_MOST, _A_SECOND = 256, 50
+"""Lines with steps that are read while no line is in doubt: at once, and a second; one costs far more than a search."""
+_LAST = 4
+"""Lines at the end of a block that are among them."""
+
 
 class LogSearch:
-    """All watchers of one log; those that are done are searched for no more, so that hits become rare."""
+    """All watchers of one log; those that are done are searched for no more, so that hits become rare.
 
-    def __init__(self, watchers: Iterable[Watcher], quotes: Quotes) -> None:
+    `steps` learns of the steps that the log tells of; of all that a block holds where `in_doubt`.
+    """
+
+    def __init__(
+        self, watchers: Iterable[Watcher], quotes: Quotes, steps: Steps | None, in_doubt: Callable[[], bool]
+    ) -> None:
         self._watchers = list(watchers)
         self._quotes = quotes
+        self._steps = _StepLines(steps, quotes) if steps else None
+        self._in_doubt = in_doubt
         self._choose()
         self.last = ""
 
     def take(self, first: int, texts: Texts) -> None:
         """Look at the lines of a block; the first has the number `first`."""
+        if self._steps:
+            self._steps.begin(first, texts)
         lines = ((index, 1, text) for index, text in self._line_hits(texts))
         for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.past else lines:
             self._meet(Line(number=first + index, text=text.strip()), text, "lines" if ended else "states")
@@ -33,6 +50,8 @@ class LogSearch:
             for index, text in _hits(lambda: self._sets["hidden"], texts.hidden_joined, len(texts.hidden)):
                 number = first + texts.hidden[index][0]
                 self._meet(Line(number=number, text=text.strip()), text, "hidden")
+        if self._steps:
+            self._steps.end(every=self._in_doubt())
         self.last = _last_shown(texts.joined) or self.last
 
     @property
@@ -63,6 +82,8 @@ class LogSearch:
         if not fits:
             return
         live = [watcher for watcher in self._watchers if _looks(watcher, where)]
+        if self._steps and any(live[index].marks or live[index].whole for index in fits):
+            self._steps.read({"lines": line.number, "states": line.number - 1, "hidden": math.inf}[where])
         for index in sorted(fits):
             if live[index].marks or live[index].whole or not self._quotes.is_open(line):
                 live[index].met(line, fits[index])
@@ -75,6 +96,49 @@ class LogSearch:
         for where in WHERE:
             texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
             self._sets[where] = pattern_set(texts) if texts else None
+
+
+class _StepLines:
+    """The lines of a block that tell of steps, read in their order and no earlier than somebody asks."""
+
+    def __init__(self, steps: Steps, quotes: Quotes) -> None:
+        self._steps = steps
+        self._quotes = quotes
+        self._patterns = pattern_set((STEP_LINE,))
+        self._left, self._filled_s = float(_MOST), 0.0
+
+    def begin(self, first: int, texts: Texts) -> None:
+        """Take the next block, whose first line has the number `first`; nothing of it is read yet."""
+        self._first, self._texts, self._number = first, texts, first - 1
+        self._found = _hits(lambda: self._patterns, texts.joined, len(texts))
+        self._next = next(self._found, None)
+
+    def read(self, number: float = math.inf, most: float = math.inf) -> None:
+        """Read all up to line `number`, that included, but no more than `most`."""
+        while self._next is not None and self._first + self._next[0] <= number and most >= 1:
+            self._meet(*self._next)
+            self._next = next(self._found, None)
+            most -= 1
+
+    def end(self, *, every: bool) -> None:
+        """Read the rest of the block; where there is too much of it and not `every` step is asked for, a part."""
+        elapsed_s = self._steps.elapsed_s
+        self._left = min(_MOST, self._left + _A_SECOND * max(0.0, elapsed_s - self._filled_s))
+        self._filled_s = elapsed_s
+        self.read(most=math.inf if every else self._left - _LAST)
+        if self._next is None or self._left < _LAST:
+            return
+        last = self._texts.joined.rsplit(b"\n", _LAST)[-_LAST:]
+        for index, line in enumerate(last, len(self._texts) - len(last)):
+            if self._first + index > self._number and self._patterns.hit(line, 0) >= 0:
+                self._meet(index, line.decode("utf-8", "replace"))
+
+    def _meet(self, index: int, text: str) -> None:
+        self._left, self._number = max(0.0, self._left - 1), self._first + index
+        line, ways = Line(number=self._number, text=text.strip()), views(text)
+        way = next((way for way in ways if compile_pattern(STEP_LINE).fits(way)), "")
+        if way and not self._quotes.fits(ways) and not self._quotes.is_open(line):
+            self._steps.meet(line, way)
 
 
 def _looks(watcher: Watcher, where: Where) -> bool:

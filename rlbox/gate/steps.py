@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass
 
 from rlbox.causes.fatal_lines import lane
-from rlbox.gate.watcher import Watcher
 from rlbox.logs.lines import Line
-from rlbox.logs.throughput import STEP_LINE, read_progress
+from rlbox.logs.throughput import read_progress
 
 _LANES = 1024
 """Lanes, by kind of step, that one log is followed in."""
@@ -37,8 +36,13 @@ class Steps:
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
-        self.watcher = Watcher(STEP_LINE, self._meet)
         self._steps: dict[tuple[str, str], _Steps] = {}
+
+    def meet(self, line: Line, way: str) -> None:
+        """Take a line that may tell of a step, read in the given way."""
+        reading = read_progress(way)
+        if reading is not None and reading.step is not None:
+            self.hear(line, re.split(r"\d", way, maxsplit=1)[0][-40:], reading.step)
 
     def hear(self, line: Line, kind: str, step: float) -> None:
         """Take a line that tells of a step; one that is not greater than the last of its kind shows nothing."""
@@ -69,8 +73,3 @@ class Steps:
     def _of(self, text: str) -> list[_Steps]:
         mine = lane(text)
         return [steps for (one, _), steps in self._steps.items() if one == mine]
-
-    def _meet(self, line: Line, way: str) -> None:
-        reading = read_progress(way)
-        if reading is not None and reading.step is not None:
-            self.hear(line, re.split(r"\d", way, maxsplit=1)[0][-40:], reading.step)

@@ -12,6 +12,7 @@ from rlbox.causes.first_fatal import FirstFatal
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
 from rlbox.logs.codes import clean_text
+from rlbox.logs.throughput import read_progress
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = line_rule("CUDA out of memory")
@@ -140,3 +141,30 @@ def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     feed(gate, *rest, *([OOM] if rest else []))
     gate.close_logs()
     assert gate.forbidden[0].line.number == 2
+
+
+@pytest.mark.parametrize("at", [0, 2500, 4998])
+def test_in_a_flood_of_steps_a_lane_that_goes_on_is_noted(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("rlbox.gate.steps.read_progress", lambda way: read.append(way) or read_progress(way))
+    gate = judge()
+    steps = [f"(W pid=1) step {number} loss 1" for number in range(15_000)]
+    assert feed(gate, *steps[:5000]) == []
+    assert len(read) < 500, "a step that nobody asks for costs little"
+    assert feed(gate, *steps[5000 : 5001 + at], f"(W pid=1) {OOM}") == []
+    assert feed(gate, *steps[5001 + at : 10_000]) == []
+    gate.pass_time(1e6)
+    assert [noted.line.number for noted in gate.noted] == [5002 + at]
+
+
+def test_in_a_flood_of_steps_a_lane_that_makes_none_fails_at_once() -> None:
+    gate = judge()
+    steps = [f"(W pid=1) step {number} loss 1" for number in range(5000)]
+    assert feed(gate, *steps, f"(W pid=2) {OOM}") == [5001]
+
+
+def test_steps_within_a_text_of_a_model_are_none_however_many() -> None:
+    gate = judge(model_texts=SPAN)
+    quoted = [f"(D pid=1) step {number} loss 1" for number in range(1000)]
+    assert feed(gate, "(D pid=1) DEBUG: answer", *quoted, "(D pid=1) INFO: update done.") == []
+    assert feed(gate, f"(D pid=1) {OOM}") == [1003]
