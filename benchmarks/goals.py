@@ -113,7 +113,7 @@ GOALS = (
     Goal(
         key="9",
         what="rlbox shell T -- true",
-        anchor="docker run --rm --network host",
+        anchor="docker run, a network of its own",
         gate=1.9,
         stretch=1.10,
         measure=running.against_plain_run,
@@ -164,6 +164,7 @@ GOALS = (
         anchor="one core",
         gate=0.03,
         stretch=0.015,
+        of_limit=2.5,
         measure=watching.share_of_a_core,
         rounds=5,
         quick_rounds=1,

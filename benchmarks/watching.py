@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -63,15 +64,28 @@ def line_to_event(rate: float) -> Callable[[Place], Sample]:
 
 
 def share_of_a_core(place: Place) -> Sample:
-    """The supervisor's CPU time while the stage writes 1 MB/s, against the time of one core."""
-    found, seconds = [], place.pick(SECONDS, MOMENT)
+    """The supervisor's CPU time while the stage writes 1 MB/s, against one core's time, and that of `tee` beside."""
+    found, least, seconds = [], list[float](), place.pick(SECONDS, MOMENT)
     for number in range(place.rounds):
         with Supervised(place, f"rate-{number}", [_writer("s", 1e6, seconds + 2, 0)]) as run:
             time.sleep(1.0)
             begun, used = time.monotonic(), run.cpu_s()
             time.sleep(seconds)
             found.append((run.cpu_s() - used, time.monotonic() - begun))
-    return Sample(ours=tuple(used for used, _ in found), anchor=tuple(passed for _, passed in found))
+        least.append(_cpu_s_of_tee(place.folder / "tee.log", seconds))
+    return Sample(
+        ours=tuple(used for used, _ in found), anchor=tuple(passed for _, passed in found), limit=tuple(least)
+    )
+
+
+def _cpu_s_of_tee(log: Path, seconds: float) -> float:
+    """CPU time of what only brings 1 MB/s into a file."""
+    argv = (sys.executable, "-I", "-S", "-c", WRITER, str(1e6), str(seconds), "0")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer, log.open("wb") as sink:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(["tee"], stdin=writer.stdout, stdout=sink, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def catching_up(place: Place) -> Sample:

@@ -6,10 +6,11 @@ A remembered plan is keyed by what it was made from: rlbox's version and the siz
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,8 +135,16 @@ def _owner(project: Project, name: str) -> str:
     return "\0".join((*map(str, project.roots), name))
 
 
-def _stamp(project: Project, name: str, inputs: Iterable[str]) -> list[str]:
-    return [__version__, _owner(project, name), *(f"{path} {file_key(path)}" for path in inputs)]
+def _stamp(project: Project, name: str, inputs: Sequence[str]) -> list[str]:
+    own = (f"{PACKAGE}/", f"{project.roots[-1] / 'templates'}/")
+    keys = (_own_key(path) if path.startswith(own) else file_key(path) for path in inputs)
+    return [__version__, _owner(project, name), *map("{} {}".format, inputs, keys)]
+
+
+@functools.cache
+def _own_key(path: str) -> str:
+    """Return the key of a file of rlbox's own, which stays as it is while rlbox runs, for all targets."""
+    return file_key(path)
 
 
 def file_key(path: str) -> str:
