@@ -5,6 +5,7 @@ from __future__ import annotations
 SECTIONS = {
     "images": {
         "build": "build a target's image, unless nothing changed",
+        "compile": "compile a target's wheels that no index has, once",
         "egress": "list every host that a target contacts, and why",
         "export": "print a target as compose.yaml or as an Apptainer definition",
         "fetch": "bring every file of a target's lock into the store",

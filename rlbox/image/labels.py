@@ -46,7 +46,11 @@ def image_labels(
 
 def spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
-    return _checksum(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}}))
+    fields = target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}})
+    for group in fields["stack"]:  # a key that came later: what says nothing by it is the spec it was
+        if not group["compile"]:
+            del group["compile"]
+    return _checksum(fields)
 
 
 def rootfs_checksum(lock: Lock, epoch: int) -> str:

@@ -50,8 +50,8 @@ class ImagePlan:
 
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
     build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
-    the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale. `rootfs` is the
-    checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
+    the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale or incomplete.
+    `rootfs` is the checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
 
     target: str
@@ -81,10 +81,12 @@ class ImagePlan:
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
         if self.lock != "current":
+            from rlbox.target.lock import lock_remedy
+
             raise SpecError(
                 f"the lock of target {self.target} is {self.lock}",
                 where=f"images/{self.target}/lock.json",
-                next_step=f"rlbox lock {self.target}",
+                next_step=lock_remedy(self.target, self.lock),
             )
 
 

@@ -50,7 +50,8 @@ def lock_diff(old: str, new: str) -> str:
 def group_counts(lock: Lock) -> dict[str, int]:
     """Return how many packages each group has; groups of the stack only where they have some."""
     counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
-    return counts | {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
+    counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
+    return counts | ({"compile": len(_compile_sizes(lock))} if lock.compiled else {})
 
 
 def group_sizes(lock: Lock) -> dict[str, int]:
@@ -59,4 +60,10 @@ def group_sizes(lock: Lock) -> dict[str, int]:
     return {
         "os": sum(deb.size for deb in lock.debs),
         **{group.name: sum(package.size for package in group.packages) for group in groups},
-    }
+    } | ({"compile": sum(_compile_sizes(lock).values())} if lock.compiled else {})
+
+
+def _compile_sizes(lock: Lock) -> dict[str, int]:
+    """Return the bytes of each file that wheels are compiled from, by its sha256."""
+    rows = [row for one in lock.compiled for row in (one.source, *one.tools)]
+    return {row.sha256: row.size for row in (*lock.toolchain, *rows)}

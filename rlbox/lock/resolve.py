@@ -60,7 +60,7 @@ def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Map
     the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
-    left_out = (*target.python.exclude, *target.base.holds)
+    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for _, entry in target.compiled))
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
@@ -78,7 +78,7 @@ def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, st
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.everything:
         return {}
-    stack = [package for group in lock.groups for package in group.packages if "://" not in package.source]
+    stack = [package for group in lock.groups for package in group.packages if package.indexed]
     rows: dict[str, Iterable[Package | Deb]] = {
         "stack": stack,
         "runtime": lock.runtime.packages,

@@ -26,6 +26,9 @@ _BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
 _NVCC_WHEEL = "nvidia-cuda-nvcc"
 _NVCC_DEB = re.compile(r"cuda-(?:compiler|minimal-build|nvcc|toolkit)-(\d+)-(\d+)")
 _GLIBC = {"debian:bookworm": "2.36"}
+_COMPILED = "-compiled"
+# Without them its build leaves its operators to the first use: source: DeepSpeed setup.py, op_builder/all_ops.py.
+_SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +121,7 @@ def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[W
             yield from _package(text, f"stack.{group.name}")
         for wheel in group.wheels:
             yield from _wheel(wheel, f"stack.{group.name}.wheels")
+    yield from _compiled(table, target)
     yield from _excluded(target)
     yield from _locked(lock)
 
@@ -133,9 +137,36 @@ def _wheel(wheel: Wheel, where: str) -> Iterator[Wish]:
         yield Wish(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
 
 
+def _compiled(table: CompatTable, target: Target) -> Iterator[Wish]:
+    """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
+    made = set()
+    for group, entry in target.compiled:
+        where, name = f"stack.{group.name}.compile", entry.distribution
+        version = entry.version or _version_of(entry.ref)
+        yield Wish(name=name, range=_exactly(version) if version else ">=0", where=where)
+        if entry.cuda:
+            major = int(entry.cuda.partition(".")[0])
+            yield Wish(name="cuda", range=f">={major},<{major + 1}", where=where)
+        if all(entry.env.get(switch) == "1" for switch in _SWITCHES.get(name, ())):
+            made.add(f"{name}{_COMPILED}")
+    for name in table.versions:
+        if name.endswith(_COMPILED):
+            yield Wish(name=name, range="==1" if name in made else "", where="stack.compile")
+
+
+def _version_of(ref: str) -> str:
+    """Return the version that a tag tells (`v0.2.2`, `core_v0.14.0`), empty where it tells none."""
+    found = re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", ref)
+    try:
+        return str(Version(found[1])) if found else ""
+    except InvalidVersion:
+        return ""
+
+
 def _excluded(target: Target) -> Iterator[Wish]:
     held: set[str] = {canonicalize_name(name) for name in target.base.holds}
     held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
+    held |= {entry.distribution for _, entry in target.compiled}
     for name in (canonicalize_name(text) for text in target.python.exclude):
         if name not in held:
             yield Wish(name=name, range="", where="python.exclude")
@@ -194,8 +225,8 @@ def _torch_build(target: Target) -> Iterator[Wish]:
 
 def _git(part: GitSource) -> Iterator[Wish]:
     """Yield the version of a git part, as far as its ref tells one (`v0.2.2`, `core_v0.14.0`)."""
-    if found := re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", part.ref):
-        yield from _package(f"{part.name}=={found[1]}", f"git.{part.name}.ref")
+    if version := _version_of(part.ref):
+        yield from _package(f"{part.name}=={version}", f"git.{part.name}.ref")
 
 
 def _package(text: str, where: str) -> Iterator[Wish]:

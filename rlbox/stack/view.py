@@ -79,6 +79,8 @@ def _one_change(name: str, version: str) -> str:
             return f"add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
         case "driver":
             return f"take a machine with driver {version} or newer"
+        case _ if name.endswith("-compiled") and version:
+            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], docs/compile.md)"
         case _ if not version:
             return f"leave out {name}"
         case _:
@@ -87,7 +89,10 @@ def _one_change(name: str, version: str) -> str:
 
 def _compiler(cuda: str) -> str:
     if int(cuda.split(".")[0]) < 13:  # its wheel has ptxas alone
-        return f"take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as wheels"
+        return (
+            f"take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as published "
+            "wheels by checksum ([[stack.wheels]])"
+        )
     names = "nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-cuda-runtime"
     return f"put {names} of CUDA {cuda} into a group of the stack: they are a whole compiler"
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rlbox.target.lock import Lock, Package
+    from rlbox.target.lock import Compiled, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 
 TORCH_WHEELS = "https://download.pytorch.org/whl"
-Kind = Literal["apt", "git", "http", "oci", "python", "torch-wheels"]
+Kind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Artifact:
         Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
     origin
         What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python nothing,
-        git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`.
+        git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
     """
 
     kind: Kind
@@ -48,26 +48,10 @@ def artifacts(lock: Lock) -> tuple[Artifact, ...]:
 
     The base image is not among them: its manifest names its blobs.
     """
-    debs = (
-        Artifact(
-            kind="apt", name=deb.name, file=deb.path, sha256=deb.sha256, size=deb.size, group="os", origin=deb.archive
-        )
-        for deb in lock.debs
-    )
+    debs = (_deb(deb, "os") for deb in lock.debs)
     groups = (lock.runtime, lock.build, *lock.groups)
     packages = (_package(package, group.name) for group in groups for package in group.packages)
-    trees = (
-        Artifact(
-            kind="git",
-            name=tree.name,
-            file=f"{tree.name}-{tree.commit[:12]}.tar",
-            sha256=tree.sha256,
-            size=tree.size,
-            group="git",
-            origin=f"{tree.url} {tree.commit}",
-        )
-        for tree in lock.git
-    )
+    trees = (_tree(tree, "git") for tree in lock.git)
     files = (
         Artifact(
             kind="http",
@@ -89,11 +73,47 @@ def artifacts_here(lock: Lock) -> tuple[Artifact, ...]:
     return tuple(file for file in artifacts(lock) if file.group not in own)
 
 
+def compile_inputs(lock: Lock, compiled: Compiled) -> tuple[Artifact, ...]:
+    """Return every file that a wheel is compiled from: the system's packages, the tools, the source."""
+    from rlbox.target.lock import GitTree
+
+    source = compiled.source
+    files = [_deb(deb, "compile") for deb in lock.toolchain]
+    files += [_package(package, "compile") for package in compiled.tools]
+    return (*files, _tree(source, "compile") if isinstance(source, GitTree) else _package(source, "compile"))
+
+
+def named_files(lock: Lock) -> tuple[Artifact, ...]:
+    """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
+    return (*artifacts(lock), *(file for row in lock.compiled for file in compile_inputs(lock, row)))
+
+
+def _deb(deb: Deb, group: str) -> Artifact:
+    return Artifact(
+        kind="apt", name=deb.name, file=deb.path, sha256=deb.sha256, size=deb.size, group=group, origin=deb.archive
+    )
+
+
+def _tree(tree: GitTree, group: str) -> Artifact:
+    return Artifact(
+        kind="git",
+        name=tree.name,
+        file=f"{tree.name}-{tree.commit[:12]}.tar",
+        sha256=tree.sha256,
+        size=tree.size,
+        group=group,
+        origin=f"{tree.url} {tree.commit}",
+    )
+
+
+_KINDS: dict[str, Kind] = {"compiled": "compiled", "python": "python", "torch-wheels": "torch-wheels"}
+
+
 def _package(package: Package, group: str) -> Artifact:
     source, _, channel = package.source.partition("/")
     by_address = "://" in package.source
     return Artifact(
-        kind="http" if by_address else "torch-wheels" if source == "torch-wheels" else "python",
+        kind="http" if by_address else _KINDS[source],
         name=package.name,
         file=package.file,
         sha256=package.sha256,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.spec.kinds import Frozen
-from rlbox.target.target import Target
+from rlbox.target.target import Group, Target
 
 SCHEMA = 2
 
@@ -22,7 +22,8 @@ class Package:
     """One Python distribution and the one file of it that fits the target's interpreter; `size` in bytes.
 
     `file` is a wheel, or a source archive where the index has no wheel. `source` says which index has it: `python` or
-    `torch-wheels/CHANNEL`; or it is the file's own address, and then a `size` of 0 is one that is not known.
+    `torch-wheels/CHANNEL`; or it is the file's own address, and then a `size` of 0 is one that is not known; or it is
+    `compiled/RECIPE`.
     """
 
     name: str
@@ -31,6 +32,11 @@ class Package:
     sha256: str
     size: int
     source: str = "python"
+
+    @property
+    def indexed(self) -> bool:
+        """Whether a package index has it, rather than an address or `rlbox compile`."""
+        return self.source.partition("/")[0] in ("python", "torch-wheels")
 
     @property
     def is_wheel(self) -> bool:
@@ -78,6 +84,26 @@ class HttpFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What a wheel of `group` is compiled from: its source, and the `tools` beside it when it is built.
+
+    `recipe` is the sha256 of everything that decides its bytes. The wheel itself is a package of its group, as soon as
+    it was compiled.
+    """
+
+    name: str
+    group: str
+    recipe: str
+    source: Package | GitTree
+    tools: tuple[Package, ...]
+
+    @property
+    def origin(self) -> str:
+        """The `source` of the wheel's package."""
+        return f"compiled/{self.recipe}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Patch:
     """One file of the target's folder `patches/`."""
 
@@ -103,7 +129,8 @@ class Lock:
     """A target's lock.
 
     `spec` is the checksum of what it was made from; `runtime` is rlbox's own environment, `build` what source archives
-    are built with (empty when every package is a wheel). `base` is `debian:bookworm` or `NAME@sha256:DIGEST`.
+    are built with (empty when every package is a wheel). `toolchain` are the apt packages of the system that `compiled`
+    is made in. `base` is `debian:bookworm` or `NAME@sha256:DIGEST`.
     """
 
     target: str
@@ -118,6 +145,8 @@ class Lock:
     git: tuple[GitTree, ...] = ()
     http: tuple[HttpFile, ...] = ()
     patches: tuple[Patch, ...] = ()
+    toolchain: tuple[Deb, ...] = ()
+    compiled: tuple[Compiled, ...] = ()
 
     def text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
@@ -131,6 +160,9 @@ class Lock:
         ]
         parts.append('  "groups": [\n' + ",\n".join(groups) + "\n  ]" if groups else '  "groups": []')
         parts += [f'  "{key}": {_block(getattr(self, key), 2)}' for key in ("git", "http", "patches")]
+        parts += [f'  "toolchain": {_block(self.toolchain, 2)}'] if self.toolchain else []
+        rows = ",\n".join(map(_compiled_text, self.compiled))
+        parts += [f'  "compiled": [\n{rows}\n  ]'] if rows else []
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
     def checksum(self) -> str:
@@ -142,9 +174,23 @@ class Lock:
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
 
+    def wheel(self, compiled: Compiled) -> Package | None:
+        """Return the wheel that was compiled, or None before it was."""
+        packages = (package for group in self.groups for package in group.packages)
+        return next((package for package in packages if package.source == compiled.origin), None)
+
+    def with_wheel(self, compiled: Compiled, wheel: Package) -> Lock:
+        """Return the lock with a compiled wheel in its group, in the place of one that is there."""
+        return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
+
+    def uncompiled(self) -> tuple[str, ...]:
+        """Return the names of the wheels that were not compiled yet."""
+        return tuple(row.name for row in self.compiled if self.wheel(row) is None)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of everything that the lock pins."""
-        rows = (self.packages(), self.debs, self.git, self.http, self.patches)
+        tools = tuple(package for row in self.compiled for package in row.tools)
+        rows = (self.packages(), self.debs, self.git, self.http, self.patches, self.compiled, tools, self.toolchain)
         return tuple(row.name for part in rows for row in part)
 
 
@@ -153,18 +199,39 @@ def _block(rows: Iterable[Any], indent: int) -> str:
     return "[\n" + ",\n".join(lines) + "\n" + " " * indent + "]" if lines else "[]"
 
 
+def _compiled_text(row: Compiled) -> str:
+    head = {key: getattr(row, key) for key in ("name", "group", "recipe")}
+    body = f'"source": {json.dumps(asdict(row.source), ensure_ascii=False)},\n      "tools": {_block(row.tools, 6)}}}'
+    return f"    {json.dumps(head)[:-1]},\n      {body}"
+
+
+def _with(group: LockedGroup, compiled: Compiled, wheel: Package) -> LockedGroup:
+    if group.name != compiled.group:
+        return group
+    others = (package for package in group.packages if package.source != compiled.origin)
+    return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
+
+
 def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
     """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
     made_from = {
         "base": _set_fields(target.base, "holds", "holds_apt"),
         "python": _set_fields(target.python, "before"),
-        "stack": [_set_fields(group, "wheels") for group in target.stack],
+        "stack": [_stack_fields(group, target.hardware.arch) for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
         "patches": [*target.own_patches],
         "runtime": sorted(runtime),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def _stack_fields(group: Group, arch: str) -> dict[str, Any]:
+    """Return the fields of a group; how much memory a compiler takes decides nothing."""
+    found = _set_fields(group, "wheels", "compile")
+    rows = [(one, _set_fields(one, "memory_gib")) for one in group.compile]
+    compiled = [{**row, "memory_gib": 0, "archs": one.wanted_archs(arch)} for one, row in rows]
+    return found | ({"compile": compiled} if compiled else {})
 
 
 def _set_fields(model: Frozen, *later: str) -> dict[str, Any]:
@@ -174,7 +241,7 @@ def _set_fields(model: Frozen, *later: str) -> dict[str, Any]:
 
 
 def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
-    """Return how a lock stands to its spec: `current`, `missing`, or `stale` with the reason.
+    """Return how a lock stands to its spec: `current`, `missing`, or `stale` or `incomplete` with the reason.
 
     `patches` maps the target's patches to their text.
     """
@@ -187,8 +254,15 @@ def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patc
         return f"stale: made for the target {lock.target!r}"
     if lock.spec != lock_checksum(target, runtime):
         return "stale: the spec changed since"
+    if waiting := lock.uncompiled():
+        return f"incomplete: {', '.join(waiting)} not compiled yet"
     changed = [patch.name for patch in lock.patches if patch != lock_patch(patch.name, patches.get(patch.name, ""))]
     return f"stale: {', '.join(changed)} changed since" if changed else "current"
+
+
+def lock_remedy(target: str, state: str) -> str:
+    """Return the command that makes a lock current which is in another `lock_state`."""
+    return f"rlbox compile {target}" if state.startswith("incomplete") else f"rlbox lock {target}"
 
 
 def lock_patch(name: str, text: str) -> Patch:
@@ -228,9 +302,18 @@ def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
             git=_rows(GitTree, data["git"]),
             http=_rows(HttpFile, data["http"]),
             patches=_rows(Patch, data["patches"]),
+            toolchain=_rows(Deb, data.get("toolchain", [])),
+            compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{where}: not a lock file: {type(error).__name__}: {error}", next_step=next_step) from error
+
+
+def _compiled(row: Mapping[str, Any]) -> Compiled:
+    told = row["source"]
+    (source,) = _rows(GitTree, [told]) if "commit" in told else _rows(Package, [told])
+    head = {key: str(row[key]) for key in ("name", "group", "recipe")}
+    return Compiled(**head, source=source, tools=_rows(Package, row["tools"]))
 
 
 _Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, Patch)

@@ -6,10 +6,13 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from packaging.utils import parse_wheel_filename
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Asked
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.target.compiled import Compile
 
 # Parts of the image are build stages: source: BuildKit instructions/parse.go, `validStageName`.
 Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -94,6 +97,9 @@ class Group(Frozen):
     name: Part
     packages: tuple[Requirement, ...] = Field(min_length=1)
     wheels: tuple[Wheel, ...] = Field((), description="wheels by address and sha256, installed without what they need")
+    compile: tuple[Compile, ...] = Field(
+        (), description="wheels compiled from source, installed without what they need"
+    )
     source: Literal["python", "torch-wheels"] = "python"
     channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
 
@@ -120,6 +126,13 @@ class HttpSource(Frozen):
     url: Line
     into: AbsolutePath = Field(description="path of the file in the image")
     executable: bool = False
+
+
+def _distribution(text: str) -> str:
+    try:
+        return canonicalize_name(Asked(text).name)
+    except InvalidRequirement:  # the lock refuses it with a better message
+        return ""
 
 
 def _pattern(text: str) -> str:
@@ -284,9 +297,22 @@ class Target(Frozen):
         parts = {tree.name for tree in self.git}
         wanted = sorted({patch.part for patch in self.patches} - parts - {""})
         problems += [f"patches: there is no git part {name!r}" for name in wanted]
+        problems += self._compile_problems()
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _compile_problems(self) -> list[str]:
+        indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
+        names = [entry.distribution for _, entry in self.compiled]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems = [f"stack.compile: {name} is compiled twice" for name in twice]
+        return problems + [text for _, one in self.compiled for text in one.problems(self.hardware.arch, indexed)]
+
+    @property
+    def compiled(self) -> tuple[tuple[Group, Compile], ...]:
+        """The wheels that are compiled from source, each with its group."""
+        return tuple((group, entry) for group in self.stack for entry in group.compile)
 
     @property
     def own_patches(self) -> tuple[str, ...]:

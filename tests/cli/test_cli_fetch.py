@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -367,7 +368,10 @@ def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: Regist
     write(base=f'image = "{image}"')
     dry = rlbox("fetch", "mine", "--dry-run")
     assert dry.err == f"without the base image {image}: its sizes are known once its manifest is in the store\n"
-    assert rlbox("fetch", "mine").code == 0
+    said = rlbox("fetch", "mine")
+    assert said.code == 0
+    assert f"fetching 2 files of {registry.host}/team/base, " in said.err
+    assert "✓ base layer 1  2.5 kB\n" in said.err
     held = {store.path(name).read_bytes() for name in store.digests()}
     assert held == {*FILES.values(), config, layer, body, index}
     row = rlbox("fetch", "mine", "--dry-run", "--json").data["groups"][0]
@@ -404,6 +408,17 @@ def test_what_apply_takes_and_no_more(
     assert f"rlbox fetch mine --place here --import {kit}" in whole_image.err
     taken = rlbox("fetch", "mine", "--store", str(tmp_path / "third"), "--place", "here", "--import", kit)
     assert (taken.code, taken.out) == (0, "mine  3 files: 0 present, 3 imported\n")
+
+
+def test_a_kit_for_apply_needs_no_package_of_the_operating_system(
+    rlbox: Rlbox, write: Callable[..., Lock], folder: Folder, store: Store, tmp_path: Path
+) -> None:
+    """One that no archive has would be asked for."""
+    deb = Deb(name="tool", version="1", path="pool/t.deb", sha256=sha(b"t"), size=1, archive="debian")
+    folder.write("images/mine/lock.json", replace(write(), debs=(deb,)).text())
+    said = rlbox("fetch", "mine", "--place", "here", "--export", str(tmp_path / "kit"))
+    assert (said.code, said.err.splitlines()[-1]) == (0, "next: rlbox apply mine --offline")
+    assert whole(store)
 
 
 def test_what_apply_takes_has_no_file_of_the_operating_system() -> None:

@@ -14,6 +14,7 @@ from rlbox.cli.options import complete_target, dry_run, place_option, shared, so
 @click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files fetched at once.")
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+@click.option("--unpack", is_flag=True, help="With --place here: the base image too, for `rlbox apply --unpack`.")
 @place_option
 @sources_option
 @dry_run
@@ -25,12 +26,14 @@ def verb(
     import_from: str | None,
     jobs: int,
     store: str | None,
+    unpack: bool,
     place: str,
     sources: str,
 ) -> None:
     """Fetch every file that the lock of TARGET names, verified; what is there is not fetched again.
 
-    With --place here it is what `rlbox apply` takes, and no more: no base image, no file of the operating system.
+    With --place here it is what `rlbox apply` takes, and no more: no file of the operating system, and the base image
+    only with --unpack.
 
     \b
     Examples:
@@ -44,7 +47,15 @@ def verb(
 
     if export_to and import_from:
         raise click.UsageError("--export and --import exclude each other.")
+    if unpack and place != "here":
+        raise click.UsageError("--unpack is for a machine without Docker: --place here --unpack.")
     wish = FetchWish(
-        here=place == "here", sources=sources, store=store, jobs=jobs, export_to=export_to, import_from=import_from
+        here=place == "here",
+        unpack=unpack,
+        sources=sources,
+        store=store,
+        jobs=jobs,
+        export_to=export_to,
+        import_from=import_from,
     )
     fetch_target(app, name, wish)

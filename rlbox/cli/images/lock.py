@@ -58,10 +58,11 @@ def verb(
 def _check(app: App, name: str, offline: bool, sources: str) -> None:
     from rlbox.lock.changes import refuse_drift
     from rlbox.lock.resolve import Upgrade
+    from rlbox.target.lock import lock_remedy
 
     plan = image_plan(app.project, name)
     if plan.lock != "current":
-        raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=f"rlbox lock {name}")
+        raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
     app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
@@ -89,4 +90,4 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> None:
         {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed},
         "\n".join([*lines, f"{path.name} {state}"]),
     )
-    app.say(f"next: rlbox build {lock.target}")
+    app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")

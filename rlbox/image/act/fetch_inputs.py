@@ -22,20 +22,29 @@ from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.store.inputs import is_folder, plan_inputs_artifact
 from rlbox.store.table import group_rows, table_text, total_row
-from rlbox.target.artifact import Artifact, artifacts, artifacts_here
+from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
 from rlbox.target.lock import Lock, load_lock
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchWish:
-    """What the command line asked for; `here`: what `rlbox apply` takes, and no more."""
+    """What the command line asked for.
+
+    `here`: what `rlbox apply` takes, and no more; `unpack`: with the base image, for `rlbox apply --unpack`.
+    """
 
     here: bool = False
+    unpack: bool = False
     sources: str = ""
     store: str | None = None
     jobs: int = 8
     export_to: str | None = None
     import_from: str | None = None
+
+    @property
+    def base(self) -> bool:
+        """Whether the files of the base image are wanted."""
+        return self.unpack or not self.here
 
 
 def fetch_target(app: App, name: str, wish: FetchWish) -> None:
@@ -80,19 +89,19 @@ def _files(lock: Lock, wish: FetchWish) -> tuple[Artifact, ...]:
 
 
 def _base(lock: Lock, store: Store, wish: FetchWish) -> tuple[Artifact, ...]:
-    return () if wish.here else base_files(store, lock.base, lock.platform)
+    return base_files(store, lock.base, lock.platform) if wish.base else ()
 
 
 def _remember(app: App, lock: Lock, store: Store) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*base_files(store, lock.base, lock.platform), *artifacts(lock))
+    files = (*base_files(store, lock.base, lock.platform), *named_files(lock))
     remember(store, lock.target, app.project.lock_file(lock.target), files)
 
 
 def _dry_run(app: App, lock: Lock, store: Store, wish: FetchWish) -> None:
     base = _base(lock, store, wish)
     rows = group_rows(lock, base, store.intact, here=wish.here)
-    if "@" in lock.base and not base and not wish.here:
+    if "@" in lock.base and not base and wish.base:
         app.say(f"without the base image {lock.base}: its sizes are known once its manifest is in the store")
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
     app.result(
@@ -105,7 +114,7 @@ def _fetch(
 ) -> tuple[tuple[Artifact, ...], FetchReport]:
     profile = wish.sources or plan.sources
     files = _files(lock, wish)
-    base = () if wish.here else fetch_base_image(app, lock, store, profile)
+    base = fetch_base_image(app, lock, store, profile) if wish.base else ()
     _remember(app, lock, store)
     missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
     if not missing:
@@ -142,13 +151,14 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
     files = (*base, *_files(lock, wish))
     _remember(app, lock, store)
     missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
-    if missing or ("@" in lock.base and not base and not wish.here):
-        enough = not wish.here and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
+    if missing or ("@" in lock.base and not base and wish.base):
+        enough = wish.base and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
+        which = " --place here" * wish.here + " --unpack" * wish.unpack
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
             "the export does not hold: " + (", ".join(missing) or lock.base),
             where=str(place),
-            next_step=f"make it from the same lock: rlbox fetch {lock.target} --export{partly if enough else ''}",
+            next_step=f"make it from the same lock: rlbox fetch {lock.target}{which} --export" + partly * enough,
         )
     data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
     app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
@@ -156,7 +166,8 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
 
 
 def _next(target: str, wish: FetchWish) -> str:
-    return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
+    how = " --unpack" if wish.unpack else ""
+    return f"next: rlbox apply {target} --offline{how}" if wish.here else f"next: rlbox build {target} --hermetic"
 
 
 def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:

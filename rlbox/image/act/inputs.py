@@ -127,7 +127,7 @@ class BuildInputs:
         app, plan, store = self._app, self._plan, self._store
         wanted = artifacts(self._lock)
         everything, local = self._wish.hermetic, self._local
-        kinds, uv = ("apt", "git", "http"), ("uv", "runtime")
+        kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [
             file
             for file in wanted
@@ -167,4 +167,4 @@ def _engine() -> tuple[int, ...]:
 
 def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
-    return folder == "uv" or "://" in package.source
+    return folder == "uv" or not package.indexed

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from rlbox.errors import WorkFailed
 from rlbox.lock.act.apt import resolve_debs, resolve_debs_on_image
+from rlbox.lock.act.compiled import lock_compiled, locked_tree
 from rlbox.lock.act.places import Places
 from rlbox.lock.act.uv import resolve
+from rlbox.lock.compiled import with_wheels
 from rlbox.lock.resolve import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.machine.act.http import site_http
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.store.act.base_image import fetch_base
-from rlbox.store.act.git_tree import lock_git
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
 
@@ -45,13 +46,18 @@ def resolve_lock(
         inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
         for inputs in plan_inputs(target, runtime, kept)
     }
-    return replace(
-        plan_lock(target, runtime, resolved),
+    planned = plan_lock(target, runtime, resolved)
+    toolchain, compiled = lock_compiled(target, planned, before, upgrade, places)
+    lock = replace(
+        planned,
         debs=_debs(target, kept.get("apt", {}), places),
+        toolchain=toolchain,
+        compiled=compiled,
         git=tuple(_git(source, before, upgrade, places) for source in target.git),
         http=tuple(_http(source, before, upgrade, places) for source in target.http),
         patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
     )
+    return with_wheels(lock, before)
 
 
 def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
@@ -73,20 +79,7 @@ def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb,
 
 
 def _git(source: GitSource, before: Lock | None, upgrade: Upgrade, places: Places) -> GitTree:
-    for known in before.git if before else ():
-        same = (known.name, known.url, known.ref) == (source.name, source.url, source.ref)
-        if same and not upgrade.moves(source.name):
-            return known
-    facts = lock_git(source.url, source.ref, places.locator.git_urls(source.url), places.site.ca_bundle)
-    return GitTree(
-        name=source.name,
-        url=source.url,
-        ref=source.ref,
-        commit=facts.commit,
-        tree=facts.tree,
-        sha256=facts.sha256,
-        size=facts.size,
-    )
+    return locked_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, places)
 
 
 def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Places) -> HttpFile:

@@ -91,6 +91,7 @@ def ensure(
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
     missing = [artifact for artifact in wanted if not store.intact(artifact.sha256, artifact.size)]
+    refuse_uncompiled(missing, store, target)
     check_room(store, missing)
     fetch = _Fetch(locator, store, on_progress, site or probe_site())
     if missing:
@@ -199,6 +200,17 @@ class _Fetch:
         if disk_full(error):
             return full_disk(self._store, needed_bytes(self._store, self._missing))
         return error
+
+
+def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) -> None:
+    """Raise `WorkFailed` where a compiled wheel is `missing`: no source has it, and nobody else compiles it."""
+    names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
+    if names:
+        raise WorkFailed(
+            f"the store has no wheel of {', '.join(names)}, which is compiled, and fetched from nowhere",
+            where=str(store.root),
+            next_step=f"rlbox compile {target}, or rlbox fetch {target} --import an export of a machine that did",
+        )
 
 
 def check_room(store: Store, missing: Sequence[Artifact]) -> None:

@@ -14,7 +14,7 @@ from rlbox.foreign import parse_json
 from rlbox.spec.project import Project
 from rlbox.store.act.base_image import base_digests
 from rlbox.store.act.objects import Store, not_writable
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import Artifact, named_files
 from rlbox.target.lock import Lock, load_lock
 
 _SCHEMA = 1
@@ -97,4 +97,4 @@ def wanted_digests(store: Store, project: Project) -> set[str]:
 
 
 def _digests(store: Store, lock: Lock) -> set[str]:
-    return {file.sha256 for file in artifacts(lock)} | base_digests(store, lock.base)
+    return {file.sha256 for file in named_files(lock)} | base_digests(store, lock.base)

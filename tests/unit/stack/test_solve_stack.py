@@ -259,6 +259,63 @@ def test_the_words_of_a_contradiction() -> None:
     )
 
 
+DEEPSPEED = {"name": "deepspeed", "version": "0.19.6", "cuda": "13.0"}
+SWITCHES = {"DS_BUILD_FUSED_ADAM": "1", "DS_BUILD_CPU_ADAM": "1"}
+ENGINE = {"name": "transformer-engine-torch", "version": "2.20.2", "cuda": "13.0"}
+
+
+def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> Verdict:
+    spec = target(*packages, hardware=GPU_A800).model_dump()
+    compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
+    return judge(plan_problem(TABLE, check_spec(Target, merge(compiling, over), "t"), None))
+
+
+OPENRLHF = ("torch==2.11.0", "openrlhf==0.11.2")
+TE = ("torch==2.11.0", "transformer-engine==2.20.2")
+KERNELS = {"name": "flash-attn", "version": "2.8.3", "cuda": "13.0"}
+JIT_CACHE = {"name": "flashinfer-jit-cache", "version": "0.6.11.post1", "cuda": "13.0"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "entries", "fits"),
+    [
+        (OPENRLHF, (KERNELS, {**DEEPSPEED, "env": SWITCHES}), True),
+        (OPENRLHF, (KERNELS, DEEPSPEED), False),  # its operators are left to the first use
+        (OPENRLHF, ({**DEEPSPEED, "env": SWITCHES},), False),
+        (TE, (ENGINE,), True),
+        (TE, (KERNELS,), False),
+        (("torch==2.11.0",), (KERNELS,), True),
+        (("torch==2.9.1",), (KERNELS,), False),
+        (("torch==2.11.0", "sglang==0.5.12"), (JIT_CACHE,), True),
+        (("torch==2.11.0", "sglang==0.5.12"), (KERNELS,), False),
+    ],
+)
+def test_what_is_compiled_beforehand_wants_no_compiler(
+    packages: tuple[str, ...], entries: tuple[dict[str, Any], ...], fits: bool
+) -> None:
+    assert compiles(*packages, entries=entries).fits is fits
+
+
+def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
+    found = compiles("torch==2.9.1", entries=(KERNELS,))
+    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {*clash_lines(found)}
+
+
+def test_a_driver_too_old_for_what_is_compiled() -> None:
+    found = compiles("torch==2.11.0", entries=(KERNELS,), hardware={**GPU_5090, "cuda_driver": "12.8"})
+    assert not found.fits
+    assert "580" in " ".join([*clash_lines(found), next_step("t", found)])
+
+
+def test_what_would_help_is_to_compile_it() -> None:
+    assert {"transformer-engine-torch-compiled": "1"} in ways(verdict("torch==2.11.0", "transformer-engine==2.20.2"))
+    told = next_step("t", verdict("torch==2.11.0", "transformer-engine==2.20.2"))
+    assert "compile transformer-engine-torch beforehand ([[stack.compile]], docs/compile.md)" in told
+    told = next_step("t", verdict("torch==2.9.1", "transformer-engine==2.20.2", hardware=GPU_A800))
+    assert "beforehand" not in told
+    assert "a devel image" in told
+
+
 def test_the_search_agrees_with_trying_everything() -> None:
     chance = random.Random(6)
     for _ in range(300):

@@ -1,0 +1,40 @@
+"""`rlbox compile`: compile the wheels of a target that no index has, once."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("wheels", metavar="[NAME]...", nargs=-1)
+@click.option("--jobs", type=click.IntRange(1), help="Most compilers at a time; else as many as memory and cores take.")
+@click.option("--verify", is_flag=True, help="Compile twice, the second time from nothing; name what differs.")
+@click.option("--replace", is_flag=True, help="Put the wheel into the lock, though it has another one.")
+@sources_option
+@dry_run
+@shared
+def verb(
+    app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
+) -> None:
+    """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
+
+    A build sees its locked source, compiler and system at fixed paths, and no network. One that was killed goes on with
+    the files that were in work.
+
+    \b
+    Examples:
+      rlbox compile vast-5090 --dry-run
+      rlbox compile vast-5090
+      rlbox compile vast-5090 flash-attn --verify
+    """
+    from rlbox.compile.act.compile import CompileWish, compile_target
+    from rlbox.compile.view import compile_json, compile_text
+
+    wish = CompileWish(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
+    told = compile_target(app, name, wish)
+    app.result(compile_json(name, told), compile_text(told))
+    app.say(f"next: rlbox {'compile' if app.dry_run else 'build'} {name}")

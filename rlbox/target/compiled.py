@@ -1,0 +1,117 @@
+"""A wheel that is compiled once from a locked source, before any image is built. The schema of `[[stack.compile]]`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from pydantic import Field, StringConstraints, model_validator
+
+from rlbox.spec.kinds import AptPackage, EnvName, Frozen, Line
+
+Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
+Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+BuildNeed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+Folder = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*)?$")]
+
+# Tried: the wheels of 13.0 are a whole compiler; the wheel of CUDA 12 has ptxas alone.
+COMPILER_WHEELS = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+_FIRST_CUDA = 13
+
+
+class Compile(Frozen):
+    """What is compiled, with what, and for which GPUs; made by `rlbox compile`, never on the machine that runs it."""
+
+    name: Distribution = Field(description="the distribution that it becomes")
+    version: Line = Field("", description="version of the source archive on the package index; or set url and ref")
+    url: Line = Field("", description="git repository of the source, where the index has none")
+    ref: Line = Field("", description="branch, tag or commit of url; the lock holds the commit")
+    folder: Folder = Field(
+        "", description="folder of the source that has its pyproject.toml or setup.py; empty: the top"
+    )
+    cuda: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
+        "", description="CUDA of the compiler, which is that of torch: 13.0; empty: C++ alone"
+    )
+    archs: tuple[Arch, ...] = Field((), description="GPUs it is for: sm_90; empty: hardware.arch")
+    needs: tuple[BuildNeed, ...] = Field(
+        ("setuptools", "wheel"),
+        description="what its build imports; a package of the stack without a version is that one",
+    )
+    packages: tuple[AptPackage, ...] = Field(
+        (), description="apt packages of the build beside g++ and Python's headers"
+    )
+    env: dict[EnvName, Line] = Field(
+        default_factory=dict, description="environment of its build; MAX_JOBS is the most compilers at a time"
+    )
+    units: tuple[Line, ...] = Field(
+        (), description="patterns of the CUDA files that are compiled; what others define ends in an error; empty: all"
+    )
+    memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory that one compiler takes, GiB")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Compile:
+        if bool(self.version) == bool(self.url) or bool(self.url) != bool(self.ref):
+            raise ValueError("set version, for the source archive of the package index, or url and ref, for a git tree")
+        if self.version:
+            Version(self.version)
+        if self.cuda and int(self.cuda.partition(".")[0]) < _FIRST_CUDA:
+            raise ValueError(
+                f"the compiler of CUDA {self.cuda} is in no wheel (that of CUDA 12 has ptxas alone): take a published "
+                "wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a devel image)"
+            )
+        return self
+
+    @property
+    def distribution(self) -> str:
+        """Name of the package as indexes write it."""
+        return canonicalize_name(self.name)
+
+    def wanted_archs(self, hardware_arch: str) -> tuple[str, ...]:
+        """Return the architectures that it is compiled for, sorted; none where it is C++ alone."""
+        return tuple(sorted(self.archs or (hardware_arch,))) if self.cuda else ()
+
+    def problems(self, hardware_arch: str, indexed: frozenset[str]) -> list[str]:
+        """Return what is wrong with it on its target; `indexed` are the packages that the stack takes from an index."""
+        found = []
+        if self.distribution in indexed:
+            found.append(f"stack.compile: {self.name} is among the packages of the stack, too: name it once")
+        if self.cuda and not (self.archs or hardware_arch):
+            found.append(f"stack.compile: {self.name} has no archs, and the target no hardware.arch")
+        if self.archs and not self.cuda:
+            found.append(f"stack.compile: {self.name} has archs without cuda, which compiles for them")
+        if (
+            self.cuda
+            and hardware_arch
+            and not any(arch.rstrip("af") == hardware_arch for arch in self.archs or (hardware_arch,))
+        ):
+            found.append(
+                f"stack.compile: {self.name} is compiled for {', '.join(self.archs)}, the target has {hardware_arch}"
+            )
+        return found
+
+
+def arch_numbers(archs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return architectures as CMake writes them: `90a` for sm_90a."""
+    return tuple(arch.removeprefix("sm_") for arch in archs)
+
+
+def arch_versions(archs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return architectures as torch writes them: `9.0a` for sm_90a."""
+    numbers = arch_numbers(archs)
+    digits = [(number.rstrip("af"), number[len(number.rstrip("af")) :]) for number in numbers]
+    return tuple(f"{plain[:-1]}.{plain[-1]}{suffix}" for plain, suffix in digits)
+
+
+def arch_env(archs: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
+    if not archs:
+        return {}
+    numbers, versions = arch_numbers(archs), arch_versions(archs)
+    return {
+        "CUDAARCHS": ";".join(numbers),
+        "FLASHINFER_CUDA_ARCH_LIST": " ".join(versions),
+        "FLASH_ATTN_CUDA_ARCHS": ";".join(numbers),
+        "NVTE_CUDA_ARCHS": ";".join(numbers),
+        "TORCH_CUDA_ARCH_LIST": ";".join(versions),
+    }

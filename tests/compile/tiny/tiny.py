@@ -1,0 +1,1 @@
+"""What `_tiny` is built beside."""
