@@ -105,27 +105,27 @@ def give(
 
 IMAGE = f"registry.example/team/framework@sha256:{'0' * 64}"
 HOLDS = {"torch": "2.9.1+cu129", "Flash_Attn": "2.8.1"}
-ON_IMAGE = f"""
+ON_IMAGE = """
 include = "small"
 title = "small on a framework's image"
 patches = []
 [base]
 bootstrap = ""
-image = "{IMAGE}"
+image = "{image}"
 packages = []
 holds_apt = ["hello"]
 [base.holds]
 """
 
 
-def hold(folder: Path, lock: Lock) -> None:
+def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     """Write the target `held`, which is `small` on an image that holds `HOLDS`, with its lock."""
     place = folder / "images/held"
     place.mkdir(parents=True, exist_ok=True)
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
-    (place / "target.toml").write_text(ON_IMAGE + rows)
+    (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
     spec = lock_checksum(load_fixed_target(Project(folder=folder), "held").target, own_requirements())
-    (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=IMAGE, patches=()).text())
+    (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).text())
 
 
 def lay_package(site: Path, name: str, version: str, text: str) -> None:

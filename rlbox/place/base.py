@@ -9,6 +9,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError
 from rlbox.findings import listed
+from rlbox.place.unpacked import BaseEnvironment
 from rlbox.target.target import Target
 
 _DRIVER = "libcuda.so.1"
@@ -30,11 +31,18 @@ class MachinePython:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedBase:
-    """What the environment of a place has behind its own packages: those of an interpreter of the machine."""
+    """What the environment of a place has behind its own packages: those of an interpreter of the machine.
+
+    `image` and `folder` say that it is one of the image itself (`NAME@sha256:DIGEST`), which is unpacked there, or will
+    be: then the folders of its packages are not known yet. `environment` is the image's ENV.
+    """
 
     python: str
-    folders: tuple[str, ...]
+    folders: tuple[str, ...] = ()
     packages: Mapping[str, str]
+    image: str = ""
+    folder: str = ""
+    environment: BaseEnvironment = field(default_factory=BaseEnvironment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +58,15 @@ def held_by(target: Target) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
-def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str]) -> AdoptedBase:
+def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], *, unpacked: bool = False) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
     ----------
     accepted
         Other versions that the user says will do, by canonical name.
+    unpacked
+        It is the interpreter of the image itself.
 
     Raises
     ------
@@ -65,10 +75,11 @@ def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str]) -> 
     """
     holds = held_by(target)
     if gaps := tuple(_gaps(target, holds, found, accepted)):
+        who = "the image that is unpacked here" if unpacked else "this machine"
         raise NodeError(
-            f"this machine does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
+            f"{who} does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
             where=f"{found.path}{f' (Python {found.version})' if found.version else ''}",
-            next_step=_next_step(target, holds, found, accepted),
+            next_step=_next_step(target, holds, found, accepted, unpacked),
         )
     return AdoptedBase(
         python=found.path,
@@ -96,14 +107,22 @@ def _others(holds: Mapping[str, str], found: MachinePython, accepted: Mapping[st
     return {name: text for name, text in here.items() if text and text not in (holds[name], accepted.get(name))}
 
 
-def _next_step(target: Target, holds: Mapping[str, str], found: MachinePython, accepted: Mapping[str, str]) -> str:
+def _next_step(
+    target: Target, holds: Mapping[str, str], found: MachinePython, accepted: Mapping[str, str], unpacked: bool
+) -> str:
+    if unpacked:
+        own = f"rlbox apply {target.name} --python FILE"
+        return f"correct base.holds and python of the target, or take the machine's own: {own}"
     missing = found.error or found.version != target.python.version or not all(map(found.packages.get, holds))
     if not missing:
         words = " ".join(f"--accept {name}=={text}" for name, text in _others(holds, found, accepted).items())
-        return f"install those versions there, or say that these will do: rlbox apply {target.name} {words}"
+        return (
+            f"install those versions there, or say that these will do: rlbox apply {target.name} {words}; "
+            f"--unpack takes those of the image"
+        )
     return (
-        f"name the interpreter that has them: rlbox apply {target.name} --python FILE; "
-        f"a machine with Docker takes them from {target.base.image}: rlbox build {target.name}"
+        f"name the interpreter that has them: rlbox apply {target.name} --python FILE; or unpack {target.base.image} "
+        f"here, which takes no Docker: rlbox apply {target.name} --unpack"
     )
 
 
@@ -125,8 +144,11 @@ def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
     if broken:
         words = "; ".join(f"{row.name}: {row.error}" for row in broken)
         raise NodeError(
-            f"what this machine has of the target's base image does not work: {words}",
+            f"what {'the unpacked image gives' if base.image else 'this machine has'} of the target's base image "
+            f"does not work: {words}",
             where=base.python,
-            next_step="repair it there, or name another interpreter with --python FILE",
+            next_step="take another image, or name an interpreter of the machine with --python FILE"
+            if base.image
+            else "repair it there, or name another interpreter with --python FILE",
         )
     return tuple(f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in found if row.error)

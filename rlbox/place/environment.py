@@ -26,7 +26,7 @@ def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[s
     drivers
         Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
-    kept = {name: text for name, text in shell.items() if _is_kept(name)}
+    kept = {name: text for name, text in shell.items() if is_of_shell(name)}
     folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
     found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in drivers]
     libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
@@ -34,6 +34,7 @@ def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[s
     return {**kept, "PATH": path, **libraries}
 
 
-def _is_kept(name: str) -> bool:
+def is_of_shell(name: str) -> bool:
+    """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
     named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES) or name.lower() in _PROXIES
     return named or name.startswith(_KINDS)

@@ -21,6 +21,7 @@ from rlbox.image.plan import ImagePlan
 from rlbox.place.base import AdoptedBase
 from rlbox.place.environment import SYSTEM_PATH
 from rlbox.place.layout import Layout
+from rlbox.place.unpacked import BaseEnvironment
 from rlbox.target.lock import Lock, requirements
 from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT, VENV
@@ -136,7 +137,7 @@ def plan_wanted(
     absent
         Apt packages that this machine lacks: a fix that asks for one is there only in part.
     """
-    placed = _Placed(target, baked, image, layout, absent)
+    placed = _Placed(target, baked, image, layout, absent, base)
     packages = [package for group in lock.groups for package in group.packages]
     return Wanted(
         target=target.name,
@@ -173,9 +174,18 @@ def at_data(target: Target, folder: str) -> Target:
 class _Placed:
     """The image's files at their places on one machine."""
 
-    def __init__(self, target: Target, baked: Baked, image: ImagePlan, layout: Layout, absent: frozenset[str]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        baked: Baked,
+        image: ImagePlan,
+        layout: Layout,
+        absent: frozenset[str],
+        base: AdoptedBase | None,
+    ) -> None:
         self._target, self._baked, self._image, self._layout = target, baked, image, layout
         self._absent = absent
+        self._base = base.environment if base else BaseEnvironment()
         paths = [file.path for file in baked.files] + list(baked.links)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
         self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.holds(path)))
@@ -260,20 +270,24 @@ class _Placed:
         limits = limits_text(container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
-        lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
+        lines += [f': "${{PATH:={SYSTEM_PATH}}}"', *_exports(self._base.exports), *_fronts(self._base.fronts)]
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
         lines += [f"rlbox_front PATH {self._layout.at(folder)}" for folder in reversed(folders)]
         for block in self._baked.envs:
             lines += [f"# {block.id}", *_exports(block.env)]
-            rows = [(name, folder) for name, folders in block.path.items() for folder in reversed(folders)]
-            lines += [f"rlbox_front {name} {shlex.quote(folder)}" for name, folder in rows]
+            lines += _fronts(block.path)
         lines += [*_exports(self._target.env), *_soft_limits({**self._baked.ulimits, **self._target.run.ulimits})]
         return "\n".join([*lines, "unset rlbox_now", "unset -f rlbox_front", ""])
 
 
 def _exports(env: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(text)}" for name, text in env.items()]
+
+
+def _fronts(lists: Mapping[str, tuple[str, ...]]) -> list[str]:
+    rows = [(name, folder) for name, folders in lists.items() for folder in reversed(folders)]
+    return [f"rlbox_front {name} {shlex.quote(folder)}" for name, folder in rows]
 
 
 def _soft_limits(limits: Mapping[str, str]) -> list[str]:

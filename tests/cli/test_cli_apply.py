@@ -24,8 +24,9 @@ from rlbox.app import App
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.plans import image_plan
 from rlbox.place.act.apply import lay_back
-from rlbox.place.act.bring import ApplyWish, carry_out, look, prepare
+from rlbox.place.act.bring import carry_out, look, prepare
 from rlbox.place.act.facts import STAMP
+from rlbox.place.act.supplies import ApplyWish
 from rlbox.place.layout import Layout
 from rlbox.store.act.objects import Store
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
-from enginebox import Box, docker
+import pytest
+from enginebox import CHECKOUT, Box, docker
+
+from rlbox.foreign import toml_table
 
 
 def test_the_exit_code_is_the_commands(tiny: Box) -> None:
@@ -56,7 +62,27 @@ def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
     assert docker("ps", "-aq", "--filter=label=rlbox.target=tiny") == ""
 
 
-def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box) -> None:
+MAKE = ("run", "--rm", "--privileged", "--user=0", "--volume=/dev:/machine", "--entrypoint=sh", "rlbox/tiny:latest")
+
+
+@contextmanager
+def devices(tiny: Box, numbers: Mapping[str, int]) -> Iterator[None]:
+    """Devices of the driver `misc` below `/dev`; the engine makes the nodes of those that a machine has not."""
+    missing = {name: number for name, number in numbers.items() if not Path("/dev", name).exists()}
+    for name, number in missing.items():
+        docker(*MAKE, "-c", f"mkdir -p $(dirname /machine/{name}) && mknod /machine/{name} c 10 {number}")
+    yield
+    for name in missing:
+        docker(*MAKE, "-c", f"rm /machine/{name}; rmdir $(dirname /machine/{name}) 2>/dev/null || :")
+
+
+@pytest.fixture
+def plain_devices(tiny: Box) -> Iterator[None]:
+    with devices(tiny, {"fuse": 229, "net/tun": 200}):
+        yield
+
+
+def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box, plain_devices: None) -> None:
     """A plain one, and a folder of them as that of InfiniBand is; what is not named is not there."""
     folder = tiny.project / "images/devices"
     folder.mkdir()
@@ -75,3 +101,33 @@ def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box) -> None:
     finally:
         docker("rmi", "rlbox/devices:latest")
     assert tiny("shell", "tiny", "--", "test", "-e", "/dev/fuse").code == 1
+
+
+@pytest.fixture
+def adapter(tiny: Box) -> Iterator[None]:
+    """A device where InfiniBand's are; those of an adapter that is there are left alone."""
+    with devices(tiny, {} if Path("/dev/infiniband").exists() else {"infiniband/uverbs0": 229}):
+        yield
+
+
+def test_infiniband_is_in_a_container_that_gets_its_devices(tiny: Box, adapter: None) -> None:
+    """B099: the fix's own check, on a node with an adapter, whose engine lets memory be locked; both are told to it."""
+    fix = toml_table((CHECKOUT / "templates/fixes/infiniband-in-container.toml").read_text("utf-8"))
+    told = 'ls() { [ "$1" = /sys/class/infiniband ] && echo mlx5_0 || command ls "$@"; }; ulimit() { echo unlimited; }'
+    check = ("shell", "fabric", "--", "sh", "-c", f"{told}\n{fix['check']['run']}")
+    folder = tiny.project / "images/fabric"
+    folder.mkdir()
+    spec = 'include = "tiny"\ntitle = "on a fabric"\n'
+    docker("tag", "rlbox/tiny:latest", "rlbox/fabric:latest")
+    try:
+        (folder / "target.toml").write_text(spec)
+        without = tiny(*check)
+        assert (without.code, without.out) == (
+            1,
+            "this node has mlx5_0 but the container has no /dev/infiniband: NCCL falls back to sockets\n",
+        )
+        (folder / "target.toml").write_text(f'{spec}[run.devices]\n"/dev/infiniband" = "rw"\n')
+        handed = tiny(*check)
+        assert (handed.code, handed.out) == (0, ""), handed.err
+    finally:
+        docker("rmi", "rlbox/fabric:latest")

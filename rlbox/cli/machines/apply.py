@@ -15,7 +15,7 @@ from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
-    from rlbox.place.act.bring import ApplyWish
+    from rlbox.place.act.supplies import ApplyWish
     from rlbox.place.layout import Layout
 
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
 )
+@click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @sources_option
 @dry_run
@@ -44,29 +45,38 @@ def verb(
     packages: bool,
     python: str,
     accept: tuple[str, ...],
+    unpack: bool,
     data: str | None,
     sources: str,
 ) -> int:
     """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
 
-    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
+    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven, or the image
+    is unpacked without Docker.
 
     \b
     Examples:
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.place.act.bring import ApplyWish
+    from rlbox.place.act.supplies import ApplyWish
     from rlbox.place.act.whereabouts import chosen_layout
 
     if check and remove:
         raise click.UsageError("--check and --remove exclude each other.")
+    if unpack and (python or accept):
+        raise click.UsageError("--unpack takes what the image has: --python and --accept are about the machine's own.")
     image = image_plan(app.project, name)
     layout = chosen_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
     wish = ApplyWish(
-        sources=sources, offline=offline, packages=packages, python=_absolute(python), accept=_accepted(accept)
+        sources=sources,
+        offline=offline,
+        packages=packages,
+        python=_absolute(python),
+        accept=_accepted(accept),
+        unpack=unpack,
     )
     return _apply(app, image, layout, wish, check=check)
 

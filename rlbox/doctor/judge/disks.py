@@ -11,6 +11,8 @@ from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 
 _TMP_ERROR, _TMP_WARNING = 64 * MIB, 512 * MIB
+_DATA_ERROR = 2 * GIB
+"""Room on the data disk without which nothing runs, as fix disk-full has it."""
 _INODES = 1000
 _PROGRAMS = ("ray-*", "torch-*", "jit-*", "extension-*", "compile-caches", "unknown-uid", "dataset-lock-held")
 _DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
@@ -106,17 +108,19 @@ def _room(place: PlaceFacts, demands: Demands, _: str) -> Iterator[Finding]:
 
 
 def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
-    need = demands.need_gib * GIB if place.role == "data" else _TMP_WARNING
+    data = place.role == "data"
+    need = demands.need_gib * GIB if data else _TMP_WARNING
     if place.free >= need:
         return
-    tight = place.role == "data" or place.free < _TMP_ERROR
+    tight = place.free < (min(need, _DATA_ERROR) if data else _TMP_ERROR)
+    more = ", or name another disk with --data DIR; what a job needs says `rlbox plan JOB`" if data else ""
     yield Finding(
         id=f"{name}-full",
         title=f"{_title(place)} is too full",
         level="error" if tight else "warning",
         seen=f"{size_text(place.free)} free of {size_text(place.total)}, {size_text(need)} are needed",
         where=_where(place),
-        remedy="free space there" + (", or name another disk with --data DIR" if place.role == "data" else ""),
+        remedy=f"free space there{more}",
         breaks=_breaks(place) if tight else (),
         covers=("disk-full", "paths-off-data-disk"),
     )

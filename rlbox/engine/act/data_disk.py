@@ -22,15 +22,21 @@ def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
     return Path(text).expanduser().resolve()
 
 
-def check_disk(folder: Path, need_gib: float, *, create: bool) -> float:
-    """Return the free space of the data disk in GiB.
+def check_disk(folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> float:
+    """Return the free space of a target's data disk in GiB.
+
+    Parameters
+    ----------
+    need_gib
+        What must be free; None: what the target asks for.
 
     Raises
     ------
     NodeError
-        It is missing, no directory, read-only, or has less than `need_gib` free.
+        It is missing, no directory, read-only, or has less free.
     """
-    if create and not os.path.lexists(folder):
+    need_gib = limits.need_gib if need_gib is None else need_gib
+    if limits.create and not os.path.lexists(folder):
         _make(folder)
     if not os.path.isdir(folder):
         kind = "is not a directory" if os.path.lexists(folder) else "is missing"

@@ -28,10 +28,12 @@ MOST_BYTES = 8 << 20
 
 _OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
+
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
-_WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _How(ctypes.Structure):
@@ -96,7 +98,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = Fa
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
         try:
-            with os.fdopen(os.open(draft, _NEW, mode, dir_fd=folder), "wb") as file:
+            with os.fdopen(os.open(draft, NEW, mode, dir_fd=folder), "wb") as file:
                 file.write(data)
                 os.fchmod(file.fileno(), mode)
                 file.flush()
@@ -114,7 +116,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = Fa
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file that must not be there yet; `FileExistsError` when anything has its name."""
-    with opened_folder(path.parent) as folder, os.fdopen(os.open(path.name, _NEW, mode, dir_fd=folder), "wb") as file:
+    with opened_folder(path.parent) as folder, os.fdopen(os.open(path.name, NEW, mode, dir_fd=folder), "wb") as file:
         file.write(data)
 
 
@@ -244,7 +246,7 @@ def _open_by_walk(path: Path, flags: int, mode: int) -> int:
     at: int | None = None
     try:
         for part in above:
-            below = os.open(part, _WALKED, dir_fd=at)
+            below = os.open(part, WALKED, dir_fd=at)
             if at is not None:
                 os.close(at)
             at = below

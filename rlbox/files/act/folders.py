@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from rlbox.files.act.beneath import NEW
+
 
 def cache_folder(*names: str) -> Path:
     """Return a folder below `$XDG_CACHE_HOME/rlbox`; what is in it can be made again."""
@@ -29,10 +31,6 @@ def make_folder(path: Path) -> Path | None:
     return path if os.access(path, os.W_OK) else None
 
 
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Whoever may write into the folder may have put a link where a draft is expected."""
-
-
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     """Write a whole file or nothing: readers see the old text or the new one.
 
@@ -48,7 +46,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(draft, _DRAFT, mode), "wb") as file:
+        with os.fdopen(os.open(draft, NEW, mode), "wb") as file:
             file.write(text.encode() if isinstance(text, str) else text)
             os.fchmod(file.fileno(), mode)
         os.replace(draft, path)

@@ -16,14 +16,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlbox.files.act.beneath import create_file, make_folder_at, opened_folder
+from rlbox.files.act.beneath import WALKED, create_file, make_folder_at, opened_folder
 
 DEEPEST = 32
 """Levels of folders that are looked into; what rlbox writes has six."""
 
 _MOST_NAMES = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HANDLE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk_files(path: Path, *, deepest: int = DEEPEST, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
@@ -151,7 +150,7 @@ def _taken_apart(folder: int, name: str) -> bool:
 
 def _open_own(folder: int, name: str) -> int:
     """Return a handle of a folder that is to go, opened for its owner whatever its mode was."""
-    handle = os.open(name, _HANDLE, dir_fd=folder)
+    handle = os.open(name, WALKED, dir_fd=folder)
     try:
         with contextlib.suppress(OSError):
             os.chmod(f"/proc/self/fd/{handle}", 0o700)

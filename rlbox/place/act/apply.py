@@ -36,6 +36,8 @@ from rlbox.place.act.stack import (
     remove_packages,
     sync_environment,
 )
+from rlbox.place.act.unpack import forget_libraries, remove_base
+from rlbox.place.base import AdoptedBase
 from rlbox.place.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import LeftOut, Wanted
@@ -45,11 +47,16 @@ from rlbox.values import VENV
 
 @dataclass(frozen=True, kw_only=True)
 class Supplies:
-    """Where things come from: Python packages (asked for when they are needed), the store, the patching programs."""
+    """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
+
+    `fetch` brings git trees and files into the store, `fetch_base` the files of the base image, which `unpack` unpacks.
+    """
 
     python: Callable[[], Supply]
     store: Store
     fetch: Callable[[], None]
+    fetch_base: Callable[[], None]
+    unpack: Callable[[], None]
     scripts: Mapping[str, str]
 
 
@@ -103,6 +110,8 @@ def carry_out_apply(
         supply = supplies.python()
     if "part" in plan.kinds:
         supplies.fetch()
+    if "base" in plan.kinds:
+        supplies.fetch_base()
     record = _begin(wanted, python, accepted)  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
@@ -124,6 +133,8 @@ def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supp
     match step.kind:
         case "packages":
             return _packages(layout, record, step.new.split())
+        case "base" if wanted.base:
+            return _base(layout, record, wanted.base, supplies)
         case "environment":
             return _environment(plan, record, supply)
         case "part":
@@ -174,6 +185,16 @@ def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
     return record
 
 
+def _base(layout: Layout, record: Record, base: AdoptedBase, supplies: Supplies) -> Record:
+    folder = Path(base.folder)
+    folders = (*record.folders, *new_folders(folder))
+    with disk_errors(folder):
+        forget_libraries(folder, base.image)  # before the record names it: they are those of another machine
+        record = _saved(layout, replace(record, folders=tuple(dict.fromkeys(folders)), base=base.folder))
+        supplies.unpack()
+    return record
+
+
 def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
     layout = plan.wanted.layout
     step = next(step for step in plan.steps if step.kind == "environment")
@@ -197,6 +218,9 @@ def _part(wanted: Wanted, record: Record, path: str, store: Store) -> Record:
 
 
 def _remove(layout: Layout, record: Record, path: str) -> Record:
+    if path == record.base:
+        remove_base(Path(path))
+        return _saved(layout, replace(record, base=""))
     if path in record.parts:
         restore_place(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
@@ -241,6 +265,9 @@ def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
         if record.venv:
             remove_tree(Path(record.venv))
             remove_tree(Path(record.venv).with_name("uv-cache"))
+    if record.base:
+        on_step(record.base)
+        remove_base(Path(record.base))
     if record.packages and (failed := remove_packages(record.packages)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]

@@ -9,7 +9,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from rlbox.app import App
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.doctor.fix_checks import checks_of
 from rlbox.engine.act.data_disk import check_disk
-from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
@@ -26,23 +26,17 @@ from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
-from rlbox.machine.act.site import probe_site
-from rlbox.place.act.apply import NOTHING, Applied, Supplies, carry_out_apply, lay_back
-from rlbox.place.act.base import adopt_base, chosen_python, prove_base
+from rlbox.place.act.apply import NOTHING, Applied, carry_out_apply, lay_back
+from rlbox.place.act.base import adopt_base, chosen_python, prove_base, unpacked_base
 from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
-from rlbox.place.act.stack import Supply
+from rlbox.place.act.supplies import ApplyWish, Prepared, supplies_of
 from rlbox.place.act.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.environment import handed_on
 from rlbox.place.layout import Layout
-from rlbox.place.wanted import Wanted, at_data, debs_of, plan_wanted
-from rlbox.sources.act.live import live_sources, locator
-from rlbox.sources.settings import plan_sources
+from rlbox.place.wanted import at_data, debs_of, plan_wanted
 from rlbox.spec.project import PACKAGE, Project
-from rlbox.store.act.fetch import ensure
-from rlbox.store.act.objects import Store, store_folder
-from rlbox.target.artifact import Artifact, artifacts
-from rlbox.target.lock import Lock, load_lock
+from rlbox.target.lock import load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 # Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
@@ -50,32 +44,6 @@ _BYTECODE = "PYTHONPYCACHEPREFIX"
 _DRIVER = "libcuda.so.1"
 _CHECKS_S = 60.0
 NO_CHOICE: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApplyWish:
-    """What the command line asked for."""
-
-    sources: str = ""
-    offline: bool = False
-    packages: bool = True
-    python: str = ""
-    accept: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def why_no_packages(self) -> str:
-        """Why apt is left alone; empty when it need not be."""
-        return "" if self.packages else "--no-packages was given"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A target as this machine should have it, what its lock says, and what the user said of the machine."""
-
-    wanted: Wanted
-    lock: Lock
-    image: ImagePlan
-    said: ApplyWish
 
 
 def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None = None) -> Prepared:
@@ -96,11 +64,12 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None =
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(debs_of(target)) - installed_debs(debs_of(target))
     said = _said(layout, wish or ApplyWish())
-    interpreter = chosen_python(target, said.python) if not target.base.holds else ""
     base = None
-    if target.base.holds:
-        interpreter = said.python or target.python.interpreter
-        base = adopt_base(target, interpreter, said.accept, layout)
+    if said.unpack:
+        base = unpacked_base(target, layout)
+    elif target.base.holds:
+        base = adopt_base(target, said.python or target.python.interpreter, said.accept, layout)
+    interpreter = base.python if base else chosen_python(target, said.python)
     wanted = plan_wanted(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
@@ -112,7 +81,9 @@ def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
     record = read_record(layout)
     if record is None:
         return wish
-    return replace(wish, python=wish.python or record.python, accept={**record.accepted, **wish.accept})
+    unpack = wish.unpack or bool(record.base and not wish.python)
+    python = "" if unpack else wish.python or record.python
+    return replace(wish, python=python, accept={**record.accepted, **wish.accept}, unpack=unpack)
 
 
 def with_room(prepared: Prepared, layout: Layout) -> Layout:
@@ -132,16 +103,7 @@ def look(prepared: Prepared, why_no_packages: str) -> ApplyPlan:
 
 def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
     """Carry out the plan, saying each step, and remember where the target is."""
-    store = Store(store_folder(None))
-    context = prepared.image.context
-    scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
-    supplies = Supplies(
-        python=lambda: _supply(app, prepared, store, wish),
-        store=store,
-        fetch=lambda: _fetch_parts(app, prepared, store, wish),
-        scripts=scripts,
-    )
-
+    supplies = supplies_of(app, prepared, wish)
     if prepared.wanted.base and "environment" in plan.kinds:
         app.say(f"importing {len(prepared.wanted.base.packages)} packages of {prepared.wanted.base.python}")
         for note in prove_base(prepared.wanted.base):
@@ -154,42 +116,6 @@ def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) ->
     done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept)
     remember_place(prepared.wanted.target, prepared.wanted.layout)
     return done
-
-
-def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:
-    """Return where the packages come from: the store when it holds all, else the profile's index or mirror."""
-    lock = prepared.lock
-    files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, wish)
-    if not missing:
-        return Supply(files={file.file: store.path(file.sha256) for file in files})
-    site = probe_site()
-    _, choice = live_sources(app, wish.sources or prepared.image.sources, site, files)
-    sources = plan_sources(prepared.image.torch_groups, site, choice)
-    trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
-    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
-    return Supply(env={**sources.env, **trust}, wheels=folders)
-
-
-def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
-    """Bring the git trees and files of the target into the store."""
-    _, missing = _files(prepared.lock, {"git", "http"}, store, wish)
-    if missing:
-        sources = wish.sources or prepared.image.sources
-        ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
-
-
-def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple[list[Artifact], list[Artifact]]:
-    """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
-    files = [file for file in artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.intact(file.sha256, file.size)]
-    if not (missing and wish.offline):
-        return files, missing
-    names = ", ".join(file.name for file in missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
-    raise WorkFailed(
-        f"the store lacks {len(missing)} files of the lock: {names}",
-        where=str(store.root),
-        next_step=f"rlbox fetch {lock.target} --place here; without a network, with --import DIR",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +155,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, s
     prepared = prepare(app, image, layout)
     with busy(app, layout):
         plan = look(prepared, "a run installs none")
-        if plan.steps and not layout.prefix:
+        if plan.steps and (not layout.prefix or "base" in plan.kinds):
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
@@ -274,14 +200,14 @@ def bring_target(
         prepared = prepare(app, image, roomy, wish)
     if only_look:
         return prepared, look(prepared, wish.why_no_packages), NOTHING
-    check_disk(Path(layout.data), 0.0, create=image.container.create)
+    check_disk(Path(layout.data), image.container, 0.0)
     with busy(app, layout):
         plan, done = look(prepared, wish.why_no_packages), NOTHING
-        if "packages" in plan.kinds:  # they decide which fixes are there whole
-            only = tuple(step for step in plan.steps if step.kind == "packages")
-            done = carry_out(app, prepared, replace(plan, steps=only), wish)
+        if first := tuple(step for step in plan.steps if step.kind in ("packages", "base")):
+            # what they bring decides which fixes are there whole, and what the environment stands on
+            done = carry_out(app, prepared, replace(plan, steps=first), wish)
             prepared = prepare(app, image, roomy, wish)
-            plan = look(prepared, done.left[0].reason if done.left else "")
+            plan = look(prepared, done.left[0].reason if done.left else wish.why_no_packages)
         if plan.steps:
             done = done.then(carry_out(app, prepared, plan, wish))
     return prepared, plan, done
@@ -305,6 +231,7 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
             next_step=f"rlbox apply {record.target} --remove",
         )
     paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
+    paths += (record.base,) if record.base else ()
     if app.dry_run:
         return "laid", paths, ()
     with busy(app, layout):

@@ -40,13 +40,14 @@ _NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "",
 class Supply:
     """Where Python packages come from.
 
-    `env` are uv's settings, `wheels` folders with local wheels. `files` maps file names to the store's objects: when it
-    is not empty nothing else is asked.
+    `env` are uv's settings, `wheels` folders with local wheels. `files` maps file names to the store's objects: all of
+    them when it is `offline`, and nothing else is asked then, else those that no index has.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     wheels: tuple[str, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
+    offline: bool = False
 
 
 def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh: bool) -> None:
@@ -117,9 +118,11 @@ def _forget(stamp: Path) -> str:
 
 def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
+    if wanted.base and (libraries := wanted.base.environment.fronts.get("LD_LIBRARY_PATH")):
+        env["LD_LIBRARY_PATH"] = ":".join(libraries)  # without them the image's interpreter may not start
     if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
-    offline: tuple[str, ...] = ("--offline",) if supply.files else ()
+    offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
     python = wanted.interpreter or wanted.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
     next_step = f"install Python {wanted.python} with its module venv, or let uv fetch one from a network"
@@ -137,13 +140,13 @@ def _requirements(wanted: Wanted, supply: Supply) -> Iterator[tuple[list[str], s
     """Write what uv is told, and show the store's files by their names, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(wanted.requirements, "utf-8")
-        words = ["--no-index"] if supply.files else []
+        words = ["--no-index"] if supply.offline else []
         if wanted.build:
             Path(folder, "build.txt").write_text(wanted.build, "utf-8")
             words += ["--build-constraint", "build.txt"]
         for name, path in supply.files.items():
             os.symlink(path, Path(folder, name))
-        for place in [folder] if supply.files else supply.wheels:
+        for place in [*([folder] if supply.files else []), *supply.wheels]:
             words += ["--find-links", place]
         yield [*words, "requirements.txt"], folder
 

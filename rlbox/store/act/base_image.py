@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
@@ -16,6 +17,7 @@ from rlbox.machine.act.site import probe_site
 from rlbox.registry.act.client import Registry, wrong_digest
 from rlbox.sources.load import load_profile
 from rlbox.sources.mirrors import FileAddress, oci_places
+from rlbox.store.act.fetch import Progress, check_room, fetch_view
 from rlbox.store.act.objects import Draft, Store
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
@@ -49,22 +51,28 @@ def fetch_base(
     places: Iterable[FileAddress],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
+    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
 ) -> tuple[Artifact, ...]:
     """Return the files of a base image when the store holds all of them; a place that fails is passed over.
 
-    `on_bytes` is told how much of a file is there, each time some came.
+    `on_bytes` is told how much of a file is there, each time some came; `before` of the files that are known to be
+    missing, before they are fetched.
 
     Raises
     ------
+    NodeError
+        The store's disk has no room for them.
     RegistryError
         No place gives the image; each is named with why.
     """
-    if not (missing := _missing(store, base, platform)):
+    if not (missing := missing_files(store, base, platform)):
         return base_files(store, base, platform)
     tries = []
     for place in places:
         try:
-            while missing := _missing(store, base, platform):
+            while missing := missing_files(store, base, platform):
+                before(missing)
+                check_room(store, missing)
                 _fetch_from(place.url, missing, store, ca_bundle, on_bytes)
             return base_files(store, base, platform)
         except NodeError:
@@ -74,7 +82,8 @@ def fetch_base(
     raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
 
 
-def _missing(store: Store, base: str, platform: str) -> list[Artifact]:
+def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:
+    """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base.rpartition(":")[2]
     if not store.intact(digest):
         return [_file(base, "manifest", digest, 0)]
@@ -161,12 +170,32 @@ def fill_from_registry(
         raise wrong_digest(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
-def fetch_base_image(app: App, lock: Lock, store: Store, sources: str) -> tuple[Artifact, ...]:
-    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
+def fetch_base_image(
+    app: App,
+    lock: Lock,
+    store: Store,
+    sources: str,
+    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
+) -> tuple[Artifact, ...]:
+    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
+
+    `before` is told what is missing, as in `fetch_base`.
+    """
     if "@" not in lock.base:
         return ()
     places = oci_places(lock.base, load_profile(app.project, sources))
-    return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle)
+
+    def tell(missing: Sequence[Artifact]) -> None:
+        before(missing)
+        if whole := sum(file.size for file in missing):
+            app.say(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
+
+    with fetch_view(app, 0) as show:
+
+        def on_bytes(file: Artifact, done: int) -> None:
+            show(Progress(artifact=file, state="done" if done == file.size else "running", done=done))
+
+        return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle, on_bytes, tell)
 
 
 def write_base_layout(base: str, platform: str, store: Store) -> Path:

@@ -14,7 +14,7 @@ from rlbox.store.act.base_image import base_files
 from rlbox.store.act.objects import Store
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_GONE = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
+GONE = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
 
 
 def open_layer(path: Path) -> IO[bytes]:
@@ -67,8 +67,8 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path = folder / member.name.lstrip("./")
     if any(part.is_symlink() for part in path.parents if part != folder and part.is_relative_to(folder)):
         return  # below a link of the image's making, which may lead out of the folder
-    if path.name.startswith(_GONE):
-        path.with_name(path.name.removeprefix(_GONE)).unlink(missing_ok=True)
+    if path.name.startswith(GONE):
+        path.with_name(path.name.removeprefix(GONE)).unlink(missing_ok=True)
     elif member.isfile() and (file := tar.extractfile(member)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # a link would be written through

@@ -112,6 +112,17 @@ def test_places(place: dict[str, Any], name: str, seen: str) -> None:
     assert finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("need_gib", "free", "level"),
+    [(350, 349, "warning"), (350, 2, "warning"), (350, 1.9, "error"), (1, 1.5, ""), (1, 0.9, "error"), (0, 0.1, "")],
+)
+def test_room_for_all_jobs_of_a_target_is_no_need_of_one(need_gib: float, free: float, level: str) -> None:
+    """What one job needs is computed before it runs; a disk that holds what runs wrote is not broken."""
+    found = judge_places([replace(PLACE, free=int(free * GIB))], replace(TARGET, need_gib=need_gib), "uid 7")
+    assert [finding.level for finding in found] == ([level] if level else [])
+    assert all("`rlbox plan JOB`" in finding.remedy for finding in found)
+
+
 def test_folders_of_one_full_disk_are_one_finding() -> None:
     full = replace(PLACE, kind="full", free=0)
     assert ids(judge_places([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]

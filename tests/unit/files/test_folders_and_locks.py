@@ -192,13 +192,13 @@ def test_a_disk_that_cannot_be_used(
 ) -> None:
     folder = make(tmp_path, monkeypatch)
     with pytest.raises(NodeError) as caught:
-        check_disk(folder, 2.0, create=create)
+        check_disk(folder, replace(LIMITS, create=create, need_gib=2.0))
     assert str(caught.value) == message.replace("PATH", str(tmp_path))
     assert caught.value.exit_code == 5
 
 
 def test_a_disk_that_is_good(tmp_path: Path) -> None:
-    assert check_disk(tmp_path / "new/disk", 0.0, create=True) > 0
+    assert check_disk(tmp_path / "new/disk", replace(LIMITS, create=True, need_gib=1e9), 0.0) > 0
     assert list((tmp_path / "new/disk").iterdir()) == []
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from fakes import CHECKOUT
 from test_apply_wanted import planned, text_of
 
+from rlbox.fixes.load import load_fixes
 from rlbox.place.act.bring import place_at
 from rlbox.place.environment import SYSTEM_PATH, handed_on
 from rlbox.place.layout import Layout
+from rlbox.spec.project import Project
 
 HOSTILE = {
     "BASH_ENV": "/srv/.bashrc",
@@ -70,3 +74,25 @@ def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     fixes = json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"]
     assert {row["id"]: row["check"]["when"] for row in fixes if row["check"]}["shared-pid-namespace"] == []
     assert "check shared-pid-namespace" in {row.what for row in wanted.left}
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize(
+    ("environ", "file", "said"),
+    [
+        ({}, "etc/pip.conf", "etc/pip.conf names an index: a mirror of the building machine was left in the image"),
+        ({"RLBOX_PLACE": "/opt/rlbox"}, "etc/pip.conf", ""),
+        ({"RLBOX_PLACE": "/opt/rlbox"}, "etc/uv/uv.toml", ""),
+        ({"RLBOX_PLACE": "/opt/rlbox"}, "opt/venv/pip.conf", "pip.conf names an index"),
+    ],
+)
+def test_a_mirror_of_a_rented_machine_is_its_own(tmp_path: Path, environ: dict[str, str], file: str, said: str) -> None:
+    """AutoDL's images name one in /etc/pip.conf; in an image of ours it would be left from the build."""
+    fix = next(fix for fix in load_fixes(Project(folder=CHECKOUT)) if fix.id == "pip-index-unreachable")
+    assert fix.check
+    conf = tmp_path / file
+    conf.parent.mkdir(parents=True)
+    conf.write_text("[global]\nindex-url = https://mirrors.example/simple\n")
+    check = fix.check.run.replace("/etc/", f"{tmp_path}/etc/").replace("/opt/venv", f"{tmp_path}/opt/venv")
+    done = subprocess.run(["sh", "-c", check], env={"PATH": "/usr/bin:/bin", **environ}, capture_output=True, text=True)
+    assert (done.returncode, said in done.stdout) == (1 if said else 0, True), done.stdout
