@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SLOW = 20e6  # bytes a second below which loading data looks like a hang
@@ -25,8 +25,9 @@ def split_problem(actor: int, rollout: int, teacher: Sequence[str], visible: int
     """
     wanted = actor + rollout + len(teacher)
     if wanted > visible:
-        half = max(1, (visible - len(teacher)) // 2)
-        nearest = f"--set actor_gpus={half} --set rollout_gpus={half}"
+        half = 1 << max(1, (visible - len(teacher)) // 2).bit_length() - 1  # powers of two share out a batch
+        others, taught = _listed(range(2 * half)), _listed(range(2 * half, 2 * half + len(teacher)))
+        nearest = f"--set actor_gpus={half} --set rollout_gpus={half} --set gpus={others} --set teacher_gpus={taught}"
         fits = nearest if 2 * half + len(teacher) <= visible else "a machine with more GPUs, or smaller models"
         return f"{actor} actor + {rollout} rollout + {len(teacher)} teacher GPUs, {visible} are visible: {fits}"
     if late := [number for number in teacher if not number.isdigit() or int(number) >= visible]:
@@ -34,6 +35,10 @@ def split_problem(actor: int, rollout: int, teacher: Sequence[str], visible: int
     if early := [number for number in teacher if int(number) < actor + rollout]:
         return f"teacher GPU {early[0]} is one of the {actor + rollout} that actor and rollout take"
     return ""
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def visible_gpus() -> int:

@@ -26,6 +26,11 @@ class GpuFacts:
     memory_utilization: int = 0
     shares: tuple[tuple[int, int, int], ...] = ()
 
+    @property
+    def strain(self) -> float:
+        """The share of its power limit that it draws, 0-1."""
+        return self.power_w / self.power_limit_w if self.power_limit_w else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessActivity:
@@ -115,14 +120,10 @@ def rates_between(before: Activity, after: Activity) -> Rates:
         faults=grown("minor_faults") + grown("major_faults"),
         cpu=grown("cpu_s"),
         gpu=max((gpu.utilization for gpu in after.gpus), default=0),
-        gpu_power=max((_power(gpu) for gpu in after.gpus), default=0.0),
+        gpu_power=max((gpu.strain for gpu in after.gpus), default=0.0),
         gpu_memory=max((gpu.memory_utilization for gpu in after.gpus), default=0),
     )
 
 
 def _grown(before: Activity, after: Activity, *fields: str) -> float:
     return sum(max(0.0, float(getattr(after, field) - getattr(before, field))) for field in fields)
-
-
-def _power(gpu: GpuFacts) -> float:
-    return gpu.power_w / gpu.power_limit_w if gpu.power_limit_w else 0.0

@@ -48,9 +48,11 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
         none = "; the target names none: hardware.gpu, or --gpus" if not room.gpus else ""
         few = "GPU" if row.gpus == 1 else "GPUs"
         yield Lack(kind="gpus", stage=row.stage, text=f"{row.gpus} {few} of a machine, there are {room.gpus}{none}")
-    if room.card and row.card_bytes and row.card_bytes > room.card - CONTEXT:
-        kept = f" ({gib_text(room.card)}, less {gib_text(CONTEXT)} for CUDA's context and NCCL)"
-        text = _text("a GPU", row.card, room.card - CONTEXT) + kept
+    free = room.card - CONTEXT - room.taken
+    if room.card and row.card_bytes and row.card_bytes > free:
+        others = f" and {gib_text(room.taken)} that other processes hold" if room.taken else ""
+        kept = f" ({gib_text(room.card)}, less {gib_text(CONTEXT)} for CUDA's context and NCCL{others})"
+        text = _text("a GPU", row.card, max(0.0, free)) + kept
         yield Lack(kind="card", stage=row.stage, text=text)
     if room.host and row.host_bytes > room.host:
         yield Lack(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))

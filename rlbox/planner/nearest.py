@@ -9,44 +9,72 @@ from dataclasses import dataclass, field, replace
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, show_scalar
-from rlbox.job.params import plan_values
+from rlbox.job.params import Values, change_values, plan_values
 from rlbox.planner.judge import judge_fit
 from rlbox.planner.needs import needs_of
 from rlbox.planner.room import Room
 
 _FINE, _COARSE = 200, 8
 """How many values of one parameter are tried alone, and together with another's."""
-_SMALL, _PAIR = 64, 64
+_SMALL, _PAIR = 64, 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Profiles and settings as a command line gives them; `beside` are its words that stay as they are."""
+    """Profiles and settings as a command line gives them; `start` and `beside` are its words that stay as they are.
 
+    A run that is taken up again has its parameters, `base`, and can take no profile.
+    """
+
+    start: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    base: Values | None = None
 
     def words(self) -> tuple[str, ...]:
-        """Return it as options of `rlbox run`."""
+        """Return it as the words of a command line."""
         named = [word for name in self.profiles for word in ("--profile", name)]
-        return (*named, *(word for pair in self.settings.items() for word in ("--set", "=".join(pair))), *self.beside)
+        settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
+        return (*self.start, *named, *settings, *self.beside)
+
+    def values(self, job: Job) -> Values:
+        """Return the parameters that it gives; `SpecError` when one is wrong."""
+        if self.base:
+            return change_values(job, self.base, False, self.settings)
+        return plan_values(job, self.profiles, self.settings)
 
 
 def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
     """Return the setting nearest to `wish` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
-    the command line set itself, or some of these left out, then any two, then a profile with one. The model stays.
+    the command line set itself, or some of these left out, then any two, then a profile with one, then a profile with
+    some left out. The model stays.
     """
     models = _models(job, wish)
-    return next((found for found in _near(job, wish) if _fits(job, found, room, models)), None)
+    bases: dict[tuple[str, ...], Values] = {}  # of each choice of profiles, which thousands of settings lie over
+
+    def fits(found: Asked) -> bool:
+        try:
+            base = found.base or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
+            return _fits(job, change_values(job, base, False, found.settings), room, models)
+        except SpecError:  # out of a parameter's range, or a formula without a value
+            return False
+
+    return next(filter(fits, _near(job, wish)), None)
+
+
+def _bare(job: Job, wish: Asked) -> Values:
+    """Return the parameters that its profiles give alone, but for those that a setting must give."""
+    required = {name: text for name, text in wish.settings.items() if job.params[name].required}
+    return plan_values(job, wish.profiles, required)
 
 
 def _models(job: Job, wish: Asked) -> dict[str, Scalar]:
     """Return the parameters that say which models of which size are meant."""
     sizes = job.fits.size if job.fits else {}
-    params = plan_values(job, wish.profiles, wish.settings).params
+    params = wish.values(job).params
     return {name: params[name] for name in (*sizes, *sizes.values())}
 
 
@@ -56,12 +84,20 @@ def _near(job: Job, wish: Asked) -> Iterator[Asked]:
     yield from profiles
     names = _turned(job, wish)
     yield from _two(job, wish, [name for name in names if name in wish.settings], _FINE)
-    for number in range(1, len(wish.settings) + 1):
-        for left in itertools.combinations(wish.settings.items(), len(wish.settings) - number):
-            yield replace(wish, settings=dict(left))
+    yield from _fewer(wish)
     yield from _two(job, wish, names, _COARSE)
     for profile in profiles:
         yield from _one(job, profile, _COARSE)
+    for profile in profiles:
+        yield from _fewer(profile)
+
+
+def _fewer(wish: Asked) -> Iterator[Asked]:
+    """Yield it without one of its settings, without two, at last without any."""
+    for number in range(len(wish.settings) - 1, -1, -1):
+        yield from (
+            replace(wish, settings=dict(left)) for left in itertools.combinations(wish.settings.items(), number)
+        )
 
 
 def _one(job: Job, wish: Asked, most: int) -> Iterator[Asked]:
@@ -78,6 +114,8 @@ def _two(job: Job, wish: Asked, names: Iterable[str], most: int) -> Iterator[Ask
 
 
 def _profiles(job: Job, wish: Asked) -> Iterator[tuple[str, ...]]:
+    if wish.base:
+        return
     yield from [()] if wish.profiles else []
     for name in job.profiles:
         if name not in wish.profiles:
@@ -101,7 +139,7 @@ def _with(wish: Asked, changed: Mapping[str, Scalar]) -> Asked:
 def _values(job: Job, wish: Asked, name: str, most: int) -> Iterable[Scalar]:
     """Return other values of a parameter, the nearest first."""
     try:
-        now = plan_values(job, wish.profiles, wish.settings).params[name]
+        now = wish.values(job).params[name]
     except SpecError:
         return ()
     param = job.params[name]
@@ -116,24 +154,19 @@ def _values(job: Job, wish: Asked, name: str, most: int) -> Iterable[Scalar]:
 
 def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | float]:
     """Yield numbers at growing distance; of large whole ones halves and doubles come first, of shares twentieths."""
-    if isinstance(now, float):
-        if param.kind == "fraction":
-            shares = (round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1))
-            yield from (share for share in shares if 0 < share < 1)
-        return
-    halves = [now // 2**power for power in range(1, 12)]
-    doubles = [now * 2**power for power in range(1, 6)]
-    jumps = [value for pair in itertools.zip_longest(halves, doubles) for value in pair if value]
-    steps = [] if coarse else [now + sign * step for step in range(1, max(now, 2)) for sign in (-1, 1)]
-    order = [*steps, *jumps] if now <= _SMALL else [*jumps, *steps]
-    yield from dict.fromkeys(value for value in order if value > 0 and value != now)
+    if param.kind == "fraction":
+        shares = (round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1))
+        yield from (share for share in shares if 0 < share < 1)
+    elif isinstance(now, int):
+        halves = [now // 2**power for power in range(1, 12)]
+        doubles = [now * 2**power for power in range(1, 6)]
+        jumps = [value for pair in itertools.zip_longest(halves, doubles) for value in pair if value]
+        steps = [] if coarse else [now + sign * step for step in range(1, _FINE) for sign in (-1, 1)]
+        order = [*steps, *jumps] if now <= _SMALL else [*jumps, *steps]
+        yield from dict.fromkeys(value for value in order if value > 0 and value != now)
 
 
-def _fits(job: Job, wish: Asked, room: Room, models: Mapping[str, Scalar]) -> bool:
-    try:
-        values = plan_values(job, wish.profiles, wish.settings)
-        needs = needs_of(job, values, room.card)
-    except SpecError:  # out of a parameter's range, or a formula without a value
-        return False
+def _fits(job: Job, values: Values, room: Room, models: Mapping[str, Scalar]) -> bool:
+    needs = needs_of(job, values, room.card)
     same = all(values.params[name] == value for name, value in models.items())
     return same and needs is not None and not judge_fit(needs, room)

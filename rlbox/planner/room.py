@@ -15,6 +15,8 @@ _KNOWN = {"NVIDIA GeForce RTX 5090": 31.8}
 """GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084)."""
 CONTEXT = 0.9 * GIB
 """Bytes of a card that CUDA's context and NCCL keep for themselves. Assumed, not measured."""
+IDLE = GIB
+"""Bytes of a card that its driver and a display may hold while nobody computes on it. Assumed, not measured."""
 
 _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 
@@ -23,13 +25,14 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 class Room:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
-    `where` is said when something does not fit.
+    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU.
     """
 
     where: str
     nodes: int = 1
     gpus: int = 0
     card: float = 0.0
+    taken: float = 0.0
     host: float = 0.0
     disk: float = 0.0
 
@@ -66,8 +69,9 @@ def parse_machine(text: str, like: Room) -> Room:
             f"--machine {text!r} is no machine", next_step="say GPUs x GB of a card: 4x32, 2x8x80 for two nodes"
         )
     nodes, gpus, sold = found.groups()
-    # 31.8 of 32 GB is what the table knows; any other card has its least
-    card = usable_bytes("NVIDIA GeForce RTX 5090" if float(sold) == 32 else "", float(sold))
+    # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least
+    known = "NVIDIA GeForce RTX 5090"
+    card = usable_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
     return Room(
         where=f"--machine {text}", nodes=int(nodes or 1), gpus=int(gpus), card=card, host=like.host, disk=like.disk
     )

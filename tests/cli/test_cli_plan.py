@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes import ON_IMAGE, Folder, Rlbox, Said
+from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
 
 from rlbox.amounts import GIB
+from rlbox.machine.counters import GpuFacts
 
 JOB = """
 title = "one stage"
@@ -179,16 +181,41 @@ def test_a_run_asks_the_disk_that_is_there(
     assert f"  where: this machine, {tmp_path}\n" in said.err
 
 
+def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuFacts, ...]:
+    """GPUs of which others hold so many GiB."""
+    return tuple(
+        dataclasses.replace(h200(80), index=index, total_bytes=total, memory_bytes=int(size * GIB))
+        for index, size in enumerate(held)
+    )
+
+
+@pytest.mark.allow("sockets")
+@pytest.mark.parametrize(
+    ("gpus", "held", "lack"),
+    [
+        ("", (0.5, 17, 0, 0), "14.1 GiB there (32.0 GiB, less 0.9 GiB for CUDA's context and NCCL and 17.0 GiB"),
+        ("2,3", (0.5, 17, 0, 31.5), "0.0 GiB there (32.0 GiB, less 0.9 GiB for CUDA's context and NCCL and 31.5 GiB"),
+        ("2,3", (0, 17, 0.5, 0), ""),
+        ("", (0.5, 0.5, 17, 0), ""),  # the engine gives it the first two
+    ],
+)
+def test_a_gpu_that_is_shared_with_another_process(
+    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, held: tuple[float], lack: str
+) -> None:
+    monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: cards(*held))
+    monkeypatch.setattr("rlbox.planner.act.check.free_bytes", lambda folder: GIB)
+    monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
+    said = rlbox("run", "one", "--data", str(tmp_path), *(("--gpus", gpus) if gpus else ()))
+    assert (said.code, "the data disk: " in said.err) == (5, True)  # which refuses it anyway, before an engine is asked
+    assert ("that other processes hold" in said.err, lack in said.err) == (bool(lack), True), said.err
+
+
 @pytest.mark.allow("sockets")
 def test_a_run_asks_the_card_that_is_there(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sold as 16 GB, 14 of them to use."""
-
-    class Gpu:
-        total_bytes = 14 * GIB
-
-    monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: (Gpu(), Gpu()))
+    monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: cards(0, 0, total=14 * GIB))
     monkeypatch.setattr("rlbox.planner.act.check.free_bytes", lambda folder: 99 * GIB)
     monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
     said = rlbox("run", "one", "--data", str(tmp_path))

@@ -41,6 +41,7 @@ python.before = ""
 stack[0].name = "tools"
 stack[0].packages = ["six==1.16.0"]
 stack[0].wheels = []
+stack[0].compile = []
 stack[0].source = "python"
 stack[0].channel = ""
 git = []

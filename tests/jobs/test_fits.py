@@ -62,6 +62,44 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
     assert spec.disk.need_gib * GIB <= 1.2 * most
 
 
+@pytest.mark.parametrize(
+    ("job", "profile", "settings", "says"),
+    [
+        ("sft", "", "batch=2024 micro_batch=1", "batch 2024 is more than the 2020 conversations of an epoch"),
+        ("sft", "", "batch=2024 micro_batch=1 train_rows=0", ""),
+        ("sft", "", "max_model_len=200000", "an answer of 200000 tokens"),
+        ("sft", "", "max_model_len=200000 tensor_parallel=2", ""),
+        ("sft", "", "tensor_parallel=3", "tensor_parallel 3 is no power of two"),
+        ("holdem", "", "gpus=3 tensor_parallel=3 engine_gpus=1", "does not share out the model's 8 query groups"),
+        ("holdem", "", "gpus=3 tensor_parallel=1 engine_gpus=1", "are 3 parts, which do not share out a batch of 8"),
+        ("holdem", "", "gpus=3 engine_gpus=3", "engine_gpus 3 does not share out the model's 32 attention heads"),
+        ("holdem", "full", "batch=2 prompts=2 samples=3 tensor_parallel=1", "batch 2 is not shared out by 4 parts"),
+        ("holdem", "full", "answer_tokens=6145", "an answer of 6145 are more than --rollout-max-context-len 8192"),
+        ("holdem", "full", "answer_tokens=6144 save_optim=false", ""),
+        ("holdem", "resume", "batch=2 prompts=2 samples=3 tensor_parallel=1", "batch 2 is not shared out by 4 parts"),
+        ("holdem", "resume", "answer_tokens=6145", "an answer of 6145 are more than --rollout-max-context-len 8192"),
+        ("grpo", "", "batch=65", "batch 65 is more than the 64 rows of train.parquet"),
+        ("grpo", "", "batch=68 train_rows=68", ""),
+        ("grpo", "debug", "batch=3", "batch 3 is more than the 2 rows of train_tiny.parquet"),
+        ("gkd", "", "batch=65", "batch 65 is no multiple of actor_gpus 2"),
+        ("gkd", "", "teacher_gpus=", "teacher_gpus names 0 GPUs"),
+        ("gkd", "", "teacher_gpus=2", "gpus 0,1,2 and teacher_gpus 2 name a GPU twice"),
+        ("gkd", "", "gpus=0,0,1", "gpus 0,0,1 and teacher_gpus 3 name a GPU twice"),
+        ("gkd", "", "gpus=0,1,9", "10 GPUs of a machine, there are 4"),
+        ("gkd", "", "teacher_gpus=GPU-5d5ba0d6", ""),
+        ("gkd", "", "teacher_gpus=3,4,5", "teacher_gpus names 3 GPUs"),
+        ("gkd", "", "actor_gpus=1 rollout_gpus=1 gpus=0,1 teacher_gpus=2", ""),
+        ("xdan", "", "max_samples=255", "rollout_batch 256 is more than max_samples 255"),
+        ("xdan", "", "engines=1 tensor_parallel=16", "or more than a node's 8 GPUs"),
+        ("xdan", "", "ref_gpus=6 actor_gpus=6 tensor_parallel=3", "tensor_parallel 3 is no power of two"),
+    ],
+)
+def test_what_a_program_would_refuse_is_refused_before(job: str, profile: str, settings: str, says: str) -> None:
+    given = dict(word.split("=", 1) for word in settings.split())
+    told = [lack.text for lack in judge_fit(needs(job, Asked(profiles=(profile,), settings=given)), room(job))]
+    assert [text for text in told if says in text] if says else told == []
+
+
 def test_every_job_says_what_it_needs() -> None:
     assert set(PROJECT.jobs()) == set(JOBS)
     assert [job for job in JOBS if job_of(job).fits is None] == []

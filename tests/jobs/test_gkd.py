@@ -42,8 +42,22 @@ def test_shrink_changes_the_gpus_alone() -> None:
     ("actor", "rollout", "teacher_gpus", "visible", "problem"),
     [
         (2, 2, ["4"], 8, ""),
-        (6, 4, [], 8, "6 actor + 4 rollout + 0 teacher GPUs, 8 are visible: --set actor_gpus=4 --set rollout_gpus=4"),
-        (4, 4, [], 4, "4 actor + 4 rollout + 0 teacher GPUs, 4 are visible: --set actor_gpus=2 --set rollout_gpus=2"),
+        (
+            6,
+            4,
+            ["10"],
+            8,
+            "6 actor + 4 rollout + 1 teacher GPUs, 8 are visible: "
+            "--set actor_gpus=2 --set rollout_gpus=2 --set gpus=0,1,2,3 --set teacher_gpus=4",
+        ),
+        (
+            2,
+            2,
+            ["4"],
+            4,
+            "2 actor + 2 rollout + 1 teacher GPUs, 4 are visible: "
+            "--set actor_gpus=1 --set rollout_gpus=1 --set gpus=0,1 --set teacher_gpus=2",
+        ),
         (
             1,
             1,

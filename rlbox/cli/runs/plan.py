@@ -42,4 +42,4 @@ def verb(
     from rlbox.planner.nearest import Asked
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))
-    return plan_job(app, name, target or "", wish, machine or "", gpus)
+    return plan_job(app, name, wish, target or "", machine or "", gpus)

@@ -6,7 +6,7 @@ import ast
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, StringConstraints
@@ -31,14 +31,22 @@ _COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
     ast.In: lambda part, whole: str(part) in str(whole),
 }
+
+
+def _parts(lists: Iterable[Amount]) -> list[str]:
+    return [part.strip() for text in lists for part in str(text).split(",") if part.strip()]
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "ceil": math.ceil,
     "floor": math.floor,
-    "count": lambda text: len([part for part in str(text).split(",") if part.strip()]),
+    "count": lambda *lists: len(_parts(lists)),
+    "distinct": lambda *lists: len(set(_parts(lists))),
+    "highest": lambda *lists: max((int(part) for part in _parts(lists) if part.isdecimal()), default=-1),
 }
-"""What a formula may call; `count` is the number of parts of a list with commas."""
+"""What a formula may call. Of lists with commas: how many parts, how many different ones, the highest (-1: none)."""
 
 
 def names_in(formula: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.amounts import GIB
@@ -21,7 +22,7 @@ from rlbox.planner.judge import Lack, judge_fit
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.paths import off_disk
-from rlbox.planner.room import Room, room_of
+from rlbox.planner.room import IDLE, Room, room_of
 from rlbox.planner.view import refusal
 from rlbox.target.load import load_target
 
@@ -43,14 +44,21 @@ def declared_room(app: App, target: str, gpus: str) -> Room:
     return room_of(spec, len(wish.ids) or wish.count)
 
 
-def measured_room(app: App, target: str, room: Room, folder: Path) -> Room:
-    """Return `room` with what this machine has in the place of what its target declares; its own limits stay."""
-    cards = [gpu.total_bytes for gpu in probe_gpus() if gpu.total_bytes]
+def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) -> Room:
+    """Return `room` with what this machine has in the place of what its target declares; its own limits stay.
+
+    `gpus` is what `--gpus` says; of a number the first GPUs are meant.
+    """
+    ids = parse_gpus(gpus, 0).ids
+    cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
+    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: room.gpus if room.gpus > 0 else None]
+    fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)
     limit = load_target(app.project, target).target.run.memory_gib * GIB
     return dataclasses.replace(
         room,
         where=f"this machine, {folder}",
-        card=float(min(cards, default=room.card)),
+        card=float(fullest.total_bytes if fullest else room.card),
+        taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
         host=float(min(limit or total_bytes(), total_bytes())),
         disk=float(free_bytes(folder)),
     )
@@ -79,10 +87,14 @@ def require_fit(app: App, job: Job, fit: Fit | None, wish: Asked, *, force: bool
     )
 
 
-def require_again(app: App, job: Job, plan: RunPlan, wish: Asked, *, force: bool = False) -> None:
-    """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already."""
+def require_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False) -> None:
+    """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already.
+
+    `plan` holds the `settings` of the command line that takes it up.
+    """
     values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
     fit = fit_of(job, values, dataclasses.replace(declared_room(app, plan.target, plan.gpus), disk=0.0))
+    wish = Asked(start=("run", "--resume", plan.run_id), settings=settings, base=values)
     require_fit(app, job, fit, wish, force=force)
 
 
@@ -102,7 +114,7 @@ def _next(job: Job, fit: Fit, wish: Asked) -> str:
         return f"--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged"
     nearest = nearest_fit(job, wish, fit.room)
     if nearest:
-        return f"the nearest that fits: rlbox run {job.name} {shlex.join(nearest.words())}".rstrip()
+        return f"the nearest that fits: rlbox {shlex.join(nearest.words())}"
     return (
         "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlbox.app import App
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
@@ -11,8 +13,8 @@ from rlbox.planner.room import parse_machine
 from rlbox.planner.view import needs_json, needs_lines, part_lines
 
 
-def plan_job(app: App, name: str, target: str, wish: Asked, machine: str, gpus: str) -> int:
-    """Show what a run of the job `name` needs and what there is.
+def plan_job(app: App, name: str, wish: Asked, target: str, machine: str, gpus: str) -> int:
+    """Show what a run of the job `name` needs and what there is; `wish` has its profiles and settings.
 
     Raises
     ------
@@ -30,5 +32,8 @@ def plan_job(app: App, name: str, target: str, wish: Asked, machine: str, gpus: 
         return 0
     text = "\n".join([*needs_lines(fit.needs, room), "", *part_lines(fit.needs)])
     app.result({"needs": needs_json(fit.needs, room, fit.lacks)}, text.rstrip())
-    require_fit(app, job, fit, wish)
+    told = {"--target": target, "--machine": machine, "--gpus": gpus}
+    beside = tuple(word for option, value in told.items() if value for word in (option, value))
+    start = ("plan" if machine else "run", name)  # a run asks the machine that it takes place on
+    require_fit(app, job, fit, replace(wish, start=start, beside=beside))
     return 0

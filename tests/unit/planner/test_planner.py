@@ -9,10 +9,13 @@ import pytest
 from fakes import CHECKOUT, Folder
 
 from rlbox.amounts import GIB
-from rlbox.errors import SpecError
+from rlbox.app import App
+from rlbox.errors import NodeError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import change_values, plan_values
+from rlbox.job.plan import plan_run
+from rlbox.planner.act.check import require_again
 from rlbox.planner.judge import judge_fit, not_judged
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
@@ -78,7 +81,7 @@ def test_a_card_is_smaller_than_it_is_sold() -> None:
     assert usable_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
     assert usable_bytes("a card that nobody measured", 100) == 97 * GIB
     assert usable_bytes("", 0) == 0
-    assert parse_machine("4x32", Room(where="")).card == CARD
+    assert [parse_machine(text, Room(where="")).card for text in ("4x32", "4x31.8")] == [CARD, CARD]
     assert parse_machine("2x8x80", Room(where="")) == Room(where="--machine 2x8x80", nodes=2, gpus=8, card=77.6 * GIB)
 
 
@@ -146,6 +149,12 @@ def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None
     assert says in refusal(judge_fit(needs("xdan", **settings), Room(where="", nodes=2, gpus=8)))
 
 
+def test_rloo_compares_answers() -> None:
+    """P070."""
+    with pytest.raises(SpecError, match="samples is 1, out of its range 2"):
+        needs("xdan", samples=1)
+
+
 def test_a_reference_is_placed_where_kl_counts() -> None:
     """P071."""
     placed = [card_gib(needs("xdan", kl=kl)) for kl in (0.02, 0)]
@@ -159,6 +168,45 @@ def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
     assert found
     assert found.words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
     assert nearest_fit(load_job(SHIPPED, "xdan"), Asked(), replace(room, gpus=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "profile", "settings", "nearest"),
+    [
+        ("sft", "", {"batch": str(10**12 + 1)}, ""),
+        ("sft", "", {"gpus": str(10**12)}, ""),
+        ("sft", "", {"max_length": "131072"}, "--set max_length=8192"),
+        ("holdem", "", {"mem_fraction": "10%"}, "--set mem_fraction=10% --set engine_gpus=4"),
+        ("xdan", "", {"gpu_memory": "1%"}, "--set gpu_memory=0.26"),
+        ("grpo", "", {"gpu_memory": "100%"}, "--set gpu_memory=0.95"),
+        ("gkd", "recommended", {"rollout_gpus": "1000000"}, ""),
+        ("xdan", "two-nodes", {"nodes": "7", "episodes": "8192"}, "--set episodes=8192"),
+    ],
+)
+def test_a_hostile_setting_has_a_near_one_that_fits(
+    job: str, profile: str, settings: dict[str, str], nearest: str
+) -> None:
+    found, target = load_job(SHIPPED, job), load_target(SHIPPED, load_job(SHIPPED, job).target).target
+    wish = Asked(profiles=(profile,) if profile else (), settings=settings)
+    near = nearest_fit(found, wish, room_of(target, target.hardware.gpus))
+    assert near
+    assert " ".join(near.words()) == nearest
+
+
+def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
+    job, target = load_job(SHIPPED, "sft"), load_target(SHIPPED, "vast-5090").target
+    base = plan_values(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
+    asked = Asked(start=("run", "--resume", "sft-1"), settings={"batch": "9"}, base=base)
+    near = nearest_fit(job, asked, replace(room_of(target, 4), disk=0.0))
+    assert near
+    assert near.words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
+    found = near.values(job)
+    assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
+    changed = change_values(job, base, False, asked.settings)
+    plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
+    with pytest.raises(NodeError) as refused:
+        require_again(App(project=SHIPPED), job, plan, asked.settings)
+    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.words())}"
 
 
 PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")

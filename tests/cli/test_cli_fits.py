@@ -1,0 +1,132 @@
+"""Every shipped job and profile through `rlbox run --dry-run`: it fits, or what is proposed does when it is typed."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from fakes import CHECKOUT, Folder, Rlbox
+
+from rlbox.job.load import load_job
+from rlbox.spec.project import Project
+
+PROJECT = Project(folder=CHECKOUT)
+OWN = {job: load_job(PROJECT, job).target for job in PROJECT.jobs()}
+EACH = [(job, profile) for job in OWN for profile in ("", *load_job(PROJECT, job).profiles)]
+OTHER = [(*pair, target) for pair in EACH for target in PROJECT.targets() if target != OWN[pair[0]]]
+NEAREST = "  next:  the nearest that fits: rlbox "
+
+
+def hopeless(job: str, target: str) -> bool:
+    """Whether no setting of the job lets it onto the target: no GPU, cards too small for its model, too few nodes."""
+    few = {"holdem": ("vast-5090", "vast-5090-verl"), "xdan": tuple({*PROJECT.targets()} - {"cluster-2node"})}
+    return job != "smoke" and target in ("local", *few.get(job, ()))
+
+
+def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
+    """Return whether it fits, at once or as what is proposed then; other endings are wrong."""
+    said = rlbox(*words, "--dry-run", "--project", str(CHECKOUT))
+    if said.code == 0:
+        return True
+    assert said.code == 5, said.err
+    last = said.err.splitlines()[-1]
+    if last.startswith("  next:  no profile of the job and nothing that it lets be turned fits"):
+        return False
+    assert last.startswith(NEAREST), said.err
+    again = rlbox(*shlex.split(last.removeprefix(NEAREST)), "--dry-run", "--project", str(CHECKOUT))
+    assert again.code == 0, again.err
+    return True
+
+
+@pytest.mark.parametrize(("job", "profile"), EACH)
+def test_on_its_own_target(rlbox: Rlbox, job: str, profile: str) -> None:
+    assert fits_or_says_what_does(rlbox, "run", job, *(["--profile", profile] if profile else []))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("job", "profile", "target"), OTHER)
+def test_on_every_other_target(rlbox: Rlbox, job: str, profile: str, target: str) -> None:
+    named = ["--profile", profile] if profile else []
+    assert fits_or_says_what_does(rlbox, "run", job, *named, "--target", target) != hopeless(job, target)
+
+
+HOSTILE = [
+    ("gkd", "actor_gpus=3"),
+    ("gkd", "rollout_gpus=4096 batch=1000000000000"),
+    ("gkd", "teacher_gpus="),
+    ("gkd", "teacher_gpus=3,4,5 gpu_memory=1%"),
+    ("gkd", "teacher_gpus=2"),
+    ("gkd", "gpus=0,1,9"),
+    ("gkd", "max_response=1000000"),
+    ("gkd", "save_freq=1 steps=1000000"),
+    ("grpo", "batch=1000000000000"),
+    ("grpo", "batch=5 n=3"),
+    ("grpo", "gpus=3"),
+    ("grpo", "gpus=64 max_prompt=131072"),
+    ("grpo", "gpu_memory=100%"),
+    ("grpo", "gpu_memory=0"),
+    ("grpo", "keep=0 save_freq=1"),
+    ("grpo", "max_model_len=1000"),
+    ("grpo", "max_response=131072"),
+    ("holdem", "tensor_parallel=3 engine_gpus=3 gpus=3"),
+    ("holdem", "tensor_parallel=8"),
+    ("holdem", "engine_gpus=16"),
+    ("holdem", "gpus=1000000000000"),
+    ("holdem", "max_tokens=1000000"),
+    ("holdem", "mem_fraction=10%"),
+    ("holdem", "mem_fraction=90% max_tokens=32768"),
+    ("sft", "batch=10"),
+    ("sft", "batch=1000000000000"),
+    ("sft", "gpus=3"),
+    ("sft", "gpus=8 micro_batch=16"),
+    ("sft", "keep_optimizer=0 save_every=1"),
+    ("sft", "max_length=1000000"),
+    ("sft", "max_model_len=1000000"),
+    ("sft", "offload=false"),
+    ("sft", "tensor_parallel=3"),
+    ("sft", "tensor_parallel=1000000 gpu_memory=1%"),
+    ("xdan", "actor_gpus=5 ref_gpus=3"),
+    ("xdan", "context=1000 prompt_len=1000"),
+    ("xdan", "gpu_memory=98%"),
+    ("xdan", "keep=100 export=true save_steps=1"),
+    ("xdan", "micro_train_batch=100000"),
+    ("xdan", "nodes=3 node_gpus=16 cluster_gpus=48"),
+    ("xdan", "samples=3 train_batch=100 rollout_batch=10"),
+    ("xdan", "tensor_parallel=5"),
+    ("xdan", "train_batch=100 rollout_batch=10"),
+]
+
+
+@pytest.mark.parametrize(("job", "settings"), HOSTILE)
+def test_what_nobody_should_ask_for(rlbox: Rlbox, job: str, settings: str) -> None:
+    asked = [word for setting in settings.split() for word in ("--set", setting)]
+    assert rlbox("run", job, "--dry-run", *asked, "--project", str(CHECKOUT)).code == 5
+    assert fits_or_says_what_does(rlbox, "run", job, *asked)
+
+
+@pytest.mark.parametrize("job", ["gkd", "grpo", "sft", "xdan"])
+def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> None:
+    said = rlbox("run", job, "--dry-run", "--set", "gpu_memory=120%", "--project", str(CHECKOUT))
+    assert (said.code, "gpu_memory is 1.2, out of its range" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (
+            "plan sft --machine 8x24 --set gpus=8 --set offload=false",
+            "rlbox plan sft --set gpus=8 --set offload=false --set micro_batch=1 --machine 8x24",
+        ),
+        ("plan sft --machine 4x31.8 --set offload=false", "rlbox plan sft --set offload=true --machine 4x31.8"),
+        ("plan sft --gpus 2", "rlbox run sft --set gpus=2 --gpus 2"),
+        ("run sft --gpus 2 --place here", "rlbox run sft --set gpus=2 --place here --gpus 2"),
+    ],
+)
+def test_what_is_proposed_is_for_the_same_machine_and_place(
+    rlbox: Rlbox, folder: Folder, words: str, step: str
+) -> None:
+    dry = ["--dry-run"] if " run " in step else []
+    said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
+    assert said.code == 5
+    assert said.err.endswith(f"the nearest that fits: {step}\n")
+    assert rlbox(*step.split()[1:], *dry, "--project", str(CHECKOUT)).code == 0
