@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -16,14 +16,14 @@ test: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
-	    $(addprefix tests/,engine bench supervisor chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
+	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
 	scripts/ensure-engine.sh
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 # What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses), a browser; and what a folder of
 # logs (RLBOX_CORPUS) and the notes beside the checkout show.
@@ -68,6 +68,11 @@ chaos-runs: .venv/rlbox.stamp
 	tests/chaos/engine.sh up
 	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker RLBOX_CHAOS_ENGINE=$(CURDIR)/tests/chaos/engine.sh \
 	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS); code=$$?; tests/chaos/engine.sh down; exit $$code
+
+# flash-attn from its source: twelve files for three GPUs twice, all 72 for one, killed on the way; an hour and a half on two
+# cores for each arch, 3 GB of downloads. Goes on where it was stopped, and writes tests/compile/RESULTS.md.
+compile-flash-attn: .venv/rlbox.stamp
+	$(PY) tests/compile/campaign.py $(ARGS)
 
 # Whatever a workload could write below a data disk, against every verb; RLBOX_ATTACK_SEED=N repeats a campaign.
 attack: .venv/rlbox.stamp

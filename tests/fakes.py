@@ -19,6 +19,7 @@ import pytest
 from rlbox.app import own_requirements
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.image.plan import ImagePlan
+from rlbox.machine.counters import GpuFacts
 from rlbox.spec.project import Project
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.load import load_target
@@ -300,3 +301,18 @@ def image_plan(**changes: Any) -> ImagePlan:
         "env": {},
     }
     return ImagePlan(**{**values, **changes})
+
+
+def h200(power_w: float, *shares: tuple[int, int, int]) -> GpuFacts:
+    """Return one H200 that draws so much, with what each process uses of it: id, computing and memory in percent."""
+    return GpuFacts(
+        index=0,
+        name="NVIDIA H200",
+        utilization=100,
+        power_w=power_w,
+        power_limit_w=700,
+        memory_bytes=1,
+        total_bytes=2,
+        processes=(),
+        shares=shares,
+    )

@@ -69,7 +69,7 @@ def doing_of(rates: Rates, pid: int, gpus: Iterable[GpuFacts]) -> Doing:
     for gpu in gpus:
         share = next(((sm, memory) for other, sm, memory in gpu.shares if other == pid), None)
         foreign = any(sm >= _FOREIGN_SM for other, sm, _ in gpu.shares if other != pid)
-        strained = gpu.power_limit_w > 0 and gpu.power_w / gpu.power_limit_w >= FLOORS["gpu"]
+        strained = gpu.strain >= FLOORS["gpu"]
         if share and (share[1] > _SPINS_MEMORY or (strained and share[0] and not foreign)):
             return "works"
         waits_in_kernel |= bool(share and share[0] >= _SPINS_SM)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Container, Mapping
+from pathlib import Path
 
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
+from rlbox.files.act.beneath import read_bytes
 from rlbox.fixes.applies import has_package, stack_versions
 from rlbox.image.act.plans import image_plan
 from rlbox.job.plan import RunPlan
+from rlbox.secrets.act.find import ENV_FILE
+from rlbox.secrets.env_file import parse_env_file
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
 
@@ -47,13 +51,17 @@ def unpublish(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str,
     return dataclasses.replace(plan, published=left, notes=(*plan.notes, *notes)), notes
 
 
-def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool, publish: Collection[str] = ()) -> RunPlan:
+def close_plan(
+    app: App, plan: RunPlan, network: str, disk: Path, *, opened: bool, publish: Collection[str] = ()
+) -> RunPlan:
     """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
 
     Parameters
     ----------
     network
         That which the place gives.
+    disk
+        The data disk on this machine, whose `.env` every start of a container, or place, reads.
     opened
         Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
     publish
@@ -69,7 +77,7 @@ def close_plan(app: App, plan: RunPlan, network: str, *, opened: bool, publish: 
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(without_bridge("run", network))
-    if network != OWN_NETWORK and (why := _tokenless(app, plan)):
+    if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
         if not opened:
             raise SpecError(
                 f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
@@ -100,7 +108,7 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
     return {name: port for name, port in ports.items() if name in names}
 
 
-def _tokenless(app: App, plan: RunPlan) -> str:
+def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     """Return why the Ray heads of a run ask nobody for a token; empty when they do, or when there is none."""
     if not any(stage.ray or stage.own_ray for stage in plan.stages):
         return ""
@@ -108,12 +116,18 @@ def _tokenless(app: App, plan: RunPlan) -> str:
     if _FIX in target.fixes.off:
         return f"its target leaves out the fix {_FIX}"
     held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
-    return _switched_off(plan, target.env) if held else f"Ray's tokens came with 2.52, and {fact}"
+    return _switched_off(plan, target.env, disk / ENV_FILE) if held else f"Ray's tokens came with 2.52, and {fact}"
 
 
-def _switched_off(plan: RunPlan, baked: Mapping[str, str]) -> str:
+def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:
     """Return what takes Ray's token away though it has one."""
     tables = {"its target": baked, "the job": plan.env}
+    try:
+        tables[str(env_file)] = parse_env_file(read_bytes(env_file)).values
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a link, which leads elsewhere in a container
+        return f"{env_file} cannot be read ({error.strerror}), and may switch Ray's token off"
     for stage in plan.stages:
         tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
     for where, table in tables.items():

@@ -68,8 +68,7 @@ class Docker:
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
         image = image_plan(app.project, target)
-        need = image.container.need_gib if need_gib is None else need_gib
-        check_disk(ledger.folder, need, create=image.container.create)
+        check_disk(ledger.folder, image.container, need_gib)
         found = _check_image(image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         check_devices(app, image.container)

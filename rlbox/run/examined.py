@@ -9,10 +9,8 @@ from rlbox.app import App
 from rlbox.doctor.act.stack_place import own_folder
 from rlbox.errors import NodeError, SpecError
 from rlbox.place.act.facts import read_record
-from rlbox.place.act.whereabouts import find_layout
 from rlbox.place.layout import Layout
-from rlbox.run.data_disk import folder_of
-from rlbox.run.here import call_at
+from rlbox.run.here import applied_layout, call_at
 from rlbox.values import OWN
 
 
@@ -27,10 +25,7 @@ def place_to_examine(app: App, name: str | None, place: str, data: str | None) -
     if place == "here":
         if not name:
             raise SpecError("--place here wants a target", next_step="rlbox doctor TARGET --place here")
-        layout = find_layout(name, folder_of(app, name, data))
-        if read_record(layout) is None:
-            raise NodeError(f"target {name} was not applied to this machine", next_step=f"rlbox apply {name}")
-        return layout
+        return applied_layout(app, name, data)
     layout = Layout(prefix=own_folder(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None

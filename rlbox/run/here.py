@@ -49,8 +49,7 @@ class Here:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
         image.require_lock()
-        need = image.container.need_gib if need_gib is None else need_gib
-        check_disk(ledger.folder, need, create=image.container.create)
+        check_disk(ledger.folder, image.container, need_gib)
         chosen = choose_seen(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_place(app, image, ledger.folder, chosen)
@@ -58,10 +57,7 @@ class Here:
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Carry out `rlbox WORDS` where `rlbox apply` laid the target, with the environment that runs have there."""
-        layout = find_layout(target, folder_of(app, target, data))
-        if read_record(layout) is None:
-            raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
-        return call_at(app, layout, words, gpus)
+        return call_at(app, applied_layout(app, target, data), words, gpus)
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Refuse: no run in place writes a note."""
@@ -72,6 +68,14 @@ class Here:
 
 
 PLACE: RunPlace = Here()
+
+
+def applied_layout(app: App, target: str, data: str | None) -> Layout:
+    """Return where a target was applied to this machine; `NodeError` where it was not."""
+    layout = find_layout(target, folder_of(app, target, data))
+    if read_record(layout) is None:
+        raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
+    return layout
 
 
 def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:

@@ -19,7 +19,6 @@ from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.act.check import require_again, require_paths
-from rlbox.planner.nearest import Asked
 from rlbox.record.act.folder import holder_of, record_overrides, write_plan
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import first_open, plan_attempts
@@ -105,7 +104,7 @@ class _Again:
         """Check that the run may go on, and write down the plan of its next attempt."""
         wish = self.wish
         now, forced = self._next_plan(secrets)
-        now = close_plan(self.app, now, network, opened=wish.open, publish=wish.publish)
+        now = close_plan(self.app, now, network, self.ledger.folder, opened=wish.open, publish=wish.publish)
         entry = override_entry(
             Values(profile=now.profile, params=now.params, origins=now.origins),
             wish.settings,
@@ -146,8 +145,7 @@ class _Again:
             attempts = plan_attempts(state, wish.first_stage)
             plan = plan_resume(self.job, plan, attempts, wish.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
-            asked = Asked(profiles=tuple(filter(None, plan.profile.split("+"))), settings=wish.settings)
-            require_again(self.app, self.job, plan, asked, force=wish.force)
+            require_again(self.app, self.job, plan, wish.settings, force=wish.force)
             require_paths(self.job, Values(profile=plan.profile, params=plan.params, origins=plan.origins), plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = wish.first_stage or (first_open(state) if state else "")

@@ -36,7 +36,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     image = image_plan(app.project, name)
     folder = data_folder(image.container, data)
     if not app.dry_run:
-        check_disk(folder, 0, create=image.container.create)
+        check_disk(folder, image.container, 0.0)
         check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:

@@ -31,7 +31,7 @@ from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import RunWish, Start, place_named
+from rlbox.run.places import DEFAULT, RunWish, Start, place_named
 
 DONE = ("passed", "skipped")
 
@@ -50,14 +50,14 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     room = declared_room(app, target, wished(wish.gpus))
     if app.dry_run:
         fit = fit_of(job, values, room)
-        require_fit(app, job, fit, _asked(wish), force=wish.force)
+        require_fit(app, job, fit, _asked(name, wish), force=wish.force)
         secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
         return _show(app, job, values, target, wish.place, tuple(secrets), fit)
     secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
     place = place_named(wish.place)
     ledger = place.disk(app, target, wish.data, secrets)
-    fit = fit_of(job, values, measured_room(app, target, room, ledger.folder))
-    require_fit(app, job, fit, _asked(wish), force=wish.force)
+    fit = fit_of(job, values, measured_room(app, target, room, ledger.folder, wished(wish.gpus)))
+    require_fit(app, job, fit, _asked(name, wish), force=wish.force)
     need_gib = fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes and not wish.force else None
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
@@ -71,7 +71,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         benign=known_benign(fixes),
         aliases=secret_aliases(fixes),
     )
-    plan = close_plan(app, plan, ready.network, opened=wish.open, publish=wish.publish)
+    plan = close_plan(app, plan, ready.network, ledger.folder, opened=wish.open, publish=wish.publish)
     require_paths(job, values, plan.paths)
     plan = _begin_late(plan, ledger, wish)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
@@ -84,10 +84,11 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
 
 
-def _asked(wish: RunWish) -> Asked:
-    told = (("--target", wish.target), ("--gpus", wish.gpus), ("--data", wish.data))
-    beside = tuple(word for option, value in told if value for word in (option, value))
-    return Asked(profiles=wish.profiles, settings=wish.settings, beside=beside)
+def _asked(job: str, wish: RunWish) -> Asked:
+    place = "" if wish.place == DEFAULT else wish.place
+    told = {"--target": wish.target, "--place": place, "--gpus": wish.gpus, "--data": wish.data}
+    beside = tuple(word for option, value in told.items() if value for word in (option, value))
+    return Asked(start=("run", job), profiles=wish.profiles, settings=wish.settings, beside=beside)
 
 
 def _show(

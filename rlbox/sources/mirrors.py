@@ -71,7 +71,7 @@ def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choic
                     )
         case "http":
             yield from http_places(artifact.origin, profile, choice)
-        case "oci" | "git":
+        case "oci" | "git" | "compiled":
             return
 
 

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 from ground import LAST, PATIENCE_S, Attempt, Ground
 
 from rlbox.record.act.supervisor_file import load_supervisor
@@ -274,8 +275,7 @@ def _killed_at(ground: Ground, *, state: str, who: str, honest: bool) -> None:
 
 
 def _sleepers() -> list[int]:
-    table = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
-    return [int(row.split()[0]) for row in table.splitlines() if row.split()[1:] == ["sleep", "601"]]
+    return [each.pid for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "601"]]
 
 
 def wait(done: Callable[[], bool]) -> None:

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from fakes import h200
 
 from rlbox.hang.act.ranks import RankWatch, find_ranks
 from rlbox.hang.ranks import LIMIT_S, Deadlock
 from rlbox.machine.act.counters import probe_activity
-from rlbox.machine.counters import Activity, GpuFacts
+from rlbox.machine.counters import Activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
 SLEEPS = "def load_batch(): print(flush=True); time.sleep(600)\nload_batch()"
@@ -80,18 +81,7 @@ def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], Activity] = pr
 
 def spinning(pid: int) -> Callable[[Iterable[int]], Activity]:
     """Return a probe on a machine whose GPU is busy for a process without touching its memory."""
-    card = GpuFacts(
-        index=0,
-        name="NVIDIA H200",
-        utilization=100,
-        power_w=121,
-        power_limit_w=700,
-        memory_bytes=1,
-        total_bytes=2,
-        processes=(pid,),
-        shares=((pid, 100, 0),),
-    )
-    return lambda pids: dataclasses.replace(probe_activity(pids), gpus=(card,))
+    return lambda pids: dataclasses.replace(probe_activity(pids), gpus=(h200(121, (pid, 100, 0)),))
 
 
 def test_a_rank_that_never_came(start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
 from test_ray_stage import HEAD
@@ -29,9 +31,9 @@ from rlbox.run.places import reach
 from rlbox.secrets.act.hand_over import secrets_line
 from rlbox.values import Secret
 
-TOKEN = "wk+9/planted=Q7zR'x"
-PASSWORD = "planted pass/w\u00f6rd-31"
-UNDECLARED = "planted-undeclared-55"
+TOKEN = "wk+9/pl4nted=Q7zR'x"
+PASSWORD = "pl4nted pass/w\u00f6rd-31"
+UNDECLARED = "pl4nted-undeclared-55"
 
 # What a careless program does with a secret: its environment, pieces, encodings, a traceback.
 CARELESS = f"""
@@ -72,23 +74,21 @@ def written(value: str) -> list[bytes]:
 def leaks(folder: Path) -> list[str]:
     """Return every file below `folder` that holds a planted secret, in any way of writing it."""
     needles = [form for value in (TOKEN, PASSWORD, UNDECLARED) for form in written(value)]
-    needles.append(b"planted")  # a piece is enough
+    needles.append(b"pl4nted")  # a piece is enough
     found = []
     for path in folder.rglob("*"):
-        names_it = "planted" in path.name
+        names_it = "pl4nted" in path.name
         if names_it or (path.is_file() and any(needle in path.read_bytes() for needle in needles)):
             found.append(str(path.relative_to(folder)))
     return found
 
 
 def command_lines() -> bytes:
+    """Those of all processes that this test started, and of theirs."""
     found = b""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                found += Path("/proc", entry, "cmdline").read_bytes()
-            except OSError:
-                continue
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError):
+            found += Path("/proc", str(process.pid), "cmdline").read_bytes()
     return found
 
 
@@ -118,8 +118,8 @@ def test_a_run_leaves_no_secret_behind(planted: Bench, words: tuple[str, ...], t
     assert '{"token": "***", "password": "***"}' in log
     assert "Authorization: Bearer *** postgres://me:***@db/x" in log
     assert leaks(planted.run_dir) == []
-    assert b"planted" not in seen
-    assert "planted" not in err
+    assert b"pl4nted" not in seen
+    assert "pl4nted" not in err
     if words:
         assert "***" in planted.cause().line
 
@@ -235,14 +235,12 @@ def test_a_run_is_stopped_while_it_waits(planted: Bench) -> None:
 
 
 SEES = """
-import os, sys
-seen = []
-for entry in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        words = open(f"/proc/{entry}/cmdline", "rb").read()
-        seen += [b"plan" b"ted" in open(f"/proc/{entry}/environ", "rb").read()] if b"rlbox.supervise" in words else []
-    except OSError:
-        continue
+import os
+seen, pid = [], os.getppid()
+while pid > 1:
+    if b"rlbox.supervise" in open(f"/proc/{pid}/cmdline", "rb").read():
+        seen.append(b"pl4n" b"ted" in open(f"/proc/{pid}/environ", "rb").read())
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
 print("supervisors", len(seen), "with it", sum(seen), flush=True)
 """
 
@@ -273,7 +271,7 @@ def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: 
         seen += command_lines()
         time.sleep(0.02)
     assert b"rlbox.supervise" in seen
-    assert b"planted" not in seen
+    assert b"pl4nted" not in seen
     assert planted.states() == ["passed", "passed"]
     assert planted.log("1-asks/stage.log") == f"{len(TOKEN)}\n"
     said = planted.log("2-looks/stage.log").split()

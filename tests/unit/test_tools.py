@@ -38,6 +38,7 @@ def test_shellcheck_finds_nothing() -> None:
     assert Path(program).exists(), "no shellcheck on PATH; scripts/ensure-test-tools.sh brings it"
     own = [CHECKOUT / ".ci/run", *sorted((CHECKOUT / "scripts").glob("*.sh"))]
     baked = sorted((CHECKOUT / "templates/scripts").glob("*.sh"))
+    baked += sorted((CHECKOUT / "rlbox").rglob("*.sh"))
     for options, scripts in (("--shell=bash", own), ("--shell=sh", baked)):
         assert scripts
         # SC1090, SC1091: a script reads files that only exist where it runs

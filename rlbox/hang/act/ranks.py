@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlbox.hang.act.nccl import ask_ras, find_ras
 from rlbox.hang.act.stacks import main_stacks
@@ -75,9 +76,9 @@ class RankWatch:
         before, self._before = self._before, self._probe(names)
         if before is None:
             return
-        now, ranks = self._before, find_ranks(names)
-        communicators = self._communicators(tuple(names), now_s)
-        self._judge.take(look_at(before, now, ranks, communicators), now_s)
+        ranks = find_ranks(names)
+        communicators = self._communicators(tuple(names), now_s) if ranks else ()
+        self._judge.take(look_at(before, self._before, ranks, communicators), now_s)
         if self._judge.deadlock is None:
             self._stacks = None
         elif self._judge.lasted_s(now_s) >= (NOTICE_S if self._stacks is None else LIMIT_S):
@@ -102,9 +103,12 @@ class RankWatch:
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder not in members):
                 return True
-            if told.kind != "busy" and stack and stack[0].bare in _GPU_WAITS and _gpu_works(self._before):
+            if told.kind != "busy" and stack and stack[0].bare in _GPU_WAITS and self._gpu_works():
                 return True
         return False
+
+    def _gpu_works(self) -> bool:
+        return self._before is not None and any(gpu.strain >= FLOORS["gpu"] for gpu in self._before.gpus)
 
     def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[Communicator, ...]:
         if now_s < self._ras_from_s:
@@ -136,7 +140,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[Member, ...]:
         parent = told.get(int(fields[1])) if fields else None
         if member.number >= 0 and not (parent and (parent.number, parent.group) == (member.number, member.group)):
             ranks.append(member)
-    if ranks:
+    if ranks or not any(Path("/dev").glob("nvidia*")):
         return tuple(ranks)
     return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in links_of(pid)))
 
@@ -195,7 +199,3 @@ def _member(pid: int, environment: Mapping[str, str]) -> Member:
 
 def _count(text: str) -> int:
     return int(text) if _COUNT.fullmatch(text) else -1
-
-
-def _gpu_works(activity: Activity | None) -> bool:
-    return activity is not None and rates_between(activity, activity).gpu_power >= FLOORS["gpu"]

@@ -66,7 +66,7 @@ def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> Ru
         unsaid = unsaid if state.attempt == 1 else []
     if not unsaid:
         return state
-    if last.end in ("engine", "killed", "memory"):  # between the record and the word of it, or with the word
+    if last.end in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
         cause = lost_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
         return _failed(state, cause, unsaid[0])
     how = "was started a second time" if again else f"ended with {ended(last.exit_code)}"

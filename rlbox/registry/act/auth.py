@@ -117,14 +117,15 @@ class Authorizer:
                 "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
             )
         headers = {"Authorization": login.basic()} if login else {}
-        return self._http.whole(
-            "GET", realm + ("&" if urlsplit(realm).query else "?") + urlencode(asked), headers=headers
-        )
+        return self._http.whole("GET", realm + ("&" if "?" in realm else "?") + urlencode(asked), headers=headers)
 
 
 def may_send_login(url: str, plain_host: str = "") -> bool:
     """Whether a login may go to an address: TLS, this machine itself, or the host for which the user allows http."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a host in brackets that is no address
+        return False
     if parts.scheme == "https":
         return True
     name = parts.hostname or ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from rlbox.engine.oci import (
     INDEX,
@@ -130,7 +130,7 @@ class Registry(Wire):
             location = started.headers.get("Location", "")
         if not location:
             raise RegistryError(f"{self.host} names no place to upload to", where=f"{self.host}/{repository}")
-        place = location + ("&" if urlsplit(location).query else "?") + urlencode({"digest": blob.digest})
+        place = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
         with self.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)

@@ -136,13 +136,22 @@ class Wire:
         expect: Collection[int] = (200,),
     ) -> Iterator[Answer]:
         """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
+        url = self._address(path)
         try:
-            with self._authorized(method, urljoin(self._base, path), repository, headers, content) as answer:
+            with self._authorized(method, url, repository, headers, content) as answer:
                 if answer.status not in expect:
                     raise self._refusal(answer, repository)
                 yield answer
         except NoAnswer as error:
             raise self._unreachable(error) from error
+
+    def _address(self, path: str) -> str:
+        try:
+            url = urljoin(self._base, path)  # a registry may name one of another host
+            urlsplit(url)
+        except ValueError as error:
+            raise RegistryError(f"{self.host} names an address that is none: {error}", where=path) from error
+        return url
 
     @contextmanager
     def _authorized(

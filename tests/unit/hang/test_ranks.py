@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from fakes import h200
 
 from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
 from rlbox.hang.ras import ANY, Communicator, read_communicators
@@ -76,42 +75,23 @@ MANY = """Warnings
   Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
 """
 WELL = "Warnings\n========\n\n"
-CARD = GpuFacts(
-    index=0,
-    name="NVIDIA H200",
-    utilization=100,
-    power_w=121,
-    power_limit_w=700,
-    memory_bytes=1,
-    total_bytes=2,
-    processes=(),
-)
-
-
-def card(power_w: float, *shares: tuple[int, int, int]) -> GpuFacts:
-    return dataclasses.replace(CARD, power_w=power_w, shares=shares)
-
-
-SPINS = (Rates(seconds=1, cpu=1.0), card(121, (578, 100, 0)))
-SLEEPS = (Rates(seconds=1), card(125, (579, 0, 0)))
-BUSY = (Rates(seconds=1), card(692, (1120, 100, 22), (579, 0, 0)))
 
 
 @pytest.mark.parametrize(
     ("rates", "gpus", "doing"),
     [
-        pytest.param(Rates(seconds=1, cpu=1.0), [card(121, (578, 100, 0))], "spins", id="in a collective"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [card(119, (578, 0, 0))], "works", id="Python, GPU idle"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [card(628, (578, 100, 25))], "works", id="long kernels"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [card(400, (578, 100, 1))], "works", id="kernels in registers"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [card(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [h200(121, (578, 100, 0))], "spins", id="in a collective"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [h200(119, (578, 0, 0))], "works", id="Python, GPU idle"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [h200(628, (578, 100, 25))], "works", id="long kernels"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [h200(400, (578, 100, 1))], "works", id="kernels in registers"),
+        pytest.param(Rates(seconds=1, cpu=1.0), [h200(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"),
         pytest.param(
-            Rates(seconds=1, cpu=0.0), [card(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
+            Rates(seconds=1, cpu=0.0), [h200(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
         ),
-        pytest.param(Rates(seconds=1, cpu=0.0), [card(121, (578, 100, 0))], "idle", id="a collective without spinning"),
-        pytest.param(Rates(seconds=1, cpu=0.0), [card(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
-        pytest.param(Rates(seconds=1, cpu=1.0, read=1e6), [card(121, (578, 100, 0))], "works", id="reads"),
-        pytest.param(Rates(seconds=1, cpu=5.0), [card(121, (578, 100, 0))], "works", id="computes on five cores"),
+        pytest.param(Rates(seconds=1, cpu=0.0), [h200(121, (578, 100, 0))], "idle", id="a collective without spinning"),
+        pytest.param(Rates(seconds=1, cpu=0.0), [h200(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
+        pytest.param(Rates(seconds=1, cpu=1.0, read=1e6), [h200(121, (578, 100, 0))], "works", id="reads"),
+        pytest.param(Rates(seconds=1, cpu=5.0), [h200(121, (578, 100, 0))], "works", id="computes on five cores"),
         pytest.param(Rates(seconds=1, cpu=1.0), [], "works", id="no driver"),
     ],
 )

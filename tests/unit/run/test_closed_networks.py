@@ -53,6 +53,11 @@ NO_BRIDGE = (
 )
 
 
+def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
+    """`close_plan` with the data disk of these tests."""
+    return close_plan(app, plan, network, app.project.folder / "disk", opened=opened, publish=publish)
+
+
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:
     folder.target("mine", ON_IMAGE.replace("six==1.16.0", f"ray=={ray}") + more)
     folder.job("one", job)
@@ -73,9 +78,9 @@ def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -
 )
 def test_what_is_open_is_noted(folder: Folder, ray: str, network: str, opened: bool, notes: tuple[str, ...]) -> None:
     app, plan = planned(folder, ray)
-    closed = close_plan(app, plan, network, opened=opened)
+    closed = close(app, plan, network, opened=opened)
     assert (closed.network, closed.open, closed.notes) == (network, opened, notes)
-    assert close_plan(app, closed, network, opened=False) == closed  # the next attempt
+    assert close(app, closed, network, opened=False) == closed  # the next attempt
 
 
 @pytest.mark.parametrize("container", ["rlbox-one-1", ""])
@@ -89,7 +94,7 @@ def test_what_is_open_is_noted(folder: Folder, ray: str, network: str, opened: b
 def test_an_open_head_is_refused(folder: Folder, ray: str, more: str, why: str, container: str) -> None:
     app, plan = planned(folder, ray, more)
     with pytest.raises(SpecError) as refused:
-        close_plan(app, dataclasses.replace(plan, container=container), "host", opened=False)
+        close(app, dataclasses.replace(plan, container=container), "host", opened=False)
     assert refused.value.what == (
         f"job one would be open: {why}, so whoever reaches this machine's ports runs code in it"
     )
@@ -117,16 +122,33 @@ def test_in_place_a_head_without_its_token_is_refused(folder: Folder, ray: str, 
     app, plan = planned(folder, ray, more, job)
     here = dataclasses.replace(plan, container="", place="here")
     with pytest.raises(SpecError) as refused:
-        close_plan(app, here, "host", opened=False)
+        close(app, here, "host", opened=False)
     assert f"job one would be open: {why}, so whoever" in refused.value.what
-    opened = close_plan(app, here, "host", opened=True)
+    opened = close(app, here, "host", opened=True)
     assert (opened.open, opened.notes) == (True, (OPEN.replace(WHY, why),))
 
 
 def test_what_the_shell_says_of_rays_token_reaches_no_run(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     app, plan = planned(folder, NEW, "", STARTS_RAY)
-    assert not close_plan(app, dataclasses.replace(plan, container="", place="here"), "host", opened=False).open
+    assert not close(app, dataclasses.replace(plan, container="", place="here"), "host", opened=False).open
+
+
+def test_the_env_file_of_the_data_disk_may_switch_rays_token_off(folder: Folder) -> None:
+    """Every container reads it at its start, before Ray does; a link in its place leads who knows where."""
+    app, plan = planned(folder, NEW, "", STARTS_RAY)
+    elsewhere = folder.write("other.env", "RAY_AUTH_MODE=disabled\n")
+    file = folder.write("disk/.env", "export RAY_AUTH_MODE='disabled' # for a while\nnot a line\n")
+    with pytest.raises(SpecError) as refused:
+        close(app, plan, "host", opened=False)
+    assert f"job one would be open: {OFF.format(file)}, so whoever" in refused.value.what
+    file.write_text("RAY_AUTH_MODE=token\n")
+    assert close(app, plan, "host", opened=False).open is False
+    file.unlink()
+    file.symlink_to(elsewhere)
+    with pytest.raises(SpecError) as refused:
+        close(app, plan, "host", opened=False)
+    assert f"{file} cannot be read (" in refused.value.what
 
 
 @pytest.mark.parametrize("name", ["holdem", "grpo", "gkd", "xdan"])
@@ -135,33 +157,33 @@ def test_shipped_jobs_are_refused_in_place_on_a_ray_without_tokens(folder: Folde
     job = load_job(app.project, name)
     plan = container_plan(job, plan_values(job, (), {}), "/data", f"{name}-1", "here", "mine")
     with pytest.raises(SpecError) as refused:
-        close_plan(app, plan, "host", opened=False)
+        close(app, plan, "host", opened=False)
     assert refused.value.what.startswith(f"job {name} would be open: {WHY}")
-    assert close_plan(app, plan, "host", opened=True).notes == (OPEN,)
+    assert close(app, plan, "host", opened=True).notes == (OPEN,)
 
 
 def test_with_its_token_a_run_in_place_is_closed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     app, plan = planned(folder, NEW, job=STARTS_RAY)
-    assert close_plan(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
+    assert close(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # a container does not get it
-    assert close_plan(app, dataclasses.replace(plan, container="rlbox-one-1"), "host", opened=False).open is False
+    assert close(app, dataclasses.replace(plan, container="rlbox-one-1"), "host", opened=False).open is False
 
 
 def test_a_target_may_say_that_it_is_open(folder: Folder) -> None:
     app, plan = planned(folder, OLD, '[run]\nnetwork = "host"\nopen = true\n')
-    assert close_plan(app, plan, "host", opened=False).notes == (OPEN,)
+    assert close(app, plan, "host", opened=False).notes == (OPEN,)
 
 
 def test_a_run_without_ray_needs_no_token(folder: Folder) -> None:
     app, plan = planned(folder, OLD, job=JOB)
-    assert close_plan(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
+    assert close(app, dataclasses.replace(plan, container=""), "host", opened=False).notes == ()
 
 
 def test_several_nodes_are_on_the_hosts_network(folder: Folder) -> None:
     app, plan = planned(folder, NEW, "[hardware]\nnodes = 2\n")
     with pytest.raises(SpecError) as refused:
-        close_plan(app, plan, "host", opened=False)
+        close(app, plan, "host", opened=False)
     assert "run.network: must be 'host' for hardware.nodes = 2: nodes reach each other on it" in refused.value.what
 
 
@@ -177,23 +199,23 @@ def test_several_nodes_are_on_the_hosts_network(folder: Folder) -> None:
 )
 def test_what_is_published(folder: Folder, network: str, wanted: tuple[str, ...], published: dict[str, int]) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
-    assert close_plan(app, plan, network, opened=False, publish=wanted).published == published
+    assert close(app, plan, network, opened=False, publish=wanted).published == published
 
 
 def test_a_port_that_no_service_has(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     with pytest.raises(SpecError) as refused:
-        close_plan(app, plan, "own", opened=False, publish=("dashbord",))
+        close(app, plan, "own", opened=False, publish=("dashbord",))
     assert str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose of: client, dashboard"
 
 
 def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
-    closed = close_plan(app, plan, "own", opened=False, publish=("client",))
+    closed = close(app, plan, "own", opened=False, publish=("client",))
     less, notes = unpublish(closed, {8102})
     assert notes == ("not published: port client, for 127.0.0.1:8102 is taken on the engine's machine",)
     assert (less.published, less.notes) == ({"dashboard": 8101}, notes)
-    again = close_plan(app, less, "own", opened=False, publish=("client",))
+    again = close(app, less, "own", opened=False, publish=("client",))
     assert (again.published, again.notes) == (closed.published, ())
 
 

@@ -60,7 +60,16 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "build": ["setuptools", "wheel"],
             "before": "",
         },
-        "stack": [{"name": "tools", "packages": ["six==1.16.0"], "wheels": [], "source": "python", "channel": ""}],
+        "stack": [
+            {
+                "name": "tools",
+                "packages": ["six==1.16.0"],
+                "wheels": [],
+                "compile": [],
+                "source": "python",
+                "channel": "",
+            }
+        ],
         "git": [],
         "http": [],
         "patches": [],
