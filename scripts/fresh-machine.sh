@@ -79,9 +79,10 @@ hand_on() { # what a user of this machine has to read packages with, into the ne
     sed 's,^file://,,; s,/simple$,,' | sort -u | while read -r path; do # an index names files that lie beside it
       [ ! -d "$path" ] || echo "$path" >>"$disk.folders"
     done
-  env | grep -E "$HANDED_ON" | cut -d= -f2- | sort -u | while read -r cert; do
-    [ ! -f "$cert" ] || install -D -m 644 "$cert" "$disk/$cert"
-  done
+  { env | grep -E "$HANDED_ON" | cut -d= -f2- && sed -n 's/^constraint = //p' "$home/.config/pip/pip.conf" | tr ' ' '\n'; } |
+    sort -u | while read -r path; do
+      [ ! -f "$path" ] || install -D -m 644 "$path" "$disk/$path"
+    done
   cp "$([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)" "$disk/etc/resolv.conf"
   printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$name" >"$disk/etc/hosts"
   echo "$name" >"$disk/etc/hostname"
