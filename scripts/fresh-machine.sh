@@ -68,7 +68,7 @@ make_root() { # TAR, unless it is there
 }
 
 hand_on() { # what a user of this machine has to read packages with, into the new disk
-  local disk=$1 home=$1/root path cert
+  local disk=$1 home=$1/root path
   : >"$disk.folders"
   mkdir -p "$home/.config/pip"
   python3 -m pip config list 2>/dev/null | sed -n "s/^\(global\|user\)\.\(.*\)='\(.*\)'\$/\2 = \3/p" | {
