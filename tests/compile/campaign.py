@@ -52,7 +52,9 @@ memory_gib = 6.5
 host = "~/disk"
 """
 DEBIAN = 'bootstrap = "debian:bookworm"\npackages = ["ca-certificates", "python3", "python3-venv"]'
-MACHINE = f'image = "registry.example/any@sha256:{"0" * 64}"\npackages = []'
+MACHINE = f"""image = "registry.example/any@sha256:{"0" * 64}"
+holds_apt = ["g++", "ninja-build", "python3-dev"]
+"""
 # The image is never pulled: what is compiled is for this machine's Python.
 HEAD = """# flash-attn from its lock
 
