@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
@@ -151,8 +152,9 @@ class Ground:
             time.sleep(0.05)
         facts = load_supervisor(run_dir)
         assert facts
-        table = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
-        sleeper = [int(row.split()[0]) for row in table.splitlines() if row.split()[1:] == ["sleep", "600"]]
+        sleeper = [
+            process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "600"]
+        ]
         for pid in (facts.warden, facts.pid, *sleeper):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
