@@ -28,12 +28,12 @@ class Model:
     def chat(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the greedy answer to a chat request."""
         text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False, add_generation_prompt=True)
-        given = self.tokenizer(text, return_tensors="pt", add_special_tokens=False).to(self.device)
+        given = self.tokenizer(text, return_tensors="pt", add_special_tokens=False, return_token_type_ids=False)
         prompt = int(given["input_ids"].shape[1])
         room = int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - prompt
         longest = max(1, min(int(asked.get("max_tokens", 256)), room))
         with self.lock, self.torch.inference_mode():
-            made = self.model.generate(**given, max_new_tokens=longest, do_sample=False)[0][prompt:]
+            made = self.model.generate(**given.to(self.device), max_new_tokens=longest, do_sample=False)[0][prompt:]
         count = int(made.shape[0])
         choice = {"index": 0, "finish_reason": "length" if count >= longest else "stop"}
         choice["message"] = {"role": "assistant", "content": self.tokenizer.decode(made, skip_special_tokens=True)}
