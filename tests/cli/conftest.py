@@ -23,6 +23,11 @@ def no_image(plan: ContainerPlan, words: tuple[str, ...], name: str) -> NoReturn
     raise EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {name}")
 
 
+def no_engine() -> NoReturn:
+    """Refuse as where none answers."""
+    raise EngineError("no engine answers")
+
+
 @pytest.fixture(scope="module")
 def catalogue() -> tuple[Fix, ...]:
     """The fixes that rlbox ships."""
@@ -46,6 +51,8 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
     monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", None)  # whether or not an earlier test imported it
+    monkeypatch.setattr("rlbox.engine.act.bring.engine", no_engine)
+    monkeypatch.setattr("rlbox.engine.act.bring.bring_engine", lambda say: None)
     monkeypatch.setattr("rlbox.run.shell._run", no_image)
     monkeypatch.setattr("rlbox.run.shell._limits", lambda app, image: image.container)
     monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import

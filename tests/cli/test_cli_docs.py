@@ -19,7 +19,7 @@ pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
 NEED_RUNS = ("attach", "bundle", "logs", "report")
 NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet: they must say so, in their own words."""
-NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local")
+NEED_ENGINE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
 
 
 def blocks(language: str, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[0] == "compile"  # no shipped target has anything that is
     missing |= words[0] == "stop" and words[1:2] != [] and not words[1].startswith("-")
     no_gpu = words[0] == "gpus" and len(words) > 1
-    Typed(rlbox)(line, 1 if no_gpu else 2 if missing else 4 if line in NEED_IMAGE else 0)
+    Typed(rlbox)(line, 1 if no_gpu else 2 if missing else 4 if line in NEED_ENGINE else 0)
 
 
 def test_both_readmes_have_the_same_commands() -> None:

@@ -15,7 +15,7 @@ from enginebox import TINY, Box, containers
 def engine() -> None:
     """An engine must answer: these tests are run for real or fail."""
     done = subprocess.run(["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, text=True)
-    assert done.returncode == 0, f"no engine answers; scripts/ensure-engine.sh starts one\n{done.stderr}"
+    assert done.returncode == 0, f"no engine answers; rlbox engine up starts one\n{done.stderr}"
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ensure-engine.sh - see to it that a Docker engine answers and that this machine can build images with it.
+# ensure-engine.sh [--check] - see to it that a Docker engine answers and that this machine can build images with it.
+# With --check nothing is done: each line that is printed is something that a call would do.
 #
 # An engine that answers where the docker client looks (DOCKER_HOST, docker context, /var/run/docker.sock) is left as
 # it is. Otherwise, as root on Debian or Ubuntu, one is brought: the distribution's docker.io where that is 25 or newer,
@@ -316,6 +317,13 @@ start() {
 ready=1
 answers || ready=0
 mapfile -t packages < <(missing_tools)
+if [ "${1:-}" = --check ]; then
+  [ $ready = 1 ] || if engine_there; then echo "start the engine"; else echo "bring an engine and start it"; fi
+  [ ${#packages[@]} = 0 ] || echo "install ${packages[*]}"
+  can_build || ! have docker || echo "bring a docker client that speaks BuildKit"
+  ! old_keys || echo "install a newer keyring of Debian"
+  exit 0
+fi
 if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build && ! old_keys; then exit 0; fi
 
 if [ $ready = 0 ]; then

@@ -1,0 +1,32 @@
+"""`rlbox engine`: a Docker engine for builds and runs on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["status", "up"]))
+@shared
+def verb(app: App, action: str) -> int:
+    """Say how the Docker engine of this machine stands, or start one where none answers.
+
+    One that answers is used as it is. Else, as root on Debian or Ubuntu, `up` installs and starts one, with what
+    builds need, and says how to stop it. Exit code 4 where there can be none, or status finds something to do.
+
+    \b
+    Examples:
+      rlbox engine status
+      rlbox engine up
+    """
+    from rlbox.engine.act.bring import bring_engine, probe_status
+    from rlbox.errors import EngineError
+
+    if action == "up":
+        bring_engine(app.say)
+    status = probe_status()
+    app.result(status.as_json(), status.text())
+    return 0 if status.ready else EngineError.exit_code

@@ -1,0 +1,61 @@
+"""Bring an engine where none answers, and ask how it stands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rlbox.engine.act.address import engine_is_here, engine_place
+from rlbox.engine.act.api import engine
+from rlbox.engine.status import EngineStatus, read_info
+from rlbox.errors import EngineError
+from rlbox.machine.act.command import NOTHING, PIPE, check_command, start_command
+from rlbox.values import Command
+
+_SCRIPT = str(Path(__file__).with_name("programs") / "ensure-engine.sh")
+_ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<next_step>.*)")
+_SAYS = "ensure-engine: "
+
+
+def bring_engine(say: Callable[[str], None]) -> None:
+    """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
+
+    Raises
+    ------
+    EngineError
+        There can be none here, or this user may not.
+    """
+    process = start_command(Command(argv=("bash", _SCRIPT)), stdout=NOTHING, stderr=PIPE, session=False)
+    assert process.stderr is not None  # noqa: S101  (it is a pipe)
+    failed = None
+    with process.stderr:
+        for raw in process.stderr:
+            line = raw.decode("utf-8", "replace").rstrip("\n").removeprefix(_SAYS)
+            if told := _ERROR.fullmatch(line):
+                failed = EngineError(told["what"], where=told["where"], next_step=told["next_step"])
+            else:
+                say(line)
+    if code := process.wait():
+        raise failed or EngineError(f"the engine could not be started (exit code {code})", where=_SCRIPT)
+
+
+def probe_status() -> EngineStatus:
+    """Return how the engine stands; nothing is changed."""
+    place = engine_place()
+    left = tuple(
+        check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
+    )
+    try:
+        info = engine().info()
+    except EngineError:
+        return EngineStatus(place=place, left=left)
+    return read_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
+
+
+def _free_bytes(folder: str) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free if engine_is_here() else None
+    except OSError:
+        return None  # only root sees it

@@ -1,0 +1,33 @@
+"""How the engine stands, from what it says of itself."""
+
+from __future__ import annotations
+
+from rlbox.engine.status import read_info
+
+INFO = {
+    "ServerVersion": "26.1.5",
+    "Driver": "overlayfs",
+    "DockerRootDir": "/var/lib/docker",
+    "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+}
+
+
+def test_one_that_is_ready() -> None:
+    status = read_info("unix:///run/docker.sock", INFO, 80 * 10**9, ())
+    assert status.ready
+    assert status.text() == (
+        "engine 26.1.5 at unix:///run/docker.sock\n"
+        "images in /var/lib/docker, 80.0 GB free: the containerd store (overlayfs)"
+    )
+
+
+def test_one_that_lacks_something() -> None:
+    info = {**INFO, "DriverStatus": [["Backing Filesystem", "extfs"]], "Driver": "overlay2"}
+    status = read_info("ssh://far", info, None, ("install mmdebstrap",))
+    assert not status.ready
+    assert status.text() == (
+        "engine 26.1.5 at ssh://far\n"
+        "images in /var/lib/docker: docker's own store, which keeps no manifests (overlay2)\n"
+        "to do: install mmdebstrap\n"
+        "next: rlbox engine up"
+    )
