@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs gpu-fits
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -126,3 +126,7 @@ gpu-check: .venv/rlbox.stamp
 # Ranks that wait for each other on two GPUs or more, which must be found, named, and told from those that work.
 gpu-hangs: .venv/rlbox.stamp
 	$(PY) tests/gpu/hangs.py --python $(or $(TORCH_PYTHON),python3) $(ARGS)
+
+# Job sft's training of 7.6 x 10^9 parameters on one GPU, with the memory of its target's card: what fits, and what does not.
+gpu-fits: .venv/rlbox.stamp
+	$(PY) tests/gpu/fits.py --render | $(or $(TORCH_PYTHON),python3) tests/gpu/fits.py --rendered /dev/stdin $(ARGS)
