@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
-from rlbox.errors import SpecError
+from rlbox.errors import RlboxError, SpecError
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
@@ -52,7 +52,10 @@ def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+        try:
+            return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+        except (RlboxError, OSError):  # a shell that completes has no place for it
+            return []
 
     return complete
 
@@ -60,6 +63,7 @@ def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Conte
 complete_target = _names_of(Project.targets)
 complete_job = _names_of(Project.jobs)
 complete_sources = _names_of(Project.source_profiles)
+complete_fix = _names_of(Project.fix_files)
 """They offer names that are read from files alone."""
 
 
