@@ -66,4 +66,4 @@ def project_of(folder: str | None) -> Project:
         here = os.getcwd()
     except FileNotFoundError as error:  # which no verb, and no program that one starts, can do without
         raise SpecError("the working directory has been removed", next_step="cd to a folder that is there") from error
-    return Project(folder=Path(folder or os.environ.get("RLBOX_PROJECT") or here).resolve())
+    return Project(folder=Path(os.path.realpath(folder or os.environ.get("RLBOX_PROJECT") or here)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,8 +12,23 @@ import click
 from rlbox import __version__
 from rlbox.app import write_json
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
-from rlbox.errors import RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.printable import printable
+
+_OTHER, _ROOM = "name another", "free space there, or name another place"
+_OF_THE_MACHINE = {
+    errno.EACCES: "make it readable and writable for you, or name another",
+    errno.EPERM: "do it as its owner, or name another",
+    errno.EROFS: "name another place",
+    errno.ENAMETOOLONG: _OTHER,
+    errno.ELOOP: _OTHER,
+    errno.ENOTDIR: _OTHER,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EIO: "look at the disk: `dmesg` says what is wrong with it",
+}
+"""Errors that are no bug wherever they come from, and the next step of each."""
+_LONGEST = 200
 
 
 def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
@@ -39,7 +55,20 @@ def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
     except Exception as error:  # the one place where a bug is caught
         from rlbox.cli.interrupts import is_interrupt
 
-        return _interrupted() if is_interrupt(error) else _report_bug(error)
+        if is_interrupt(error):
+            return _interrupted()
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            return _report(_refusal(error), words)
+        return _report_bug(error)
+
+
+def _refusal(error: OSError) -> NodeError:
+    """Return what this machine refused, of a file where it names one, when no verb knew to say it better."""
+    name = str(error.filename or "")
+    shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
+    return NodeError(
+        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+    )
 
 
 def _interrupted() -> int:

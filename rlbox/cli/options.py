@@ -67,6 +67,20 @@ complete_fix = _names_of(Project.fix_files)
 """They offer names that are read from files alone."""
 
 
+class Amount(click.FloatRange):
+    """A number from 0 on that can be reckoned with: neither `nan`, which no comparison refuses, nor without end."""
+
+    name = "number"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1_000_000_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a float range, without `nan`."""
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number.", param, ctx) if number != number else number
+
+
 def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--target` and `--data`, which say where the runs are."""
     for option in (

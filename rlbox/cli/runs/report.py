@@ -49,7 +49,7 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
         _write(path, html)
     for gap in record.gaps:
         app.say(f"left out: {gap}")
-    app.result({"run": record.state.run_id, "state": record.state.state, "report": str(path.resolve())}, str(path))
+    app.result({"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}, str(path))
     if not app.dry_run and _shows(app, opened):
         import webbrowser
 

@@ -35,7 +35,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if name is None and not going:
         app.result({"run": "", "state": "", "stopped": False}, "no run goes on")
         return 0
-    run_dir = ledger.find(name or going[0])
+    run_dir = ledger.find(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_row(ledger, run_dir, found)
         app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")

@@ -303,3 +303,10 @@ def test_an_archive_knows_its_blobs(archive: Path) -> None:
     read = check_archive(archive)
     assert isinstance(read, Archive)
     assert b"".join(read.chunks(read.manifests[0].layers[1].digest)) == pack(CONTENTS[1], "zstd")
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    """Opening one waits for a writer who may never come."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WorkFailed, match="this is no archive, but a FIFO"):
+        check_archive(tmp_path / "pipe")
