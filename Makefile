@@ -56,8 +56,10 @@ lint: .venv/rlbox.stamp
 chaos-fetch: .venv/rlbox.stamp
 	$(PY) -m pytest tests/chaos/test_fetch_killed.py -s $(ARGS)
 
-# Records and lines of hostile making through every reader of text; goes on where it was stopped (FUZZ_PROGRESS).
+# Records and lines of hostile making through every reader of text; goes on where it was stopped (FUZZ_PROGRESS). Before
+# that random command lines, 10 000 in one process and 200 as processes; LINES=N.
 fuzz: .venv/rlbox.stamp
+	$(PY) tests/fuzz/command_lines.py --lines $(or $(LINES),10000) --seed $(or $(SEED),1)
 	$(PY) tests/fuzz/campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) \
 	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-$(or $(SEED),1).json) $(ARGS)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.errors import SpecError
 from rlbox.printable import printable
 from rlbox.spec.project import Project
 
@@ -37,12 +38,19 @@ class App:
     def result(self, data: Mapping[str, Any], text: str) -> None:
         """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""
         if self.as_json:
-            import json
-
-            sys.stdout.write(printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False)) + "\n")
+            write_json(data)
         elif text:
             sys.stdout.write(printable(text) + "\n")
-        sys.stdout.flush()
+            sys.stdout.flush()
+
+
+def write_json(data: Mapping[str, Any]) -> None:
+    """Write one JSON object to stdout; characters that its encoding lacks are escaped as JSON does."""
+    import json
+
+    escaped = not sys.stdout.encoding.lower().startswith("utf")
+    sys.stdout.write(printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=escaped)) + "\n")
+    sys.stdout.flush()
 
 
 def own_requirements() -> tuple[str, ...]:
@@ -53,5 +61,9 @@ def own_requirements() -> tuple[str, ...]:
 
 
 def project_of(folder: str | None) -> Project:
-    """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory."""
-    return Project(folder=Path(folder or os.environ.get("RLBOX_PROJECT") or os.getcwd()).resolve())
+    """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory; `SpecError` when that is gone."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:  # which no verb, and no program that one starts, can do without
+        raise SpecError("the working directory has been removed", next_step="cd to a folder that is there") from error
+    return Project(folder=Path(os.path.realpath(folder or os.environ.get("RLBOX_PROJECT") or here)))

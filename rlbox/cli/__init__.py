@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-COMPLETION = "_RLBOX_COMPLETE"  # a shell that completes calls without words, and asks by this variable
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, by default the process's own, and return its exit code."""
@@ -14,8 +12,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # this process is a command line, and Ctrl-C is meant for it
             from rlbox.cli.interrupts import watch_interrupts
+            from rlbox.cli.streams import open_streams
 
             watch_interrupts()
+            open_streams()
         from rlbox.cli.root import run_root
 
         return run_root(words)

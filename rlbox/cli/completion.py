@@ -6,8 +6,8 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from rlbox.app import App
-from rlbox.cli import COMPLETION
 from rlbox.cli.options import shared
+from rlbox.cli.verbs import COMPLETION
 
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 

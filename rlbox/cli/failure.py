@@ -2,31 +2,73 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 
+import click
+
 from rlbox import __version__
-from rlbox.errors import RlboxError
+from rlbox.app import write_json
+from rlbox.cli.streams import NO_READER, OutputLost, discard_output
+from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.printable import printable
+
+_OTHER, _ROOM = "name another", "free space there, or name another place"
+_OF_THE_MACHINE = {
+    errno.EACCES: "make it readable and writable for you, or name another",
+    errno.EPERM: "do it as its owner, or name another",
+    errno.EROFS: "name another place",
+    errno.ENAMETOOLONG: _OTHER,
+    errno.ELOOP: _OTHER,
+    errno.ENOTDIR: _OTHER,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EIO: "look at the disk: `dmesg` says what is wrong with it",
+}
+"""Errors that are no bug wherever they come from, and the next step of each."""
+_LONGEST = 200
 
 
 def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
     """Carry out the command line `words` by `step`; every failure ends here as what / where / next and an exit code."""
     try:
+        return _answer(words, step)
+    except OutputLost as error:  # of a result, or of what was said of another failure
+        return _report_lost(error)
+
+
+def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
+    try:
         code = step()
+        sys.stdout.flush()  # who cannot take the result is met here, and not after the last line of Python
         return code if isinstance(code, int) else 0
+    except OutputLost:
+        raise
     except RlboxError as error:
         return _report(error, words)
+    except click.UsageError as error:
+        return _report_usage(error, words)
     except KeyboardInterrupt:
         return _interrupted()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except Exception as error:  # the one place where a bug is caught
         from rlbox.cli.interrupts import is_interrupt
 
-        return _interrupted() if is_interrupt(error) else _report_bug(error)
+        if is_interrupt(error):
+            return _interrupted()
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            return _report(_refusal(error), words)
+        return _report_bug(error)
+
+
+def _refusal(error: OSError) -> NodeError:
+    """Return what this machine refused, of a file where it names one, when no verb knew to say it better."""
+    name = str(error.filename or "")
+    shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
+    return NodeError(
+        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+    )
 
 
 def _interrupted() -> int:
@@ -34,14 +76,35 @@ def _interrupted() -> int:
     return 130
 
 
+def _report_lost(error: OutputLost) -> int:
+    if not error.left:
+        sys.stderr.write(printable(f"rlbox: error: {error}\n"))
+    discard_output()
+    return NO_READER if error.left else error.exit_code
+
+
 def _report(error: RlboxError, words: Sequence[str]) -> int:
+    sys.stderr.write(printable(f"rlbox: error: {error}\n"))
+    return _as_json(error, words)
+
+
+def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
+    error.show()
+    path = error.ctx.command_path if error.ctx else "rlbox"
+    bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
+    what = "a verb is missing" if bare else error.format_message()
+    return _as_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
+
+
+def _as_json(error: RlboxError, words: Sequence[str]) -> int:
+    """Write the error as JSON where that was asked for; return its exit code, which a lost output does not change."""
     own = words[: words.index("--")] if "--" in words else words  # behind it stand a command's own words
     if "--json" in own:
-        import json
-
         facts = {"what": error.what, "where": error.where, "next": error.next_step, "exit_code": error.exit_code}
-        sys.stdout.write(printable(json.dumps({"schema": 1, "error": facts}, indent=2, ensure_ascii=False)) + "\n")
-    sys.stderr.write(printable(f"rlbox: error: {error}\n"))
+        try:
+            write_json({"error": facts})
+        except OutputLost:
+            discard_output()
     return error.exit_code
 
 

@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
-from rlbox.errors import SpecError
+from rlbox.errors import RlboxError, SpecError
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
@@ -52,7 +52,10 @@ def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+        try:
+            return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
+        except (RlboxError, OSError):  # a shell that completes has no place for it
+            return []
 
     return complete
 
@@ -60,7 +63,22 @@ def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Conte
 complete_target = _names_of(Project.targets)
 complete_job = _names_of(Project.jobs)
 complete_sources = _names_of(Project.source_profiles)
+complete_fix = _names_of(Project.fix_files)
 """They offer names that are read from files alone."""
+
+
+class Amount(click.FloatRange):
+    """A number from 0 on that can be reckoned with: neither `nan`, which no comparison refuses, nor without end."""
+
+    name = "number"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1_000_000_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a float range, without `nan`."""
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number.", param, ctx) if number != number else number
 
 
 def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:

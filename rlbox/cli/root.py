@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 
 import click
@@ -10,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
+from rlbox.cli.verbs import COMPLETION, module_of
 from rlbox.cli.verbs import VERBS as VERBS
-from rlbox.cli.verbs import module_of
 
 HELP = """
 Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
@@ -78,10 +79,13 @@ def run_root(words: Sequence[str]) -> int:
 
 
 def _run_click(words: Sequence[str]) -> object:
+    """As `root.main`, which would end the process where any pipe is broken."""
+    if os.environ.get(COMPLETION):
+        return root.main(args=list(words), prog_name="rlbox", standalone_mode=False)
     try:
-        return root.main(args=list(words) or ["--help"], prog_name="rlbox", standalone_mode=False, obj=tuple(words))
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        with root.make_context("rlbox", list(words) or ["--help"], obj=tuple(words)) as ctx:
+            return root.invoke(ctx)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+COMPLETION = "_RLBOX_COMPLETE"
+"""A shell that completes calls without words, and asks by this variable."""
+
 SECTIONS = {
     "images": {
         "build": "build a target's image, unless nothing changed",

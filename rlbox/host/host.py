@@ -76,7 +76,7 @@ def _demands(app: App, image: ImagePlan | None) -> Demands:
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
     if image is None:
-        return Path(data).expanduser().absolute() if data else None
+        return Path(os.path.expanduser(data)).absolute() if data else None
     try:
         return data_folder(image.container, data)
     except RlboxError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Owners:
 
     def facts(self, name: str) -> Facts:
         """Return what is known of the target that a file belongs to."""
-        file = Path(name).resolve()
+        file = Path(os.path.realpath(name))
         owners = (self._owners.get(path) for path in (file, *file.parents))
         target = self._named or next(filter(None, owners), "")
         if target not in self._known:

@@ -17,7 +17,7 @@ import click
 from rlbox.app import App
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.data_disk import data_folder
-from rlbox.errors import EngineError, RlboxError, SpecError
+from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
 from rlbox.image.act.plans import image_plan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder
@@ -41,6 +41,16 @@ def disk_of(app: App, target: str, data: str | None, env: Mapping[str, str] | No
     """
     go_over(app, target, data, env)
     return disk_here(app, target, data)
+
+
+def known_disk(app: App, target: str, data: str | None) -> Ledger:
+    """As `disk_of`, for a verb that looks at what is there: `NodeError` when `--data` names nothing."""
+    ledger = disk_of(app, target, data)
+    if data and not ledger.folder.is_dir():
+        raise NodeError(
+            "there is no such data disk", where=str(ledger.folder), next_step="name the folder that holds runs/"
+        )
+    return ledger
 
 
 def disk_here(app: App, target: str, data: str | None) -> Ledger:

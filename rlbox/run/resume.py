@@ -26,7 +26,7 @@ from rlbox.record.act.settle import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.closed import close_plan
-from rlbox.run.data_disk import disk_of
+from rlbox.run.data_disk import known_disk
 from rlbox.run.inputs import SPEC, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
 from rlbox.run.places import DEFAULT_TARGET, RunWish, Start, place_named
@@ -49,7 +49,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     LockHeld
         It, or another run, goes on.
     """
-    ledger = disk_of(app, wish.target or DEFAULT_TARGET, wish.data)
+    ledger = known_disk(app, wish.target or DEFAULT_TARGET, wish.data)
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)
     job = load_job(app.project, plan.job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
@@ -36,7 +37,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     image = image_plan(app.project, name)
     folder = data_folder(image.container, data)
     if not app.dry_run:
-        check_disk(folder, image.container, 0.0)
+        check_disk(folder, replace(image.container, create=image.container.create and not data), 0.0)
         check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:

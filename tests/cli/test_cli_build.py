@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CASES, CHECKOUT, ON_IMAGE, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
@@ -279,6 +279,26 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     store = Store(store_folder(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
     assert f"--label=rlbox.build={build_labels(context_entries(plan), plan)['rlbox.build']}" in words
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_hermetic_build_downloads_nothing(
+    rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path]
+) -> None:
+    """What the store lacks is named, of a bootstrapped base and of one that is an image; nobody is asked for it."""
+    client()
+    uv, six = (
+        LockedGroup(name="runtime", packages=(stored("uv"),)),
+        LockedGroup(name="tools", packages=(stored("six"),)),
+    )
+    for name, spec in {"mine": TARGET, "based": ON_IMAGE}.items():
+        folder.target(name, spec)
+        folder.lock(name, runtime=uv, groups=(six,))
+        said = rlbox("build", name, "--hermetic")
+        assert (said.code, said.out) == (1, "")
+        assert "rlbox: error: the store lacks 1 files of the lock: " in said.err, name
+        assert said.err.splitlines()[-1] == f"  next:  rlbox fetch {name}; without a network, with --import DIR"
+        assert rlbox("render", name, "--context", "c", "--hermetic").err.splitlines()[-3:] == said.err.splitlines()[-3:]
 
 
 @pytest.mark.allow("sockets", "processes")

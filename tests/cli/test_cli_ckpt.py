@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Rlbox
+from fakes import CHECKOUT, Rlbox
 
 OLD = time.time() - 3600
 
@@ -222,6 +222,25 @@ def test_a_model(rlbox: Rlbox, tmp_path: Path) -> None:
     assert said.code == 1
     assert "  Qwen: model.safetensors: it is no whole safetensors file: 20 bytes do not hold its header\n" in said.out
     assert said.err == "ckpt: 1 checkpoint, 1 torn\n"
+
+
+def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below a data disk, by its manifest, which names what is missing."""
+    monkeypatch.syspath_prepend(CHECKOUT / "jobs")
+    from smoke.checkpoint import write as write_checkpoint  # type: ignore[import-not-found]
+
+    folder = tmp_path / "runs/smoke-1/train/checkpoint"
+    write_checkpoint(folder, lambda draft: write(draft, {"config.json": b"{}", "model.safetensors": safetensors()}))
+    said = rlbox("ckpt", "list", "--data", str(tmp_path))
+    assert (said.code, said.err) == (0, "ckpt: 1 checkpoint, none torn\n")
+    assert said.out.splitlines()[0] == str(folder.parent)
+    assert said.out.splitlines()[2].split()[:3] == ["-", "hf", "whole"]
+    (folder / "config.json").unlink()
+    said = rlbox("ckpt", "check", "--data", str(tmp_path))
+    assert said.code == 1
+    assert "  checkpoint: checkpoint.json names config.json: 1 missing\n" in said.out
+    (folder / "checkpoint.json").write_text("[]")
+    assert "  checkpoint: checkpoint.json: it is no manifest\n" in rlbox("ckpt", "check", "--data", str(tmp_path)).out
 
 
 def test_a_folder_that_is_not_there(rlbox: Rlbox, tmp_path: Path) -> None:

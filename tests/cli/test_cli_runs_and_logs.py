@@ -56,7 +56,7 @@ def test_no_logs(rlbox: Rlbox, disk: Path) -> None:
     assert rlbox("logs", "--data", str(disk)) == Said(
         code=2,
         out="",
-        err=f"rlbox: error: no such log\n  where: {disk}/runs/smoke-1/stages\n  next:  rlbox logs smoke-1\n",
+        err=f"rlbox: error: no log yet\n  where: {disk}/runs/smoke-1/stages\n  next:  rlbox runs\n",
     )
 
 
@@ -82,7 +82,50 @@ def test_logs(rlbox: Rlbox, disk: Path) -> None:
         str(folder / f"stages/{name}.log")
         for name in ("1-train-only/stage", "2-rollout-only/stage", "2-rollout-only/vllm")
     ]
-    assert rlbox("logs", "smoke-1", "--log", "ray", *data).code == 2
+    for more in (["--log", "ray"], ["--stage", "ray"], ["--log", "ray", "-f"]):
+        assert rlbox("logs", "smoke-1", *more, *data) == Said(
+            code=2,
+            out="",
+            err=f"rlbox: error: no such log\n  where: {folder}/stages\n"
+            "  next:  there is --stage train-only --log stage; --stage rollout-only --log stage, vllm\n",
+        )
+    assert rlbox("logs", "smoke-1", "--attempt", "3", *data).err.splitlines()[0] == (
+        "rlbox: error: no log of attempt 3: the latest is kept without a number"
+    )
+
+
+def test_the_last_lines_of_each_log(rlbox: Rlbox, disk: Path) -> None:
+    """As they are shown: what a carriage return would overwrite is a line, one that has not ended is one, too."""
+    folder = run(disk, "smoke-1", 100)
+    write_atomic(folder / "stages/1-a/stage.log", "".join(f"{number}\n" for number in range(20)))
+    write_atomic(folder / "stages/2-b/stage.log", "x\n1\r2\r3\r\n4\r5\nlast")
+    data = ("--data", str(disk), "-q")
+    assert rlbox("logs", "-n", "3", *data).out == "17\n18\n19\n4\n5\nlast"
+    assert rlbox("logs", "-n", "5", "--stage", "b", *data).out == "2\n3\n4\n5\nlast"
+    assert rlbox("logs", "-n", "100", "--stage", "b", *data).out == "x\n1\n2\n3\n4\n5\nlast"
+    assert rlbox("logs", "-n", "0", *data).out == ""
+    assert rlbox("logs", "-n", "2", "-f", "--stage", "a", *data).out == "18\n19\n"
+    assert rlbox("logs", "-f", "--stage", "a", *data).out == "".join(f"{number}\n" for number in range(10, 20))
+
+
+def test_a_data_disk_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
+    """A slip of `--data` is no empty disk; every verb that looks says so, and none makes it."""
+    slip = disk.with_name("dsik")
+    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "list"]):
+        assert rlbox(*words, "--data", str(slip)) == Said(
+            code=5,
+            out="",
+            err=f"rlbox: error: there is no such data disk\n  where: {slip}\n"
+            "  next:  name the folder that holds runs/\n",
+        ), words
+    assert rlbox("run", "--resume", "smoke-1", "--data", str(slip)).code == 5
+    assert rlbox("runs", "diff", "a", "b", "--data", str(slip)).code == 5
+    assert not slip.exists()
+
+
+def test_options_before_diff_are_not_passed_over(rlbox: Rlbox, disk: Path) -> None:
+    said = rlbox("runs", "--data", str(disk), "diff", "a", "b")
+    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: options stand behind diff, which has its own.")
 
 
 def test_the_beginning_of_a_name_will_do(rlbox: Rlbox, disk: Path) -> None:

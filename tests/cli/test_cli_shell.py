@@ -125,6 +125,18 @@ def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
     )
 
 
+def test_a_slip_of_data_makes_nothing(rlbox: Rlbox, folder: Folder) -> None:
+    """The target's own disk is made where it may be; what `--data` names is there, or is a slip."""
+    folder.target("mine", ON_IMAGE)
+    assert rlbox("shell", "mine", "--data", "dsik", "--", "true") == Said(
+        code=5,
+        out="",
+        err=f"rlbox: error: the data disk is missing\n  where: {folder.path}/dsik\n"
+        "  next:  mount it or make it, or name another with --data DIR\n",
+    )
+    assert not (folder.path / "dsik").exists()
+
+
 def test_a_disk_that_is_a_file(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", ON_IMAGE)
     path = folder.write("disk", "")

@@ -61,6 +61,7 @@ def test_a_service_of_compose_is_a_container_of_the_target(tiny: Box, tmp_path: 
 def test_the_steps_of_a_definition_make_the_target(tiny: Box, tmp_path: Path) -> None:
     """Without registry and network; the container here is only the machine that `apptainer build` would run on."""
     context, file = tmp_path / "context", tmp_path / "Apptainer"
+    assert tiny("fetch", "tiny").code == 0
     assert tiny("render", "tiny", "--context", str(context), "--hermetic").code == 0
     assert tiny("export", "tiny", "--to", "apptainer", "--output", str(file)).code == 0
     folder = scripts_of(parse_definition(file.read_text()), tmp_path / "scripts")

@@ -102,6 +102,7 @@ def test_trees_files_source_archives_and_patches(parts: Box) -> None:
     online = digest(parts, "parts")
     assert inside("rlbox/parts", "python -c 'import six, antlr4; print(six.__version__)'") == "1.16.0+patched\n"
     assert inside("rlbox/parts", "cat /opt/src/tree/link; /opt/tool/run") == "hello\nworld\nran\n"
+    assert parts("fetch", "parts").code == 0
     assert digest(parts, "parts", "--hermetic", "--no-cache") == online
     assert (
         "six.patch: opt/venv/lib/python3.11/site-packages/six.py: applied, 1 hunk"
@@ -191,6 +192,7 @@ def test_a_base_image_gets_its_locked_apt_packages(based: Box) -> None:
     assert "jq" in [deb["name"] for deb in lock["apt"]]
     online = digest(based, "based")
     assert inside("rlbox/based", "jq --version").startswith("jq-")
+    assert based("fetch", "based").code == 0
     assert digest(based, "based", "--hermetic", "--no-cache") == online
 
 

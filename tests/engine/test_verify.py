@@ -67,6 +67,7 @@ def test_two_builds_without_cache_are_one(verified: Result) -> None:
 
 
 def test_a_hermetic_build(box: Box, digest: str) -> None:
+    assert box("fetch", NAME).code == 0  # a hermetic build fetches nothing
     result = box(*BUILD, "--hermetic")
     assert result.code == 0, result.err
     assert result.data["id"] == digest
@@ -185,6 +186,7 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_shipped_target_is_the_same_image_without_network(local: Box) -> None:
     online = docker("image", "inspect", "rlbox/local:latest", "--format={{.Id}}").strip()
+    assert local("fetch", "local").code == 0
     result = local("build", "local", "--hermetic", "--rebuild", "--json")
     assert result.code == 0, result.err
     assert result.data["id"] == online

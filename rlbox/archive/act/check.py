@@ -12,6 +12,7 @@ from rlbox.archive.parts import BLOBS, INDEX_FILE, archive_tags
 from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import WorkFailed
 from rlbox.files.act.compression import CHUNK, Hashed
+from rlbox.files.act.folders import special_kind
 from rlbox.foreign import parse_json
 
 OnBytes = Callable[[int], None]
@@ -56,6 +57,8 @@ def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive
     WorkFailed
         It is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
     """
+    if kind := special_kind(path):  # which may have no end, or no beginning
+        raise WorkFailed(f"this is no archive, but {kind}", where=str(path), next_step="rlbox save TARGET FILE")
     try:
         with tarfile.open(path, mode="r:") as tar:
             members = _members(tar, path)

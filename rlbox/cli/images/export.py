@@ -51,5 +51,5 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
 def _next(name: str, form: str, file: str, image: str) -> str:
     if form == "compose":
         return f"docker compose --file {file} run --rm {name} COMMAND"
-    context = "" if image else f"rlbox render {name} --context FOLDER --hermetic, and in FOLDER: "
+    context = "" if image else f"rlbox fetch {name}, rlbox render {name} --context FOLDER --hermetic, and in FOLDER: "
     return f"{context}apptainer build {name}.sif {file}"

@@ -8,6 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
+from rlbox.errors import NodeError
 
 if TYPE_CHECKING:
     from rlbox.store.act.objects import Store
@@ -35,6 +36,10 @@ def verb(app: App, action: str, folder: str | None, fix: bool) -> None:
     if app.dry_run and action != "prune":
         raise click.UsageError("--dry-run goes with prune.")
     store = Store(store_folder(folder))
+    if folder and not store.root.is_dir():
+        raise NodeError(
+            "there is no such store", where=str(store.root), next_step="name a folder that rlbox fetch filled"
+        )
     if action == "ls":
         _list(app, store)
     elif action == "verify":

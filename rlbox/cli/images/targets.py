@@ -6,12 +6,13 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import shared
+from rlbox.errors import SpecError
 
 
 @click.command()
 @shared
-def verb(app: App) -> None:
-    """List targets and jobs, with where each comes from.
+def verb(app: App) -> int:
+    """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
     \b
     Examples:
@@ -24,8 +25,13 @@ def verb(app: App) -> None:
     for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
         for name, path in found.items():
             own = path.is_relative_to(app.project.folder)
-            title = str(load_toml(path, app.project).get("title", ""))
-            rows.append({"kind": kind, "name": name, "title": title, "source": "project" if own else "shipped"})
+            row = {"kind": kind, "name": name, "source": "project" if own else "shipped", "problem": ""}
+            try:
+                row["title"] = str(load_toml(path, app.project).get("title", ""))
+            except SpecError as error:  # the others are there all the same
+                row |= {"title": "", "problem": error.what}
+            rows.append(row)
     width = max((len(row["name"]) for row in rows), default=0)
-    text = "\n".join(f"{row['kind']:<7} {row['name']:<{width}}  {row['title']}" for row in rows)
+    text = "\n".join(f"{row['kind']:<7} {row['name']:<{width}}  {row['title'] or row['problem']}" for row in rows)
     app.result({"found": rows}, text)
+    return SpecError.exit_code if any(row["problem"] for row in rows) else 0

@@ -8,7 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
-from rlbox.run.data_disk import disk_of
+from rlbox.run.data_disk import known_disk
 
 
 @click.command()
@@ -32,7 +32,7 @@ def verb(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     from rlbox.training.ckpt import plan_series
     from rlbox.training.view import series_text
 
-    roots = [path.absolute() for path in paths] or [disk_of(app, target, data).folder]
+    roots = [path.absolute() for path in paths] or [known_disk(app, target, data).folder]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError("there is no such folder", where=missing[0], next_step="rlbox ckpt list FOLDER")
     found = {folder: rows for root in roots for folder, rows in find_checkpoints(root).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, gpus_option, place_option, shared
+from rlbox.cli.options import Amount, complete_target, gpus_option, place_option, shared
 
 
 @click.command()
@@ -13,7 +13,9 @@ from rlbox.cli.options import complete_target, gpus_option, place_option, shared
 @click.option("--file", "files", metavar="FILE", multiple=True, help="A data file that must be there and whole.")
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
-@click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all parts together.")
+@click.option(
+    "--timeout", type=Amount(), metavar="SECONDS", default=300.0, show_default=True, help="For all parts together."
+)
 @place_option
 @gpus_option
 @shared

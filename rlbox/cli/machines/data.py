@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import Amount, dry_run, shared
 
 _FILE = click.Path(path_type=Path)
 
@@ -24,7 +24,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="check: the same of FILE; tiny: rows to write [2].")
 @click.option("--to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
 @click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
-@click.option("--timeout", metavar="SECONDS", default=300.0, show_default=True, help="For all of it.")
+@click.option("--timeout", type=Amount(), metavar="SECONDS", default=300.0, show_default=True, help="For all of it.")
 @dry_run
 @shared
 def verb(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, gpus_option, place_option, shared
+from rlbox.cli.options import Amount, complete_target, gpus_option, place_option, shared
 
 
 @click.command()
@@ -14,7 +14,7 @@ from rlbox.cli.options import complete_target, gpus_option, place_option, shared
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @place_option
 @gpus_option
-@click.option("--budget", type=float, default=0.0, hidden=True)
+@click.option("--budget", type=Amount(), default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @shared
 def verb(

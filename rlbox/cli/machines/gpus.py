@@ -7,14 +7,14 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import shared
 
-_COUNT = click.IntRange(0)
+_COUNT = click.IntRange(0, 1_000_000)
 
 
 @click.command()
 @click.option("--actor", metavar="N", type=_COUNT, default=0, help="GPUs of training, over all nodes.")
 @click.option("--rollout", metavar="N", type=_COUNT, default=0, help="GPUs of generation, over all nodes.")
 @click.option("--total", metavar="N", type=_COUNT, default=0, help="GPUs that there must be, over all nodes.")
-@click.option("--nodes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Machines.")
+@click.option("--nodes", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Machines.")
 @click.option("--colocated", is_flag=True, help="Training and generation take turns on the same GPUs.")
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
 @shared

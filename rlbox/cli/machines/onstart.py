@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 
+_ADDED_BYTES = 1 << 20
+"""More than any script may hold, so that what is longer is refused as too long."""
+
+
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
@@ -61,6 +65,10 @@ def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStar
 
 def _read(name: str) -> str:
     try:
-        return Path(name).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the file of --add cannot be read: {error}", where=name) from error
+        with Path(name).open("rb") as file:  # perhaps one that has no end
+            return file.read(_ADDED_BYTES).decode("utf-8")
+    except OSError as error:
+        why = error.strerror
+    except UnicodeDecodeError:
+        why = "it is not UTF-8 text"
+    raise SpecError(f"the file of --add cannot be read: {why}", where=name, next_step="name a file with shell text")

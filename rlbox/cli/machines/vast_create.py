@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.options import Amount, complete_target, dry_run, shared
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance
@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--offer", "number", metavar="ID", type=int, help="Take this offer and no other; default: the cheapest.")
 @click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image].")
-@click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Most dollars an hour [vast.max_price].")
-@click.option("--disk", type=click.FloatRange(min=0), default=0.0, help="GB of disk, fixed for good [disk.need_gib].")
+@click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price].")
+@click.option("--disk", type=Amount(), default=0.0, help="GB of disk, fixed for good [disk.need_gib].")
 @click.option("--options", metavar="TEXT", help="Docker options: -e, -p, -h and no other [vast.options].")
 @click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
-@click.option("--hours", type=click.FloatRange(min=0), default=6.0, show_default=True, help="To say what it costs for.")
-@click.option("--timeout", default=1800.0, metavar="SECONDS", show_default=True, help="Until it runs; 0: do not wait.")
+@click.option("--hours", type=Amount(), default=6.0, show_default=True, help="To say what it costs for.")
+@click.option(
+    "--timeout",
+    type=Amount(),
+    default=1800.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="Until it runs; 0: do not wait.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @shared

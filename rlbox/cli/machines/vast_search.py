@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.options import Amount, complete_target, dry_run, shared
 
 if TYPE_CHECKING:
     from rlbox.vast.offers import Needs, Offer
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--price", type=click.FloatRange(min=0), default=0.0, help="Most dollars an hour [vast.max_price].")
-@click.option("--disk", type=click.FloatRange(min=0), default=0.0, help="GB of disk [disk.need_gib].")
+@click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price].")
+@click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
 @dry_run
 @shared
 def search(app: App, name: str, price: float, disk: float) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from rlbox.app import App, project_of
-from rlbox.cli.options import complete_target, shared
+from rlbox.app import App
+from rlbox.cli.options import complete_fix, complete_target, shared
 from rlbox.errors import SpecError, WorkFailed
 
 
@@ -13,7 +13,7 @@ def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplet
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
     if ctx.params.get("action") in ("explain", "env"):
         return complete_target(ctx, param, incomplete)
-    return [name for name in project_of(ctx.params.get("project")).fix_files() if name.startswith(incomplete)]
+    return complete_fix(ctx, param, incomplete)
 
 
 _NAMES = {

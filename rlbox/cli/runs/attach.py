@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
-from rlbox.run.data_disk import bring_up_to_date, disk_of, myself
+from rlbox.run.data_disk import bring_up_to_date, known_disk, myself
 
 
 @click.command()
@@ -23,7 +23,7 @@ def verb(app: App, name: str | None, target: str, data: str | None) -> int:
     """
     from rlbox.run.launch import finish, follow, stoppable
 
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     bring_up_to_date(app, ledger)
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)

@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
-from rlbox.run.data_disk import bring_up_to_date, disk_of, run_masks
+from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
     from rlbox.evidence.bundle import Selection
@@ -42,7 +42,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     from rlbox.evidence.bundle import select_files
     from rlbox.files.act.progress import bytes_view
 
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     run_dir = ledger.find(name)
     try:
         bring_up_to_date(app, ledger)

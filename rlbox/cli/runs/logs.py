@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,9 @@ from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import NodeError, SpecError
 from rlbox.printable import PrintableStream
-from rlbox.run.data_disk import bring_up_to_date, disk_of
+from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
-    from rlbox.files.act.tail import Tail
     from rlbox.record.act.ledger import Ledger
 
 _PAUSE_S = 0.1
@@ -27,17 +27,17 @@ _ASK_S = 1.0
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False)
 @click.option("--follow", "-f", "grow", is_flag=True, help="Go on printing what comes, until the run ends.")
-@click.option("--lines", "-n", default=10, metavar="N", show_default=True, help="With -f: last lines to begin with.")
+@click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Last lines of each log; all, and with -f 10.")
 @click.option("--stage", metavar="NAME", help="Only this stage.")
 @click.option("--log", metavar="NAME", help="Only this log: stage, or the name of a service.")
-@click.option("--attempt", type=int, metavar="N", help="An earlier attempt of stages that ran again.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt of stages that ran again.")
 @disk_options
 @shared
 def verb(
     app: App,
     name: str | None,
     grow: bool,
-    lines: int,
+    lines: int | None,
     stage: str | None,
     log: str | None,
     attempt: int | None,
@@ -52,40 +52,64 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.files.act.tail import Tail
     from rlbox.logs.act.follow import find_logs
 
-    ledger = disk_of(app, target, data)
+    if grow and attempt:
+        raise click.UsageError("--attempt is about stages that have ended: --follow does not go with it.")
+    ledger = known_disk(app, target, data)
     folder = ledger.find(name)
-    if grow and not app.as_json:
-        _follow(app, ledger, folder, stage, log, max(0, lines))
-        return
     paths = find_logs(folder, stage, log, attempt)
-    if not paths:
-        raise SpecError("no such log", where=str(folder / "stages"), next_step=f"rlbox logs {folder.name}")
+    if not paths and not (grow and _may_come(ledger, folder, stage)):
+        raise _no_log(folder, attempt)
     if app.as_json:
         app.result({"run": folder.name, "logs": [str(path) for path in paths]}, "")
-        return
-    problems: list[NodeError] = []
+    elif grow:
+        _follow(app, ledger, folder, stage, log, 10 if lines is None else lines)
+    else:
+        _print(app, folder, paths, lines)
+
+
+def _may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
+    """Whether a run that goes on may yet write a log, in that stage or in any."""
+    if not ledger.goes_on(run_dir.name):
+        return False
+    return stage is None or any(row.name == stage for row in ledger.plan(run_dir).stages)
+
+
+def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
+    """Return the error that says which logs there are."""
+    from rlbox.logs.act.follow import find_logs
+
+    root = run_dir / "stages"
+    known: dict[str, list[str]] = {}
+    for path in find_logs(run_dir, None, None, attempt):
+        known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
+    there = "; ".join(f"--stage {stage} --log {', '.join(logs)}" for stage, logs in known.items())
+    if not there:
+        what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
+        return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")
+    return SpecError("no such log", where=str(root), next_step=f"there is {there}")
+
+
+def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
+    """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
+    from rlbox.files.act.tail import Tail, last_lines
+
+    problem: NodeError | None = None
     for path in paths:
-        app.say(f"==> {path.relative_to(folder)} <==")
-        tail, stream = Tail(path), PrintableStream()  # a tail passes over what nobody wrote
-        with contextlib.closing(tail):
-            while block := _next_block(tail, path, problems):
-                sys.stdout.buffer.write(stream.feed(block))
+        app.say(f"==> {path.relative_to(run_dir)} <==")
+        stream = PrintableStream()
+        try:
+            tail = Tail(path, 0 if lines is None else last_lines(path, lines))  # it passes over what nobody wrote
+            with contextlib.closing(tail):
+                while block := tail.read():
+                    sys.stdout.buffer.write(stream.feed(block))
+        except OSError as error:
+            problem = problem or NodeError(f"the log cannot be read: {error.strerror}", where=str(path))
         sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()
-    if problems:
-        raise problems[0]
-
-
-def _next_block(tail: Tail, path: Path, problems: list[NodeError]) -> bytes:
-    """Return the next bytes of a log; of one that cannot be read nothing, and the problem is kept."""
-    try:
-        return tail.read()
-    except OSError as error:
-        problems.append(NodeError(f"the log cannot be read: {error.strerror}", where=str(path)))
-        return b""
+    if problem:
+        raise problem
 
 
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:

@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import NodeError
-from rlbox.run.data_disk import bring_up_to_date, disk_of, run_masks
+from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
 
@@ -49,7 +49,7 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
         _write(path, html)
     for gap in record.gaps:
         app.say(f"left out: {gap}")
-    app.result({"run": record.state.run_id, "state": record.state.state, "report": str(path.resolve())}, str(path))
+    app.result({"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}, str(path))
     if not app.dry_run and _shows(app, opened):
         import webbrowser
 
@@ -59,7 +59,7 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     folder = ledger.find(name)
     bring_up_to_date(app, ledger)
     return folder

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rlbox.amounts import columns, duration_text, moment
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
-from rlbox.run.data_disk import bring_up_to_date, disk_of
+from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
     from rlbox.record.act.ledger import Ledger, Settled
@@ -35,8 +36,10 @@ def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
       rlbox runs --json
     """
     if ctx.invoked_subcommand:
+        if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
+            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, which has its own.")
         return
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     found = bring_up_to_date(app, ledger)
     rows = [run_row(ledger, run, found) for run in ledger.runs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")

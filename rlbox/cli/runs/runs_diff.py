@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
-from rlbox.run.data_disk import disk_of
+from rlbox.run.data_disk import known_disk
 
 
 @click.command("diff")
@@ -28,7 +28,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
     from rlbox.run.data_disk import run_masks
 
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     folders = ledger.find(before), ledger.find(after)
     names = folders[0].name, folders[1].name
     records = [load_run_record(folder, run_masks(app, folder), points=0) for folder in folders]

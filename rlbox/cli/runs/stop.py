@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import disk_options, dry_run, shared
-from rlbox.run.data_disk import bring_up_to_date, disk_of
+from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 
 @click.command()
@@ -29,13 +29,13 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     from rlbox.machine.act.identity import user_name
     from rlbox.run.stop import stop_run
 
-    ledger = disk_of(app, target, data)
+    ledger = known_disk(app, target, data)
     found = bring_up_to_date(app, ledger)
     going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
     if name is None and not going:
         app.result({"run": "", "state": "", "stopped": False}, "no run goes on")
         return 0
-    run_dir = ledger.find(name or going[0])
+    run_dir = ledger.find(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_row(ledger, run_dir, found)
         app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")

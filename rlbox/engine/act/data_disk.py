@@ -19,7 +19,7 @@ def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
         raise NodeError(
             "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"
         )
-    return Path(text).expanduser().resolve()
+    return Path(os.path.realpath(os.path.expanduser(text)))
 
 
 def check_disk(folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> float:

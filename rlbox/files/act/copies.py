@@ -14,7 +14,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.folders import special_kind
-from rlbox.files.act.lock import lock_file
+from rlbox.files.act.lock import holder_of, lock_file
 from rlbox.files.act.room import free_bytes
 
 _BLOCK = 1 << 20
@@ -69,7 +69,8 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
             )
         handle = lock_file(part, create=True)
         if handle is None:
-            raise LockHeld("another rlbox writes this archive", where=str(part), next_step="wait for it to end")
+            busy = f"another rlbox writes this archive: {holder_of(part)}"
+            raise LockHeld(busy, where=str(part), next_step="wait for it to end")
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:

@@ -21,6 +21,7 @@ PATIENCE_S = 60.0
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 _OPENED = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _QUIET_S, _PAUSE_S = 1.0, 0.05
+_NOTE_BYTES = 1 << 12
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
@@ -81,7 +82,7 @@ def hold(
     begun, told = time.monotonic(), False
     while (handle := lock_file(path, create=True)) is None:
         waited = time.monotonic() - begun
-        busy = f"another rlbox is busy with the {what}: {_holder(path)}"
+        busy = f"another rlbox is busy with the {what}: {holder_of(path)}"
         if waited >= patience_s:
             raise LockHeld(busy, where=str(path), next_step="wait for it to end")
         if waited > _QUIET_S and not told:
@@ -99,9 +100,24 @@ def hold(
             file.truncate(0)
 
 
-def _holder(path: Path) -> str:
+def holder_of(path: Path) -> str:
+    """Return who has locked a file: as the file says itself, else as the kernel lists its locks."""
     try:
-        facts = parse_json(path.read_bytes())
+        with path.open("rb") as file:
+            facts = parse_json(file.read(_NOTE_BYTES))
         return f"pid {facts['pid']} since {facts['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "holder unknown"
+        pid = _listed(path)
+    return f"pid {pid}" if pid else "holder unknown"
+
+
+def _listed(path: Path) -> str:
+    """Return the process that `/proc/locks` names for a file; empty when it names none."""
+    try:
+        facts = path.stat()
+        rows = Path("/proc/locks").read_text("ascii").splitlines()
+    except OSError:
+        return ""
+    place = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
+    held = (row.split() for row in rows if "->" not in row)  # such a row is of one that waits
+    return next((words[4] for words in held if words[1] == "FLOCK" and words[5] == place), "")

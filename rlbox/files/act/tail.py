@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ FORWARD_LIMIT = 64 << 20
 """Bytes of a step from line to line, and how far one is looked for."""
 
 _BACK_LIMIT = 8 << 20
+_LINE_END = re.compile(rb"\r+\n?|\n")
 
 
 def read_end(path: Path, limit: int) -> bytes:
@@ -31,10 +33,20 @@ def read_end(path: Path, limit: int) -> bytes:
 
 
 def last_lines(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin."""
+    """Return the offset at which the last `lines` lines of a file begin, as a terminal shows them.
+
+    A carriage return begins a line, too: what it would overwrite is shown.
+    """
     with open_file(path) as file:
         end = file.seek(0, os.SEEK_END)
-        return lines_above(file, end, lines)[0] if lines else end
+        if not lines:
+            return end
+        start = lines_above(file, end, lines)[0]
+        file.seek(start)
+        begins = [found.end() for found in _LINE_END.finditer(file.read(end - start))]
+    if begins and start + begins[-1] == end:
+        begins.pop()
+    return start + begins[-lines] if len(begins) >= lines else start
 
 
 def line_offset(file: BinaryIO, offset: int, lines: int) -> int:

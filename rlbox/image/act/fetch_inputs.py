@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ def _place(text: str | None) -> Path | Reference | None:
     if not text:
         return None
     if is_folder(text) or Path(text).exists():
-        return Path(text).expanduser().absolute()
+        return Path(os.path.expanduser(text)).absolute()
     host = text.partition("/")[0]
     if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
         raise SpecError(

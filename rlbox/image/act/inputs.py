@@ -21,8 +21,8 @@ from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
-from rlbox.store.act.base_image import fetch_base_image, write_base_layout
-from rlbox.store.act.fetch import ensure, fetch_view
+from rlbox.store.act.base_image import fetch_base_image, missing_files, write_base_layout
+from rlbox.store.act.fetch import ensure, fetch_view, lacking, refuse_uncompiled
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.artifact import artifacts
 from rlbox.target.load import load_target
@@ -46,7 +46,10 @@ class BuildInputs:
         self._sources = wish.sources or plan.sources
 
     def write(self, folder: Path | None = None) -> BuildRun:
-        """Write the build context, fetching and bootstrapping what it carries; return how the build is run."""
+        """Write the build context, fetching and bootstrapping what it carries; return how the build is run.
+
+        A hermetic one fetches nothing: `WorkFailed` names what the store lacks.
+        """
         plan, wish, lock = self._plan, self._wish, self._lock
         self._fetch()
         carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
@@ -116,6 +119,8 @@ class BuildInputs:
             return ""
         if not from_store:
             return f"docker-image://{lock.base}"
+        if self._wish.hermetic and (missing := missing_files(store, lock.base, lock.platform)):
+            raise lacking(missing, store, self._plan.target)
         fetch_base_image(app, lock, store, self._sources)
         return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
@@ -136,6 +141,9 @@ class BuildInputs:
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
+        if missing and everything:
+            refuse_uncompiled(missing, store, plan.target)
+            raise lacking(missing, store, plan.target)
         if missing:
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")

@@ -20,7 +20,7 @@ _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_pr
 def probe_site(environ: Mapping[str, str] = os.environ) -> SiteFacts:
     """Return the settings that a build on this machine must honour; environment wins over files, as in pip."""
     pip = _pip_settings(environ)
-    folders = [Path(word).expanduser() for word in pip.get("find-links", "").split()]
+    folders = [Path(os.path.expanduser(word)) for word in pip.get("find-links", "").split()]
     return SiteFacts(
         find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),

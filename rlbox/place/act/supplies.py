@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.errors import WorkFailed
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import Supplies
@@ -17,7 +16,7 @@ from rlbox.place.wanted import Wanted
 from rlbox.sources.act.live import live_sources, locator
 from rlbox.sources.settings import plan_sources
 from rlbox.store.act.base_image import base_files, fetch_base_image, missing_files
-from rlbox.store.act.fetch import ensure
+from rlbox.store.act.fetch import ensure, lacking
 from rlbox.store.act.objects import Store, store_folder
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock
@@ -105,7 +104,7 @@ def _fetch_base(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> 
         return
     missing = missing_files(store, lock.base, lock.platform)
     if missing and wish.offline:
-        raise _lacking(lock, missing, store, " --unpack")
+        raise lacking(missing, store, f"{lock.target} --place here --unpack")
     if not missing:
         check(())
     fetch_base_image(app, lock, store, wish.sources or prepared.image.sources, check)
@@ -123,14 +122,4 @@ def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple
     missing = [file for file in files if not store.intact(file.sha256, file.size)]
     if not (missing and wish.offline):
         return files, missing
-    raise _lacking(lock, missing, store)
-
-
-def _lacking(lock: Lock, missing: Sequence[Artifact], store: Store, more: str = "") -> WorkFailed:
-    shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
-    names = ", ".join(shown) + (f" and {len(missing) - 5} more" if missing[5:] else "")
-    return WorkFailed(
-        f"the store lacks {len(missing)} files of the lock: {names}",
-        where=str(store.root),
-        next_step=f"rlbox fetch {lock.target} --place here{more}; without a network, with --import DIR",
-    )
+    raise lacking(missing, store, f"{lock.target} --place here")

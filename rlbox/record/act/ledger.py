@@ -94,7 +94,9 @@ class Ledger:
             return runs[0]
         if len(found) == 1:
             return found[0]
-        what = f"{len(found)} runs begin with {name!r}" if found else f"no run {name!r}" if name else "no run yet"
+        what = (
+            f"{len(found)} runs begin with {name!r}" if found else "no run yet" if name is None else f"no run {name!r}"
+        )
         raise SpecError(what, where=str(self.folder / _RUNS), next_step="rlbox runs")
 
     def make(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:

@@ -213,6 +213,17 @@ def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) ->
         )
 
 
+def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed:
+    """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
+    shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
+    names = ", ".join(shown) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    return WorkFailed(
+        f"the store lacks {len(missing)} files of the lock: {names}",
+        where=str(store.root),
+        next_step=f"rlbox fetch {words}; without a network, with --import DIR",
+    )
+
+
 def check_room(store: Store, missing: Sequence[Artifact]) -> None:
     """Raise `NodeError` unless the store's disk has room for `missing`."""
     needed = needed_bytes(store, missing)

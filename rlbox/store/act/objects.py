@@ -28,7 +28,7 @@ _SEAL_NS = 315_532_800 * 10**9
 def store_folder(chosen: str | None) -> Path:
     """Return the store's directory: `--store`, `RLBOX_STORE`, or one in the cache; absolute."""
     text = chosen or os.environ.get("RLBOX_STORE")
-    return Path(text).expanduser().absolute() if text else cache_folder("store")
+    return Path(os.path.expanduser(text)).absolute() if text else cache_folder("store")
 
 
 class Draft:

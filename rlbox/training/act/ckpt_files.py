@@ -17,6 +17,8 @@ from rlbox.gate.act.tensors import tensors_problem
 from rlbox.training.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
+MANIFEST = "checkpoint.json"
+"""Lists every file of a checkpoint that a gate holds against it."""
 _TRACKER_BYTES = 1 << 12
 _LIST_BYTES = 64 << 20
 
@@ -24,7 +26,7 @@ _LIST_BYTES = 64 << 20
 def find_checkpoints(root: Path) -> dict[Path, list[Found]]:
     """Return the checkpoints at, or below, `root` by the folder that they lie in; they are not searched themselves.
 
-    A model's folder is one only where `root` is it.
+    A model's folder is one only where `root` is it, or where it has a manifest, as those that gates ask for.
     """
     found: dict[Path, list[Found]] = {}
     if known := kind_of(root.name) or (("hf", None) if _is_model(root) else None):
@@ -63,6 +65,8 @@ def read_tracker(folder: Path) -> str | None:
 
 def _kind(folder: Path) -> tuple[Kind, int | None] | None:
     known = kind_of(folder.name)
+    if known is None and (folder / MANIFEST).is_file() and _is_model(folder):
+        return "hf", None
     if known and known[1] is None and not (folder.parent / TRACKERS[0]).is_file():
         return None  # `release` is a common name
     return known
@@ -103,7 +107,9 @@ def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
     if path.name.endswith((".pt", ".pth", ".bin")):
         return _archive(path), ()
     if path.name.endswith(".index.json") and size <= _LIST_BYTES:
-        return _index(path)
+        return _listed(path, "weight_map", "it is no index of weights")
+    if path.name == MANIFEST and size <= _LIST_BYTES:
+        return _listed(path, "files", "it is no manifest")
     if path.name == ".metadata" and size <= _LIST_BYTES:
         return "", tuple(sorted({name.decode() for name in _DISTCP.findall(_read(path))}))
     return "", ()
@@ -117,14 +123,16 @@ def _archive(path: Path) -> str:
         return "" if zipfile.is_zipfile(file) else "its end is missing"
 
 
-def _index(path: Path) -> tuple[str, tuple[str, ...]]:
+def _listed(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
+    """Return the files that a list names: those that its rows lead to, or whose facts they are."""
     try:
-        rows = parse_json(_read(path))["weight_map"]
-        if not all(isinstance(name, str) for name in rows.values()):
+        rows = parse_json(_read(path))[key]
+        names = {name if isinstance(facts, dict) else facts for name, facts in rows.items()}
+        if not all(isinstance(name, str) for name in names):
             raise ValueError("a name that is no text")
-        return "", tuple(sorted(set(rows.values())))
+        return "", tuple(sorted(names))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "it is no index of weights", ()
+        return problem, ()
 
 
 def _read(path: Path) -> bytes:

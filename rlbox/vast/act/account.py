@@ -113,9 +113,9 @@ def api_key() -> str:
     """Return the API key, from the environment or the file of the platform's own client; empty when there is none."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
-    for path in (Path("~/.config/vastai/vast_api_key"), Path("~/.vast_api_key")):
-        if path.expanduser().is_file():
-            return path.expanduser().read_text("utf-8").strip()
+    for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
+        if (path := Path(os.path.expanduser(name))).is_file():
+            return path.read_text("utf-8").strip()
     return ""
 
 

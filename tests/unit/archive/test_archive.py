@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -275,7 +276,8 @@ def test_what_a_killed_save_left_is_overwritten(tmp_path: Path) -> None:
 def test_two_at_once(tmp_path: Path) -> None:
     with open(tmp_path / "x.tar.part", "wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(LockHeld, match="another rlbox writes this archive"):
+        told = f"another rlbox writes this archive: (pid {os.getpid()}|holder unknown)\n"
+        with pytest.raises(LockHeld, match=told):
             fill(tmp_path / "x.tar")
 
 
@@ -301,3 +303,10 @@ def test_an_archive_knows_its_blobs(archive: Path) -> None:
     read = check_archive(archive)
     assert isinstance(read, Archive)
     assert b"".join(read.chunks(read.manifests[0].layers[1].digest)) == pack(CONTENTS[1], "zstd")
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    """Opening one waits for a writer who may never come."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WorkFailed, match="this is no archive, but a FIFO"):
+        check_archive(tmp_path / "pipe")
