@@ -10,11 +10,12 @@ from fakes import CHECKOUT, Folder, Rlbox
 from rlbox.job.load import load_job
 from rlbox.spec.project import Project
 
+pytestmark = pytest.mark.usefixtures("as_declared")
 PROJECT = Project(folder=CHECKOUT)
 OWN = {job: load_job(PROJECT, job).target for job in PROJECT.jobs()}
 EACH = [(job, profile) for job in OWN for profile in ("", *load_job(PROJECT, job).profiles)]
 OTHER = [(*pair, target) for pair in EACH for target in PROJECT.targets() if target != OWN[pair[0]]]
-NEAREST = "  next:  the nearest that fits: rlbox "
+NEAREST = "#   next:  the nearest that fits: rlbox "
 
 
 def hopeless(job: str, target: str) -> bool:
@@ -25,16 +26,16 @@ def hopeless(job: str, target: str) -> bool:
 
 def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
     """Return whether it fits, at once or as what is proposed then; other endings are wrong."""
-    said = rlbox(*words, "--dry-run", "--project", str(CHECKOUT))
+    said = rlbox(*words, "--open", "--dry-run", "--project", str(CHECKOUT))
     if said.code == 0:
         return True
-    assert said.code == 5, said.err
-    last = said.err.splitlines()[-1]
-    if last.startswith("  next:  no profile of the job and nothing that it lets be turned fits"):
+    assert said.code == 5, said.out
+    (next_step,) = [line for line in said.out.splitlines() if line.startswith("#   next:")]
+    if next_step.startswith("#   next:  no profile of the job and nothing that it lets be turned fits"):
         return False
-    assert last.startswith(NEAREST), said.err
-    again = rlbox(*shlex.split(last.removeprefix(NEAREST)), "--dry-run", "--project", str(CHECKOUT))
-    assert again.code == 0, again.err
+    assert next_step.startswith(NEAREST), said.out
+    again = rlbox(*shlex.split(next_step.removeprefix(NEAREST)), "--open", "--dry-run", "--project", str(CHECKOUT))
+    assert again.code == 0, again.out
     return True
 
 
@@ -128,5 +129,5 @@ def test_what_is_proposed_is_for_the_same_machine_and_place(
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
     assert said.code == 5
-    assert said.err.endswith(f"the nearest that fits: {step}\n")
+    assert f"the nearest that fits: {step}\n" in said.out + said.err
     assert rlbox(*step.split()[1:], *dry, "--project", str(CHECKOUT)).code == 0
