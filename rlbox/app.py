@@ -21,7 +21,7 @@ class DryRun:
 
     refused: list[RlboxError] = field(default_factory=list)
     unchecked: dict[str, list[str]] = field(default_factory=dict)
-    before: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -35,12 +35,12 @@ class DryRun:
             "exit_code": self.exit_code,
             "refused": [error.as_json() for error in self.refused],
             "not_checked": [{"what": what, "why": why} for why, what in self.unchecked.items()],
-            "before": self.before,
+            "first": self.first,
         }
 
     def lines(self, would: str) -> list[str]:
         """Return it for people, as comments of a shell; the last line is the verdict."""
-        found = [f"# first: {text}" for text in self.before]
+        found = [f"# first: {text}" for text in self.first]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
         found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
         count = "1 refusal" if len(self.refused) == 1 else f"{len(self.refused)} refusals"
@@ -76,17 +76,15 @@ class App:
         """Check `what` in the block. A refusal ends a real run; a dry run keeps it for the verdict, and goes on."""
         try:
             yield
-        except NotAnswered as error:
-            if not self.dry_run:
-                raise
-            self.open(error.what + (f" ({error.where})" if error.where else ""), *what)
         except RlboxError as error:
             if not self.dry_run:
                 raise
-            if str(error) not in map(str, self.dry.refused):
+            if isinstance(error, NotAnswered):
+                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *what)
+            elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
                 self.dry.refused.append(error)
 
-    def open(self, why: str, *what: str) -> None:
+    def not_checked(self, why: str, *what: str) -> None:
         """Say what a dry run cannot tell."""
         known = self.dry.unchecked.setdefault(why, [])
         known += [one for one in what if one not in known]

@@ -183,7 +183,7 @@ def _refuse(
 ) -> None:
     run = plan.run_id
     if state and state.state not in ENDED and app.dry_run:
-        app.dry.before.append(f"run {run}, which nothing carries out any more, is settled")
+        app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
     elif state and state.state not in ENDED:
         raise SpecError(f"run {run} could not be settled, so nobody knows whether it goes on", next_step="rlbox runs")
     if state and not wish.first_stage and all(stage.state in DONE for stage in state.stages):

@@ -70,8 +70,9 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     with app.checking("stages"):
         plan = _begin_late(plan, ledger, wish)
     if app.dry_run:
-        with app.checking("data disk"):
-            ledger.require_free()
+        if place.near:
+            with app.checking("data disk"):
+                ledger.require_free()
         look_ahead(app, plan, ready)
         return _show(app, job, plan, fit)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)

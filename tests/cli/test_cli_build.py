@@ -134,7 +134,7 @@ def test_dry_run_as_json(rlbox: Rlbox, mine: Folder, client: Callable[..., Path]
         "exit_code": 0,
         "refused": [],
         "not_checked": [{"what": ["image", "engine"], "why": why}],
-        "before": [],
+        "first": [],
     }
 
 

@@ -297,7 +297,7 @@ def test_what_is_in_the_way_of_a_build(
         "no docker client on PATH",
         "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
     ]
-    assert found["before"] == ["1 files are fetched, 26.3 kB", "the base is made from its 1 apt packages"]
+    assert found["first"] == ["1 files are fetched, 26.3 kB", "the base is made from its 1 apt packages"]
 
 
 def test_an_import_of_what_is_no_export(rlbox: Rlbox, two: Folder) -> None:

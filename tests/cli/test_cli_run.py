@@ -108,7 +108,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
         "not_checked": [
             {"what": ["image", "network"], "why": "no Docker engine answers (unix:///var/run/docker.sock)"}
         ],
-        "before": [f"the data disk {Path('~/disk').expanduser()} is made"],
+        "first": [f"the data disk {Path('~/disk').expanduser()} is made"],
     }
     assert (plan["schema"], plan["profile"], plan["params"]) == (1, "learn", {"rounds": 8})
     assert [stage["directory"] for stage in plan["stages"]] == ["stages/1-train", "stages/2-ask"]

@@ -70,7 +70,7 @@ def test_dry_run(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], en
     verdict = {"would": f"start a container of {IMAGE}", "exit_code": 0, "refused": [], "not_checked": []}
     assert said.data == {
         "schema": 1,
-        "verdict": {**verdict, "before": [f"the data disk {here} is made"]},
+        "verdict": {**verdict, "first": [f"the data disk {here} is made"]},
         "target": "mine",
         "command": words(folder, str(here), "sh", "-c", "exit 3"),
         "before": BEFORE,

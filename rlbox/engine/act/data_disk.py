@@ -82,7 +82,7 @@ def _make(app: App, folder: Path) -> None:
     try:
         if app.dry_run:
             _require_writable(next(parent for parent in folder.parents if parent.exists()))
-            app.dry.before.append(f"the data disk {folder} is made")
+            app.dry.first.append(f"the data disk {folder} is made")
             return
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -103,8 +103,8 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Ref
     """Show what would be fetched, and whether it would be."""
     base = _base(lock, store, wish)
     rows = group_rows(lock, base, store.intact, here=wish.here)
-    if "@" in lock.base and not base and wish.base:
-        app.open("its manifest is not in the store", f"files of the base image {lock.base}")
+    if unknown := "@" in lock.base and not base and wish.base:
+        app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
     missing = [file for file in (*base, *_files(lock, wish)) if not store.intact(file.sha256, file.size)]
     if wish.import_from:
         source, would = f"{place}", f"import {place}"
@@ -112,15 +112,18 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Ref
             if isinstance(place, Path):
                 require_export(place)
     else:
-        source, would = f"sources {wish.sources or plan.sources}", f"fetch {len(missing)} files"
+        source, would = (
+            f"sources {wish.sources or plan.sources}",
+            f"fetch {len(missing)} files" + " and the base image" * unknown,
+        )
         with app.checking("store"):
             refuse_uncompiled(missing, store, plan.target)
     with app.checking("store"):
         check_room(store, missing)
-    if not missing:
+    if not missing and not unknown:
         would = "fetch nothing: the store holds it all"
-    elif not isinstance(place, Path) or not wish.import_from:
-        app.open("a dry run asks no network", source)
+    elif not (wish.import_from and isinstance(place, Path)):
+        app.not_checked("a dry run asks no network", source)
     would += f", and export it to {place}" if wish.export_to else ""
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}

@@ -66,12 +66,12 @@ class BuildInputs:
             with app.checking("store"):
                 check_room(self._store, missing)
             size = size_text(sum(file.size for file in missing))
-            app.dry.before.append(f"{len(missing)} files are fetched, {size}")
-            app.open("a dry run asks no network", f"sources {self._sources}")
+            app.dry.first.append(f"{len(missing)} files are fetched, {size}")
+            app.not_checked("a dry run asks no network", f"sources {self._sources}")
         if plan.rootfs and not rootfs_path(plan.rootfs).exists():
             with app.checking("mmdebstrap"):
                 require_mmdebstrap()
-            app.dry.before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
+            app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
         base = ""
         with app.checking("engine"):
             base = self._base()

@@ -165,7 +165,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
-            app.dry.before.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
+            app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
             look_for_supplies(app, prepared, plan, ApplyWish())
         elif plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")

@@ -80,7 +80,7 @@ def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: Apply
             if wish.offline:
                 raise _lacking(lock, files, store, " --unpack")
     if missing or "packages" in plan.kinds:
-        app.open("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
+        app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
 
 def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:

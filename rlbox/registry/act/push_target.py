@@ -87,7 +87,7 @@ class ImagePush:
 
     def _look(self) -> int:
         tag, reference = self._tag, str(self._reference)
-        self._app.open("a dry run asks no registry", f"whether {self._reference.host} takes it")
+        self._app.not_checked("a dry run asks no registry", f"whether {self._reference.host} takes it")
         data = {"target": self._name, "image": tag, "reference": reference}
         return self._app.planned(data, f"push {tag} to {reference}", f"push {tag}")
 
