@@ -222,15 +222,17 @@ class ReadyDocker:
         It stays after its end until somebody has settled it.
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
-        self._start(note, plan, run_dir, container, secrets)
+        asked = engine()
+        self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
-            found = engine().container(plan.container)
+            found = asked.container(plan.container)
             self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
-        return lambda: engine().running(plan.container)
+        return lambda: asked.running(plan.container)
 
     def _start(
         self,
+        asked: DockerEngine,
         note: CarrierNote,
         plan: RunPlan,
         run_dir: Path,
@@ -243,7 +245,7 @@ class ReadyDocker:
         while True:
             self.ledger.write_note(note, plan)
             try:
-                engine().start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
+                asked.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
                 break
             except PortTaken as error:
                 plan, lost = unpublish(plan, error.ports)

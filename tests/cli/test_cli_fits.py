@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.job.load import load_job
+from rlbox.place.act.bring import BroughtPlace
 from rlbox.spec.project import Project
 
 pytestmark = pytest.mark.usefixtures("as_declared")
@@ -124,8 +126,10 @@ def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> Non
     ],
 )
 def test_what_is_proposed_is_for_the_same_machine_and_place(
-    rlbox: Rlbox, folder: Folder, words: str, step: str
+    rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, step: str
 ) -> None:
+    place = BroughtPlace(python=Path("/usr/bin/python3"), words=(), env={})
+    monkeypatch.setattr("rlbox.run.here.prepare_place", lambda *asked: place)
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
     assert said.code == 5
