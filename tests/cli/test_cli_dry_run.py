@@ -308,7 +308,7 @@ def test_an_import_of_what_is_no_export(rlbox: Rlbox, two: Folder) -> None:
     assert rlbox(*words).code == code
 
 
-@pytest.mark.parametrize("verb", [("shell", "mine"), ("apply", "mine", "--prefix", "/tmp/rlbox-nowhere")], ids=" ".join)
+@pytest.mark.parametrize("verb", [("shell", "mine"), ("apply", "mine", "--prefix", "/nowhere/rlbox")], ids=" ".join)
 def test_other_verbs_look_at_the_disk(
     rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
