@@ -4,25 +4,61 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.errors import SpecError
+from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.printable import printable
 from rlbox.spec.project import Project
 
 
 @dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What a dry run has met on the real path: refusals, what nobody could tell by its reason, what is done first."""
+
+    refused: list[RlboxError] = field(default_factory=list)
+    unchecked: dict[str, list[str]] = field(default_factory=dict)
+    first: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the real run as far as it is known: the first refusal ends it."""
+        return self.refused[0].exit_code if self.refused else 0
+
+    def as_json(self, would: str) -> dict[str, Any]:
+        """Return it as JSON types; `would` is what the real run does."""
+        return {
+            "would": "" if self.refused else would,
+            "exit_code": self.exit_code,
+            "refused": [error.as_json() for error in self.refused],
+            "not_checked": [{"what": what, "why": why} for why, what in self.unchecked.items()],
+            "first": self.first,
+        }
+
+    def lines(self, would: str) -> list[str]:
+        """Return it for people, as comments of a shell; the last line is the verdict."""
+        found = [f"# first: {text}" for text in self.first]
+        found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
+        found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
+        count = "1 refusal" if len(self.refused) == 1 else f"{len(self.refused)} refusals"
+        no = f"this would be refused: {count}, exit code {self.exit_code}"
+        yes = f"this would {would}" + ", as far as it is checked" * bool(self.unchecked)
+        return [*found, f"# verdict: {no if self.refused else yes}"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class App:
-    """Options that every verb shares, and the plans they start from."""
+    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets."""
 
     project: Project
     as_json: bool = False
     dry_run: bool = False
     verbosity: int = 0
     colour: bool = True
+    dry: DryRun = field(default_factory=DryRun)
 
     @property
     def interactive(self) -> bool:
@@ -34,6 +70,30 @@ class App:
         if self.verbosity >= 0:
             sys.stderr.write(printable(text) + "\n")
             sys.stderr.flush()
+
+    @contextmanager
+    def checking(self, *what: str) -> Iterator[None]:
+        """Check `what` in the block. A refusal ends a real run; a dry run keeps it for the verdict, and goes on."""
+        try:
+            yield
+        except RlboxError as error:
+            if not self.dry_run:
+                raise
+            if isinstance(error, NotAnswered):
+                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *what)
+            elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
+                self.dry.refused.append(error)
+
+    def not_checked(self, why: str, *what: str) -> None:
+        """Say what a dry run cannot tell."""
+        known = self.dry.unchecked.setdefault(why, [])
+        known += [one for one in what if one not in known]
+
+    def planned(self, data: Mapping[str, Any], text: str, would: str) -> int:
+        """Write the result of a dry run, its verdict last; `would` is what the real one does. Return its exit code."""
+        verdict = "\n".join(self.dry.lines(would))
+        self.result({**data, "verdict": self.dry.as_json(would)}, f"{text}\n\n{verdict}" if text else verdict)
+        return self.dry.exit_code
 
     def result(self, data: Mapping[str, Any], text: str) -> None:
         """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""

@@ -24,6 +24,10 @@ class RlboxError(Exception):
         self.where = where
         self.next_step = next_step
 
+    def as_json(self) -> dict[str, str | int]:
+        """Return it as JSON types."""
+        return {"what": self.what, "where": self.where, "next": self.next_step, "exit_code": self.exit_code}
+
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:
@@ -49,6 +53,10 @@ class EngineError(RlboxError):
     """The container engine is missing, too old, not permitted, or lacks something the plan needs."""
 
     exit_code = 4
+
+
+class NotAnswered(EngineError):
+    """No engine answers, or none may be asked now: what it would say is not known."""
 
 
 class NodeError(RlboxError):

@@ -241,6 +241,17 @@ class Rlbox:
         return Said(code=code, out=out, err=err)
 
 
+def tree(*folders: Path) -> dict[str, tuple[Any, ...]]:
+    """Return all that is below some folders: kind, mode, time stamp, size and bytes of each."""
+    found = {}
+    for folder in folders:
+        for path in (folder, *sorted(folder.rglob("*"))):
+            facts = path.lstat()
+            body = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            found[str(path)] = facts.st_mode, facts.st_mtime_ns, facts.st_size, body
+    return found
+
+
 def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
     """Return a current lock of `target`: one apt package where the base is bootstrapped, one package a group."""
     return Lock(

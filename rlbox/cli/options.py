@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -26,9 +27,10 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     def with_app(
         *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
     ) -> Any:
-        app = App(
-            project=_there(project_of(project)), as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose
-        )
+        found = _there(project_of(project))
+        if dry_run:
+            found = replace(found, kept={})
+        app = App(project=found, as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
         with interruptible():
@@ -47,7 +49,9 @@ def _there(project: Project) -> Project:
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--dry-run` to a verb that changes something; it reads `app.dry_run`."""
-    return click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")(function)
+    return click.option("--dry-run", is_flag=True, help="Say what would be done, and refused; change nothing.")(
+        function
+    )
 
 
 def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:

@@ -200,7 +200,7 @@ def seen_gpus(wish: GpuWish, shell: Mapping[str, str], count: int) -> dict[str, 
 
 
 def assumed_access(wish: GpuWish) -> GpuAccess:
-    """Return how a container would get its GPUs where CDI is offered: for a dry run, which asks no engine."""
+    """Return how a container would get its GPUs where CDI is offered: for a dry run that no engine answers."""
     count = wish.count if wish.count > 0 else 0
     names = wish.ids or tuple(map(str, range(count))) or ("all",)
     return NO_GPUS if wish.none else GpuAccess(way="cdi", names=tuple(f"{KIND}={name}" for name in names))

@@ -55,14 +55,15 @@ def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
         Those of `parse_gpus` and `choose_access`.
     """
     asked = wished(text)
-    wish = parse_gpus(asked, image.container.gpus)
-    if wish.none and not image.container.gpus:
-        return NO_GPUS
-    if app.dry_run:
-        return assumed_access(wish)
-    access = choose_access(wish, GpuOffer() if wish.none else offered(), explicit=bool(asked))
-    if not wish.none:
-        app.say(f"GPUs: {access.told()}")
+    access = NO_GPUS
+    with app.checking("GPUs"):
+        wish = parse_gpus(asked, image.container.gpus)
+        if wish.none and not image.container.gpus:
+            return NO_GPUS
+        access = assumed_access(wish)
+        access = choose_access(wish, GpuOffer() if wish.none else offered(), explicit=bool(asked))
+        if not wish.none:
+            app.say(f"GPUs: {access.told()}")
     return access
 
 
@@ -76,8 +77,10 @@ def choose_seen(app: App, text: str) -> dict[str, str]:
     """
     if not (asked := wished(text)):
         return {}
-    env = seen_gpus(parse_gpus(asked, 0), os.environ, probe_driver().devices)
-    app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
+    env = {}
+    with app.checking("GPUs"):
+        env = seen_gpus(parse_gpus(asked, 0), os.environ, probe_driver().devices)
+        app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
 

@@ -77,17 +77,20 @@ def close_plan(
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(without_bridge("run", network))
-    if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
-        if not opened:
-            raise SpecError(
-                f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
-                next_step="rlbox run --open, on a network that only its nodes reach; it is recorded with the run",
-            )
-        notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")
+    with app.checking("open ports"):
+        if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
+            if not opened:
+                raise SpecError(
+                    f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
+                    next_step="rlbox run --open, on a network that only its nodes reach; it is recorded with the run",
+                )
+            notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")
     for note in notes:
         app.say(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))
-    published = _published(plan, publish)
+    published: dict[str, int] = {}
+    with app.checking("published ports"):
+        published = _published(plan, publish)
     return dataclasses.replace(
         plan,
         network=network,

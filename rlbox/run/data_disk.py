@@ -17,7 +17,7 @@ import click
 from rlbox.app import App
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.data_disk import data_folder
-from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
+from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.image.act.plans import image_plan
 from rlbox.machine.act.identity import user_name
 from rlbox.record.act.disk_hold import Holder
@@ -106,20 +106,21 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
             where=engine_place(),
             next_step="DOCKER_HOST=ssh://USER@HOST",
         )
+    if app.dry_run:
+        raise NotAnswered(f"the engine is at {engine_place()}, where a dry run starts nothing")
     words = click.get_current_context().find_root().obj
     raise click.exceptions.Exit(on_remote(app, target, data, words, env or {}))
 
 
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.act.api import find_image
+    from rlbox.engine.act.api import require_image
     from rlbox.engine.act.helper_container import Helper, run_helper
     from rlbox.engine.act.ssh_tunnel import open_tunnel
 
     tunnel = open_tunnel(engine_place())
     image = image_plan(app.project, target)
-    if find_image(image.tag) is None:
-        raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {target}")
+    require_image(image.tag, target)
     folder = data or os.environ.get("RLBOX_DATA") or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):

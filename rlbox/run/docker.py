@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here
-from rlbox.engine.act.api import find_image
+from rlbox.engine.act.api import engine, require_image
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.engine.act.devices import check_devices
 from rlbox.engine.container import (
@@ -42,8 +42,8 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import CarrierStatus
 from rlbox.run.closed import unpublish
-from rlbox.run.data_disk import disk_of
-from rlbox.run.inputs import check_ports, container_plan
+from rlbox.run.data_disk import disk_here, go_over
+from rlbox.run.inputs import container_plan
 from rlbox.run.places import RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -61,32 +61,35 @@ _NAME = "docker"
 class Docker:
     """Runs in containers of their targets' images."""
 
+    @property
+    def near(self) -> bool:
+        """Whether the engine is on this machine."""
+        return engine_is_here()
+
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk, which lies beside the engine."""
-        return disk_of(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
+        with app.checking("data disk", "memory", "ports"):
+            go_over(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
+        return disk_here(app, target, data)
 
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
         image = image_plan(app.project, target)
-        check_disk(ledger.folder, image.container, need_gib)
-        found = _check_image(image)
+        if self.near:
+            check_disk(app, ledger.folder, image.container, need_gib)
+        found: Mapping[str, Any] = {"Id": "IMAGE"}
+        with app.checking("image"):
+            found = _check_image(image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
-        check_devices(app, image.container)
+        with app.checking("devices"):
+            check_devices(app, image.container)
         access = choose_gpus(app, image, gpus)
-        check_gpus(app, image, access, image_env(found))
-        from rlbox.engine.act.docker import DockerEngine
-
-        engine = DockerEngine.connect()
-        image = dataclasses.replace(image, container=engine.reachable(image.container))
+        with app.checking("GPUs"):
+            check_gpus(app, image, access, image_env(found))
+        with app.checking("network"):
+            image = dataclasses.replace(image, container=engine().reachable(image.container))
         return ReadyDocker(
-            target=target,
-            ledger=ledger,
-            image=image,
-            bytecode=bytecode,
-            engine=engine,
-            gpus=gpus,
-            access=access,
-            say=app.say,
+            target=target, ledger=ledger, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
         )
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
@@ -168,7 +171,6 @@ class ReadyDocker:
     ledger: Ledger
     image: ImagePlan
     bytecode: Path
-    engine: DockerEngine
     say: Callable[[str], None]
     gpus: str = ""
     access: GpuAccess = NO_GPUS
@@ -177,6 +179,11 @@ class ReadyDocker:
     def network(self) -> str:
         """That of the container."""
         return self.image.container.network
+
+    @property
+    def shares_ports(self) -> bool:
+        """Whether it is that of this machine; elsewhere only the supervisor can look at ports."""
+        return self.network == "host" and engine_is_here()
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
@@ -205,8 +212,6 @@ class ReadyDocker:
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
         )
-        if container.network == "host" and engine_is_here():  # elsewhere only the supervisor can
-            check_ports(run_dir, plan)
         return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, run_dir, container, secrets))
 
     def _begin(
@@ -217,15 +222,17 @@ class ReadyDocker:
         It stays after its end until somebody has settled it.
         """
         note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
-        self._start(note, plan, run_dir, container, secrets)
+        asked = engine()
+        self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
-            found = self.engine.container(plan.container)
+            found = asked.container(plan.container)
             self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
-        return lambda: self.engine.running(plan.container)
+        return lambda: asked.running(plan.container)
 
     def _start(
         self,
+        asked: DockerEngine,
         note: CarrierNote,
         plan: RunPlan,
         run_dir: Path,
@@ -238,7 +245,7 @@ class ReadyDocker:
         while True:
             self.ledger.write_note(note, plan)
             try:
-                self.engine.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
+                asked.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
                 break
             except PortTaken as error:
                 plan, lost = unpublish(plan, error.ports)
@@ -251,9 +258,7 @@ class ReadyDocker:
 
 def _check_image(image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
-    found = find_image(image.tag)
-    if found is None:
-        raise EngineError(f"the engine has no image {image.tag}", next_step=f"rlbox build {image.target}")
+    found = require_image(image.tag, image.target)
     if why := outdated(image, found):
         what = f"the image {image.tag} is not what its specs say now: {why}"
         raise EngineError(what, next_step=f"rlbox build {image.target}")

@@ -30,7 +30,6 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import Carrier
 from rlbox.run.data_disk import disk_here, folder_of
-from rlbox.run.inputs import check_ports
 from rlbox.run.places import RunPlace, Start
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -41,6 +40,8 @@ from rlbox.values import Command, Secret
 class Here:
     """Runs on this machine itself; nothing carries them but its processes."""
 
+    near = True
+
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk of this machine."""
         return disk_here(app, target, data)
@@ -48,8 +49,9 @@ class Here:
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyHere:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
-        image.require_lock()
-        check_disk(ledger.folder, image.container, need_gib)
+        with app.checking("lock"):
+            image.require_lock()
+        check_disk(app, ledger.folder, image.container, need_gib)
         chosen = choose_seen(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_place(app, image, ledger.folder, chosen)
@@ -95,6 +97,7 @@ class ReadyHere:
     place: BroughtPlace
     gpus: str = ""
     network: str = "host"
+    shares_ports: bool = True
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
@@ -106,7 +109,6 @@ class ReadyHere:
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
         """Return the run, ready to start."""
-        check_ports(run_dir, plan)
         return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(run_dir, secrets, hold))
 
     def _begin(self, run_dir: Path, secrets: Mapping[str, Secret], hold: DiskHold) -> Callable[[], bool]:

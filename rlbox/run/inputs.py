@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rlbox.app import App
@@ -74,19 +74,22 @@ def job_secrets(
     from rlbox.fixes.load import load_fixes
     from rlbox.secrets.act.find import find_secrets
 
-    return find_secrets(
-        job.secrets,
-        job.optional_secrets,
-        env_file=Path(env_file) if env_file else None,
-        folders=(app.project.folder, folder_of(app, target, data)),
-        environ=os.environ,
-        aliases=secret_aliases(load_fixes(app.project)),
-        words=(
-            *(str(value) for value in params.values()),
-            *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
-            *(user_name(), socket.gethostname()),
-        ),
-    )
+    folders = (app.project.folder, folder_of(app, target, data))
+    with app.checking("secrets"):
+        return find_secrets(
+            job.secrets,
+            job.optional_secrets,
+            env_file=Path(env_file) if env_file else None,
+            folders=folders,
+            environ=os.environ,
+            aliases=secret_aliases(load_fixes(app.project)),
+            words=(
+                *(str(value) for value in params.values()),
+                *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
+                *(user_name(), socket.gethostname()),
+            ),
+        )
+    return {}
 
 
 def container_plan(
@@ -106,20 +109,21 @@ def check_ports(run_dir: Path, plan: RunPlan) -> None:
     NodeError
         Names port and holder.
     """
+    for stage, cause in taken_ports(plan):
+        if plan.attempt > 1:  # the attempt before has the last word
+            raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
+        _record_failure(run_dir, plan, stage, cause)
+        table = summary_text(load_run_state(run_dir))
+        raise NodeError(f"stage {stage} FAILED: {cause.what}\n{table}", where=str(run_dir), next_step=cause.next_step)
+
+
+def taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
+    """Yield each stage that needs a port which is taken, and whose it is."""
     for stage in plan.stages:
         for service in stage.services:
             for name, number in service.ports.items():
-                holder = probe_port(number)
-                if not holder:
-                    continue
-                cause = taken_port(name, number, holder)
-                if plan.attempt > 1:  # the attempt before has the last word
-                    raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
-                _record_failure(run_dir, plan, stage.name, cause)
-                table = summary_text(load_run_state(run_dir))
-                raise NodeError(
-                    f"stage {stage.name} FAILED: {cause.what}\n{table}", where=str(run_dir), next_step=cause.next_step
-                )
+                if holder := probe_port(number):
+                    yield stage.name, taken_port(name, number, holder)
 
 
 def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> None:

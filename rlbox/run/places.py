@@ -73,6 +73,10 @@ class ReadyPlace(Protocol):
     def network(self) -> str:
         """`own`, `host`, `bridge` or `none`."""
 
+    @property
+    def shares_ports(self) -> bool:
+        """Whether the ports of its runs are those of this machine."""
+
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run; it names a container if the run's processes are those of one."""
 
@@ -81,7 +85,11 @@ class ReadyPlace(Protocol):
 
 
 class RunPlace(Protocol):
-    """One way to carry out runs."""
+    """One way to carry out runs; one that is not `near` is reached from here, and looked at there."""
+
+    @property
+    def near(self) -> bool:
+        """Whether its runs, and their data disk, are on this machine."""
 
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk that new runs of `target` lie on.

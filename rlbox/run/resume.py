@@ -27,10 +27,10 @@ from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk
-from rlbox.run.inputs import SPEC, job_secrets, run_files, specs_digest
+from rlbox.run.inputs import SPEC, check_ports, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT_TARGET, RunWish, Start, place_named
-from rlbox.run.start import DONE, check_stage, unpassed
+from rlbox.run.places import DEFAULT_TARGET, ReadyPlace, RunWish, Start, place_named
+from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
 
 
 def resume_run(app: App, name: str, wish: RunWish) -> int:
@@ -49,22 +49,28 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     LockHeld
         It, or another run, goes on.
     """
-    ledger = known_disk(app, wish.target or DEFAULT_TARGET, wish.data)
+    ledger = None
+    with app.checking(f"run {name}"):
+        ledger = known_disk(app, wish.target or DEFAULT_TARGET, wish.data)
+    if ledger is None:
+        return app.planned({}, "", f"look for run {name}")
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)
     job = load_job(app.project, plan.job)
     again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, job=job, wish=wish)
-    if app.dry_run:
-        return again.show()
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
     ready = place_named(plan.place).ready(
         app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None
     )
+    if app.dry_run:
+        return again.show(tuple(secrets), ready)
 
     def prepare() -> Start:
         settled = dataclasses.replace(again, plan=ledger.plan(run_dir))
         now = settled.take_up(tuple(secrets), ready.network)
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
+        if ready.shares_ports:
+            check_ports(run_dir, now)
         return ready.start(now, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
@@ -81,13 +87,20 @@ class _Again:
     job: Job
     wish: RunWish
 
-    def show(self) -> int:
-        """Say what would run, and touch nothing."""
-        plan = self.plan
-        now, _ = self._next_plan(())
+    def show(self, secrets: tuple[str, ...], ready: ReadyPlace) -> int:
+        """Say what would run, and whether it would start."""
+        app, plan = self.app, self.plan
+        now = plan
+        with app.checking("data disk"):
+            self.ledger.require_free()
+            with app.checking("stages"):
+                now, _ = self._next_plan(secrets)
+            now = self._closed(now, ready.network)
+            look_ahead(app, now, ready)
         state = self.ledger.state(self.run_dir, plan)
         attempts = plan_attempts(state, self.wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
-        lines = [f"# run {plan.run_id}, attempt {now.attempt}, on {plan.target}, place {plan.place}"]
+        on = f"attempt {now.attempt}, on {plan.target}, place {plan.place}"
+        lines = [f"# run {plan.run_id}, {on}"]
         for stage in now.stages:
             if stage.name in attempts:
                 lines += [
@@ -97,14 +110,18 @@ class _Again:
                 ]
             else:
                 lines += ["", f"# stage {stage.name}: {'left out' if stage.name in now.skipped else 'has passed'}"]
-        self.app.result({"plan": now.as_json(), "attempts": attempts}, "\n".join(lines))
-        return 0
+        data = {"plan": now.as_json(), "attempts": attempts}
+        return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
+
+    def _closed(self, now: RunPlan, network: str) -> RunPlan:
+        wish = self.wish
+        return close_plan(self.app, now, network, self.ledger.folder, opened=wish.open, publish=wish.publish)
 
     def take_up(self, secrets: tuple[str, ...], network: str) -> RunPlan:
         """Check that the run may go on, and write down the plan of its next attempt."""
         wish = self.wish
         now, forced = self._next_plan(secrets)
-        now = close_plan(self.app, now, network, self.ledger.folder, opened=wish.open, publish=wish.publish)
+        now = self._closed(now, network)
         entry = override_entry(
             Values(profile=now.profile, params=now.params, origins=now.origins),
             wish.settings,
@@ -140,13 +157,16 @@ class _Again:
         changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
         before = check_stage(plan, wish.first_stage)
         skipped = unpassed(state, before) if state else before
-        _refuse(plan, state, changed, skipped, wish)
+        _refuse(self.app, plan, state, changed, skipped, wish)
         if state:
             attempts = plan_attempts(state, wish.first_stage)
             plan = plan_resume(self.job, plan, attempts, wish.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
-            require_again(self.app, self.job, plan, wish.settings, force=wish.force)
-            require_paths(self.job, Values(profile=plan.profile, params=plan.params, origins=plan.origins), plan.paths)
+            values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+            with self.app.checking("memory"):
+                require_again(self.app, self.job, plan, wish.settings, force=wish.force)
+            with self.app.checking("parameters"):
+                require_paths(self.job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = wish.first_stage or (first_open(state) if state else "")
         plan = dataclasses.replace(
@@ -159,26 +179,30 @@ class _Again:
 
 
 def _refuse(
-    plan: RunPlan, state: RunState | None, changed: tuple[str, ...], skipped: tuple[str, ...], wish: RunWish
+    app: App, plan: RunPlan, state: RunState | None, changed: tuple[str, ...], skipped: tuple[str, ...], wish: RunWish
 ) -> None:
     run = plan.run_id
-    if state and state.state not in ENDED:
+    if state and state.state not in ENDED and app.dry_run:
+        app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
+    elif state and state.state not in ENDED:
         raise SpecError(f"run {run} could not be settled, so nobody knows whether it goes on", next_step="rlbox runs")
     if state and not wish.first_stage and all(stage.state in DONE for stage in state.stages):
         raise SpecError(
             f"run {run} has nothing left to do: all its stages passed",
             next_step=f"rlbox run {plan.job}, or run a stage again with: rlbox run --resume {run} --from STAGE",
         )
-    if changed and not wish.force:
-        raise SpecError(
-            f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
-            next_step=f"start a new run: rlbox run {plan.job}; or override it with --force, which is recorded",
-        )
-    if skipped and not wish.force:
-        raise SpecError(
-            f"stage {wish.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
-            next_step=f"rlbox run --resume {run}, or override it with --force, which is recorded",
-        )
+    with app.checking("specs"):
+        if changed and not wish.force:
+            raise SpecError(
+                f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
+                next_step=f"start a new run: rlbox run {plan.job}; or override it with --force, which is recorded",
+            )
+    with app.checking("stages"):
+        if skipped and not wish.force:
+            raise SpecError(
+                f"stage {wish.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
+                next_step=f"rlbox run --resume {run}, or override it with --force, which is recorded",
+            )
 
 
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:

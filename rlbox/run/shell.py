@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rlbox.engine.limits import ContainerDefaults
     from rlbox.image.plan import ImagePlan
 
-ENGINE_REFUSED = 125  # docker's own exit code for a container that never started
-
 
 def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
     """Run `command`, or a shell, in a container of the target's image and return its exit code.
@@ -36,8 +34,8 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container, data)
-    if not app.dry_run:
-        check_disk(folder, replace(image.container, create=image.container.create and not data), 0.0)
+    check_disk(app, folder, replace(image.container, create=image.container.create and not data), 0.0)
+    with app.checking("devices"):
         check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
@@ -58,19 +56,32 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         gpus=access,
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
+    _require_image(app, plan.image, name)
     if app.dry_run:
-        _show(app, name, plan, words)
-        return 0
-    return _run(plan, words, name)
+        return _show(app, name, plan, words)
+    return _run(plan, words)
+
+
+def _require_image(app: App, tag: str, name: str) -> None:
+    """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
+    import shutil
+
+    from rlbox.engine.act.api import require_image
+
+    with app.checking("docker client"):
+        if shutil.which("docker") is None:
+            raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
+    with app.checking("image"):
+        require_image(tag, name)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     """Return the limits of the target with a network that the engine has; what opens the shell is said."""
-    if app.dry_run:
-        return image.container
     from rlbox.engine.act.api import engine
 
-    limits = engine().reachable(image.container)
+    limits = image.container
+    with app.checking("network"):
+        limits = engine().reachable(limits)
     if limits.network != image.container.network:
         from rlbox.run.closed import without_bridge
 
@@ -78,8 +89,8 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     return limits
 
 
-def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> None:
-    """Print the lines that do the same by hand."""
+def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> int:
+    """Print the lines that do the same by hand, and whether it would be done."""
     import shlex
 
     from rlbox.engine.container import network_words
@@ -87,21 +98,17 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> N
     before, after = network_words(plan)
     silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
     text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
-    app.result({"target": name, "command": words, "before": before, "after": after}, text)
+    data = {"target": name, "command": words, "before": before, "after": after}
+    return app.planned(data, text, f"start a container of {plan.image}")
 
 
-def _run(plan: ContainerPlan, words: tuple[str, ...], name: str) -> int:
+def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
     from rlbox.engine.act.address import engine_address
-    from rlbox.engine.act.api import engine, find_image
+    from rlbox.engine.act.api import engine
     from rlbox.machine.act.command import run_in_foreground
     from rlbox.values import Command
 
-    try:
-        with engine().network(plan):
-            code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
-    except FileNotFoundError as error:
-        raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`") from error
-    if code == ENGINE_REFUSED and find_image(plan.image) is None:
-        raise EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {name}")
+    with engine().network(plan):
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
     return code if code >= 0 else 128 - code

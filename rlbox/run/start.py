@@ -10,13 +10,12 @@ import socket
 
 from rlbox.amounts import GIB
 from rlbox.app import App
-from rlbox.errors import RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
 from rlbox.gate.gate import GateJudge
 from rlbox.host.gpu_choice import wished
-from rlbox.image.act.plans import image_plan
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
@@ -29,15 +28,15 @@ from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_ru
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
-from rlbox.run.inputs import container_plan, job_secrets, programs, run_files, specs_digest
+from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT, RunWish, Start, place_named
+from rlbox.run.places import DEFAULT, ReadyPlace, RunPlace, RunWish, Start, place_named
 
 DONE = ("passed", "skipped")
 
 
 def start_run(app: App, name: str, wish: RunWish) -> int:
-    """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run shows its plan.
+    """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run ends before it is made.
 
     Raises
     ------
@@ -47,23 +46,17 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, name)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
-    room = declared_room(app, target, wished(wish.gpus))
-    if app.dry_run:
-        fit = fit_of(job, values, room)
-        require_fit(app, job, fit, _asked(name, wish), force=wish.force)
-        secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
-        return _show(app, job, values, target, wish.place, tuple(secrets), fit)
     secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
     place = place_named(wish.place)
     ledger = place.disk(app, target, wish.data, secrets)
-    fit = fit_of(job, values, measured_room(app, target, room, ledger.folder, wished(wish.gpus)))
-    require_fit(app, job, fit, _asked(name, wish), force=wish.force)
+    fit = _fit(app, job, values, target, ledger, place, wish)
     need_gib = fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes and not wish.force else None
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else new_run_id(job.name)
     plan = dataclasses.replace(
-        ready.plan(job, values, new_run_id(job.name), tuple(secrets)),
+        ready.plan(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
         user=user_name(),
         uid=os.getuid(),
@@ -72,16 +65,45 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         aliases=secret_aliases(fixes),
     )
     plan = close_plan(app, plan, ready.network, ledger.folder, opened=wish.open, publish=wish.publish)
-    require_paths(job, values, plan.paths)
-    plan = _begin_late(plan, ledger, wish)
+    with app.checking("parameters"):
+        require_paths(job, values, plan.paths)
+    with app.checking("stages"):
+        plan = _begin_late(plan, ledger, wish)
+    if app.dry_run:
+        if place.near:
+            with app.checking("data disk"):
+                ledger.require_free()
+        look_ahead(app, plan, ready)
+        return _show(app, job, plan, fit)
     files[OVERRIDES_FILE] = _overrides(job, values, wish)
 
     def prepare() -> Start:
         run_dir = ledger.make(plan, programs(app, job), files)
         app.say(f"run {plan.run_id}: {run_dir}")
+        if ready.shares_ports:
+            check_ports(run_dir, plan)
         return ready.start(plan, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+
+
+def _fit(app: App, job: Job, values: Values, target: str, ledger: Ledger, place: RunPlace, wish: RunWish) -> Fit | None:
+    """Return whether the run fits; one that does not is refused."""
+    fit = None
+    with app.checking("memory"):
+        room = declared_room(app, target, wished(wish.gpus))
+        if place.near:
+            room = measured_room(app, target, room, ledger.folder, wished(wish.gpus))
+        fit = fit_of(job, values, room)
+        require_fit(app, job, fit, _asked(job.name, wish), force=wish.force)
+    return fit
+
+
+def look_ahead(app: App, plan: RunPlan, ready: ReadyPlace) -> None:
+    """Add to a dry run every port that the run needs and that is taken, which is looked at once its folder is made."""
+    for _, cause in taken_ports(plan) if ready.shares_ports else ():
+        with app.checking("ports"):
+            raise NodeError(cause.what, next_step=cause.next_step)
 
 
 def _asked(job: str, wish: RunWish) -> Asked:
@@ -91,26 +113,26 @@ def _asked(job: str, wish: RunWish) -> Asked:
     return Asked(start=("run", job), profiles=wish.profiles, settings=wish.settings, beside=beside)
 
 
-def _show(
-    app: App, job: Job, values: Values, target: str, place: str, secrets: tuple[str, ...], fit: Fit | None
-) -> int:
-    """Say what would run and what it needs, and touch nothing."""
-    mount = image_plan(app.project, target).container.mount
-    plan = container_plan(job, values, mount, f"{job.name}-DRY-RUN", place, target, secrets)
-    require_paths(job, values, plan.paths)
-    lines = [f"# run of {job.name} on {target}, place {place}, profile {values.profile or 'default'}"]
-    lines += [f"# {line}" for line in param_lines(values.params, values.origins, units_of(job))]
-    lines += [f"# secret {secret}" for secret in secrets]
+def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
+    """Say what would run, what it needs, and whether it would start."""
+    on = f"on {plan.target}, place {plan.place}"
+    lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
+    lines += [f"# {line}" for line in param_lines(plan.params, plan.origins, units_of(job))]
+    lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
     for stage in plan.stages:
+        if stage.name in plan.skipped:
+            lines += ["", f"# stage {stage.name}: left out"]
+            continue
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
         lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
-    app.result({"plan": plan.as_json(), **needs}, "\n".join(lines))
-    return 0
+    count = len(plan.stages) - len(plan.skipped)
+    stages = f"{count} {'stage' if count == 1 else 'stages'}"
+    return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
 def _overrides(job: Job, values: Values, wish: RunWish) -> str:

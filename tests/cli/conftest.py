@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.engine.container import ContainerPlan
-from rlbox.errors import EngineError
+from rlbox.errors import NotAnswered
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
 from rlbox.sources.egress import EgressFacts
 from rlbox.sources.mirrors import Machine
 from rlbox.spec.project import Project
-
-
-def no_image(plan: ContainerPlan, words: tuple[str, ...], name: str) -> NoReturn:
-    """Refuse as an engine without the image would be told of."""
-    raise EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {name}")
-
-
-def no_engine() -> NoReturn:
-    """Refuse as where none answers."""
-    raise EngineError("no engine answers")
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +38,48 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
 
 
+class Away:
+    """An engine that does not answer."""
+
+    @classmethod
+    def connect(cls, address: str = "") -> NoReturn:
+        """Refuse as for a socket at which nobody listens."""
+        raise NotAnswered("no Docker engine answers", where="unix:///var/run/docker.sock")
+
+
 @pytest.fixture
-def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which no engine answers; docker-py is not even imported."""
+    module = ModuleType("docker")
+    module.DockerEngine = Away  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", module)
+
+
+@pytest.fixture
+def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that has what the target of every run says, and a docker client whose engine does not answer."""
+    for program in (tmp_path / "bin/docker", tmp_path / "config/cli-plugins/docker-buildx"):
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nexit 1\n")
+        program.chmod(0o755)
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
+    for name in ("engine.act.data_disk", "store.act.fetch"):
+        monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: 1 << 60)
+    monkeypatch.setattr("rlbox.run.start.measured_room", lambda app, target, room, folder, gpus: room)
+    monkeypatch.setattr("rlbox.run.docker.check_gpus", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.engine.act.devices.check_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.image.act.inputs.require_mmdebstrap", lambda: None)
+    monkeypatch.setattr("rlbox.run.inputs.probe_port", lambda number: "")
+
+
+@pytest.fixture
+def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", None)  # whether or not an earlier test imported it
-    monkeypatch.setattr("rlbox.engine.act.bring.engine", no_engine)
     monkeypatch.setattr("rlbox.engine.act.bring.bring_engine", lambda say: None)
-    monkeypatch.setattr("rlbox.run.shell._run", no_image)
-    monkeypatch.setattr("rlbox.run.shell._limits", lambda app, image: image.container)
     monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
 NEED_RUNS = ("attach", "bundle", "logs", "report")
 NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet: they must say so, in their own words."""
-NEED_ENGINE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
+NEED_DISK = (
+    "rlbox apply a800-cn --dry-run --data /root/autodl-tmp",
+    "rlbox apply vast-5090 --dry-run --data /workspace",
+)
+NEED_ENGINE = ("rlbox doctor", "rlbox doctor --json", "rlbox doctor local", "rlbox doctor local --json")
+NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
 
 
 def blocks(language: str, name: str) -> list[str]:
@@ -50,8 +55,10 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[:2] == ["ckpt", "check"] and len(words) > 2
     missing |= words[0] == "compile"  # no shipped target has anything that is
     missing |= words[0] == "stop" and words[1:2] != [] and not words[1].startswith("-")
+    missing |= words[:2] == ["vast", "create"]  # an API key
     no_gpu = words[0] == "gpus" and len(words) > 1
-    Typed(rlbox)(line, 1 if no_gpu else 2 if missing else 4 if line in NEED_ENGINE else 0)
+    wrong = no_gpu or line in NEED_ENGINE or "--import" in words
+    Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if line in NEED_IMAGE else 5 if line in NEED_DISK else 0)
 
 
 def test_both_readmes_have_the_same_commands() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.job.load import load_job
+from rlbox.place.act.bring import BroughtPlace
 from rlbox.spec.project import Project
 
+pytestmark = pytest.mark.usefixtures("as_declared")
 PROJECT = Project(folder=CHECKOUT)
 OWN = {job: load_job(PROJECT, job).target for job in PROJECT.jobs()}
 EACH = [(job, profile) for job in OWN for profile in ("", *load_job(PROJECT, job).profiles)]
 OTHER = [(*pair, target) for pair in EACH for target in PROJECT.targets() if target != OWN[pair[0]]]
-NEAREST = "  next:  the nearest that fits: rlbox "
+NEAREST = "#   next:  the nearest that fits: rlbox "
 
 
 def hopeless(job: str, target: str) -> bool:
@@ -25,16 +28,16 @@ def hopeless(job: str, target: str) -> bool:
 
 def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
     """Return whether it fits, at once or as what is proposed then; other endings are wrong."""
-    said = rlbox(*words, "--dry-run", "--project", str(CHECKOUT))
+    said = rlbox(*words, "--open", "--dry-run", "--project", str(CHECKOUT))
     if said.code == 0:
         return True
-    assert said.code == 5, said.err
-    last = said.err.splitlines()[-1]
-    if last.startswith("  next:  no profile of the job and nothing that it lets be turned fits"):
+    assert said.code == 5, said.out
+    (next_step,) = [line for line in said.out.splitlines() if line.startswith("#   next:")]
+    if next_step.startswith("#   next:  no profile of the job and nothing that it lets be turned fits"):
         return False
-    assert last.startswith(NEAREST), said.err
-    again = rlbox(*shlex.split(last.removeprefix(NEAREST)), "--dry-run", "--project", str(CHECKOUT))
-    assert again.code == 0, again.err
+    assert next_step.startswith(NEAREST), said.out
+    again = rlbox(*shlex.split(next_step.removeprefix(NEAREST)), "--open", "--dry-run", "--project", str(CHECKOUT))
+    assert again.code == 0, again.out
     return True
 
 
@@ -123,10 +126,12 @@ def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> Non
     ],
 )
 def test_what_is_proposed_is_for_the_same_machine_and_place(
-    rlbox: Rlbox, folder: Folder, words: str, step: str
+    rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, step: str
 ) -> None:
+    place = BroughtPlace(python=Path("/usr/bin/python3"), words=(), env={})
+    monkeypatch.setattr("rlbox.run.here.prepare_place", lambda *asked: place)
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
     assert said.code == 5
-    assert said.err.endswith(f"the nearest that fits: {step}\n")
+    assert f"the nearest that fits: {step}\n" in said.out + said.err
     assert rlbox(*step.split()[1:], *dry, "--project", str(CHECKOUT)).code == 0

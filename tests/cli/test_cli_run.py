@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+
+from rlbox.image.act.context import build_labels, context_entries
+from rlbox.image.act.plans import image_plan
 
 JOB = """
 title = "two stages"
@@ -50,10 +54,19 @@ def two(folder: Folder) -> Folder:
     return folder
 
 
-def test_dry_run(rlbox: Rlbox, two: Folder) -> None:
+def current_image(two: Folder) -> dict[str, Any]:
+    """Return the engine's word for an image that is what the specs say now."""
+    plan = image_plan(replace(two.project, kept={}), "mine")
+    return {"Id": "sha256:0123456789abcdef", "Config": {"Labels": build_labels(context_entries(plan), plan)}}
+
+
+@pytest.mark.allow("sockets")
+def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
+    engine.images["rlbox/mine:latest"] = current_image(two)
+    disk = Path("~/disk").expanduser()
     assert rlbox("run", "two", "--dry-run", "--set", "rounds=3") == Said(
         code=0,
-        out="""# run of two on mine, place docker, profile default
+        out=f"""# run of two on mine, place docker, profile default
 # rounds = 3  (--set)
 
 # stage train: learns
@@ -75,14 +88,28 @@ ask 3
 #   gate: listens on nothing but what the job declares
 #   gate: silence at most 600 s
 #   gate: total at most 3600 s
+
+# first: the data disk {disk} is made
+# verdict: this would start a run of two on mine, place docker: 2 stages
 """,
         err="",
     )
     assert sorted(two.files()) == ["images/mine/lock.json", "images/mine/target.toml", "jobs/two.toml"]
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
-    plan = rlbox("run", "two", "--dry-run", "--json", "--profile", "learn").data["plan"]
+    data = rlbox("run", "two", "--dry-run", "--json", "--profile", "learn").data
+    plan = data["plan"]
+    assert data["verdict"] == {
+        "would": "start a run of two on mine, place docker: 2 stages",
+        "exit_code": 0,
+        "refused": [],
+        "not_checked": [
+            {"what": ["image", "network"], "why": "no Docker engine answers (unix:///var/run/docker.sock)"}
+        ],
+        "first": [f"the data disk {Path('~/disk').expanduser()} is made"],
+    }
     assert (plan["schema"], plan["profile"], plan["params"]) == (1, "learn", {"rounds": 8})
     assert [stage["directory"] for stage in plan["stages"]] == ["stages/1-train", "stages/2-ask"]
     assert plan["stages"][1]["argv"] == ["ask", "8"]

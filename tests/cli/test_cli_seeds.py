@@ -37,8 +37,12 @@ RUNS: dict[str, tuple[StageStatus, ...]] = {
     "holdem-20260101": ("passed", "failed", "waiting"),
 }
 """What ran on the machine of the lines, the latest last, by the states of its stages."""
-CODES = {"rlbox attach": 1, "rlbox gpus --actor 2 --rollout 2 --total 8": 1}
-"""Exit codes of lines that tell of the run, which failed, and of a machine without GPUs."""
+CODES = {
+    "rlbox attach": 1,
+    "rlbox gpus --actor 2 --rollout 2 --total 8": 1,
+    "rlbox vast create vast-5090 --image registry.example/team/vast-5090:v1": 2,
+}
+"""Exit codes of lines that tell of the run, which failed, of a machine without GPUs, of vast.ai without an API key."""
 BLOCKS = re.compile(r"^ *```(?:bash|sh|python)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
 

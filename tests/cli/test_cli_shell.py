@@ -27,6 +27,9 @@ def keep_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+IMAGE = "rlbox/mine:latest"
+
+
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make the only docker client on PATH out of a line of shell."""
@@ -52,17 +55,24 @@ def words(folder: Folder, data: str, *command: str) -> list[str]:
     ]  # fmt: skip
 
 
-def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
+@pytest.mark.allow("sockets")
+def test_dry_run(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket) -> None:
     folder.target("mine", ON_IMAGE)
+    client("exit 1")
+    engine.images[IMAGE] = {}
     home = Path("~/disk").expanduser()
     lines = [f"{shlex.join(BEFORE)} >/dev/null", shlex.join(words(folder, str(home), "bash"))]
-    lines += [f"{shlex.join(AFTER)} >/dev/null", ""]
+    lines += [f"{shlex.join(AFTER)} >/dev/null", "", f"# first: the data disk {home} is made"]
+    lines += [f"# verdict: this would start a container of {IMAGE}", ""]
     assert rlbox("shell", "mine", "--dry-run") == Said(code=0, out="\n".join(lines), err="")
     said = rlbox("shell", "mine", "--dry-run", "--json", "--data", "here", "--", "sh", "-c", "exit 3")
+    here = folder.path / "here"
+    verdict = {"would": f"start a container of {IMAGE}", "exit_code": 0, "refused": [], "not_checked": []}
     assert said.data == {
         "schema": 1,
+        "verdict": {**verdict, "first": [f"the data disk {here} is made"]},
         "target": "mine",
-        "command": words(folder, str(folder.path / "here"), "sh", "-c", "exit 3"),
+        "command": words(folder, str(here), "sh", "-c", "exit 3"),
         "before": BEFORE,
         "after": AFTER,
     }
@@ -75,6 +85,7 @@ def test_the_exit_code_is_the_containers(
 ) -> None:
     folder.target("mine", ON_IMAGE)
     client("for word; do last=$word; done; exit $last")
+    engine.images[IMAGE] = {}
     for code in (0, 3, 126):
         assert rlbox("shell", "mine", "--", "exit", str(code)) == Said(code=code, out="", err="")
     assert Path("~/disk").expanduser().is_dir()
@@ -86,6 +97,7 @@ def test_an_engine_without_bridges_opens_the_shell(
 ) -> None:
     folder.target("mine", ON_IMAGE)
     engine.networks.clear()
+    engine.images[IMAGE] = {}
     client('for word; do case $word in --network=*) echo "$word" ;; esac; done')
     said = rlbox("shell", "mine", "--data", str(folder.path), "--", "true")
     assert said.code == 0
@@ -102,17 +114,18 @@ def test_a_client_that_is_killed(
 ) -> None:
     folder.target("mine", ON_IMAGE)
     client("kill -TERM $$")
+    engine.images[IMAGE] = {}
     assert rlbox("shell", "mine", "--", "true").code == 128 + signal.SIGTERM
 
 
 @pytest.mark.allow("processes", "sockets")
 def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket) -> None:
     folder.target("mine", ON_IMAGE)
-    client("exit 125")
+    client("echo the client was asked; exit 125")
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true") == Said(
         code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:latest\n  next:  rlbox build mine\n"
     )
-    engine.images["rlbox/mine:latest"] = {}
+    engine.images[IMAGE] = {}
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125
 
 

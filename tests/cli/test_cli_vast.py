@@ -72,7 +72,14 @@ def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: 
     monkeypatch.delenv("VAST_API_KEY")
     before = len(platform.asked)
     said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run")
-    assert said.out.splitlines()[-1] == "cost     at most $2.5 an hour, $15.00 for 6 hours (assumed: the ceiling)"
+    assert said.code == 2
+    assert said.out.splitlines()[-5:] == [
+        "cost     at most $2.5 an hour, $15.00 for 6 hours (assumed: the ceiling)",
+        "",
+        "# refused: no API key of vast.ai is set",
+        "#   next:  export VAST_API_KEY, or vastai set api-key KEY",
+        "# verdict: this would be refused: 1 refusal, exit code 2",
+    ]
     assert len(platform.asked) == before
 
 

@@ -17,7 +17,7 @@ from rlbox.cli.options import complete_target, dry_run, shared, sources_option
 @sources_option
 @dry_run
 @shared
-def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str) -> None:
+def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str) -> int:
     """Build the image of TARGET.
 
     Nothing is done when the image's label proves that specs, lock, context and base are what they were.
@@ -32,4 +32,4 @@ def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, ver
     from rlbox.image.build import BuildWish
 
     wish = BuildWish(no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources)
-    build_target(app, name, wish)
+    return build_target(app, name, wish)

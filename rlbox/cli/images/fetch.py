@@ -29,7 +29,7 @@ def verb(
     unpack: bool,
     place: str,
     sources: str,
-) -> None:
+) -> int:
     """Fetch every file that the lock of TARGET names, verified; what is there is not fetched again.
 
     With --place here it is what `rlbox apply` takes, and no more: no file of the operating system, and the base image
@@ -58,4 +58,4 @@ def verb(
         export_to=export_to,
         import_from=import_from,
     )
-    fetch_target(app, name, wish)
+    return fetch_target(app, name, wish)

@@ -14,7 +14,7 @@ from rlbox.cli.options import complete_target, dry_run, shared
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @dry_run
 @shared
-def verb(app: App, name: str, destination: str, plain_http: bool) -> None:
+def verb(app: App, name: str, destination: str, plain_http: bool) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
     REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials are those of
@@ -27,4 +27,4 @@ def verb(app: App, name: str, destination: str, plain_http: bool) -> None:
     """
     from rlbox.registry.act.push_target import push_target
 
-    push_target(app, name, destination, plain_http=plain_http)
+    return push_target(app, name, destination, plain_http=plain_http)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
 
 
@@ -18,7 +18,7 @@ from rlbox.image.act.plans import image_plan
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @dry_run
 @shared
-def verb(app: App, name: str, file: Path) -> None:
+def verb(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
 
     A FILE that is there is replaced when the new one is whole.
@@ -29,19 +29,19 @@ def verb(app: App, name: str, file: Path) -> None:
     """
     from rlbox.amounts import size_text
     from rlbox.archive.act.save import save_image
-    from rlbox.engine.act.api import find_image
+    from rlbox.engine.act.api import require_image
     from rlbox.files.act.progress import bytes_view
 
     tag = image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
+    image: dict[str, Any] = {}
+    with app.checking("image"):
+        image = require_image(tag, name)
     if app.dry_run:
-        app.result({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}")
-        return
-    image = find_image(tag)
-    if image is None:
-        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {name}")
+        return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     with bytes_view(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
         saved = save_image(image, tag, file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
     app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")
+    return 0

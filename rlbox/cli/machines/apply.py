@@ -104,8 +104,11 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check
     only_look = check or app.dry_run
     prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look)
     if only_look and (plan.steps or not check):
-        app.result(*compared(prepared.wanted, plan, differences=app.dry_run))
-        return 1 if check and plan.steps else 0
+        told = compared(prepared.wanted, plan, differences=app.dry_run)
+        if not check:
+            return app.planned(*told, f"make {len(plan.steps)} changes")
+        app.result(*told)
+        return 1 if plan.steps else 0
     layout = prepared.wanted.layout
     checks = check_place(layout)
     app.result(*brought(prepared.wanted, plan.left, done.steps, done.kept, checks))

@@ -50,17 +50,17 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
 
 def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStart]:
     """Return a target and its on-start script with the text of the file `added`; errors are those of the plan."""
-    from rlbox.files.act.folders import cache_folder, make_folder
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
+    from rlbox.image.act.plans import template_cache
     from rlbox.image.forms.onstart import plan_onstart
 
     loaded = load_fixed_target(app.project, name)
     bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
     text = _read(added) if added else ""
     folders = app.project.template_folders()
-    return loaded.target, plan_onstart(loaded.target, folders, make_folder(cache_folder("templates")), text)
+    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), text)
 
 
 def _read(name: str) -> str:

@@ -45,11 +45,11 @@ def create(
     hours: float,
     timeout: float,
     yes: bool,
-) -> None:
+) -> int:
     """Create an instance for TARGET with its on-start script, after saying what it costs.
 
-    There is no renting without a ceiling of the price. With --dry-run nothing is rented; without an API key nothing is
-    asked either, and the ceiling stands for the price.
+    There is no renting without a ceiling of the price. With --dry-run nothing is rented; without an API key the ceiling
+    stands for the price, and renting would be refused.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def create(
     """
     from rlbox.cli.machines.onstart import make_onstart
     from rlbox.cli.machines.vast_search import choose_offer
-    from rlbox.vast.act.account import api_key, create_instance
+    from rlbox.vast.act.account import create_instance
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
     from rlbox.vast.request import plan_request
@@ -67,13 +67,13 @@ def create(
     given = parse_options(target, options, image)
     needs = offer_needs(target, price=price, disk=disk, ports=len(given.ports))
     request = plan_request(target, needs, given, onstart, image=image)
-    if app.dry_run:
-        offer = choose_offer(needs, number) if api_key() else None
-        deal = Deal(request=request, needs=needs, offer=offer, hours=hours)
-        app.result(deal.as_json(), "\n".join(deal.lines()))
-        return
-    offer = choose_offer(needs, number)
+    offer = None
+    with app.checking("offers"):
+        offer = choose_offer(needs, number)
     deal = Deal(request=request, needs=needs, offer=offer, hours=hours)
+    if app.dry_run or offer is None:
+        would = f"rent offer {offer.id}, {'without asking' if yes else 'once you said yes'}" if offer else "rent"
+        return app.planned(deal.as_json(), "\n".join(deal.lines()), would)
     for line in deal.cost_lines():
         app.say(line)
     confirm(app, yes, f"rent offer {offer.id} for target {name}")
@@ -82,6 +82,7 @@ def create(
     ssh = _wait(app, created, timeout).ssh if timeout else ""
     app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.say(f"next: {ssh or 'vastai show instances'}")
+    return 0
 
 
 def confirm(app: App, yes: bool, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlbox.errors import EngineError
+from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -63,7 +63,7 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
             where=address,
             next_step="sudo usermod -aG docker $USER, then log in again (or run as root)",
         )
-    return EngineError(
+    return NotAnswered(
         "no Docker engine answers",
         where=address,
         next_step="start it (`make smoke` installs and starts one as root), or use `--place here`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlbox.errors import EngineError
 from rlbox.foreign import whole_number
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ def engine() -> DockerEngine:
 def find_image(tag: str) -> dict[str, Any] | None:
     """Return the engine's description of an image, as `DockerEngine.find_image`."""
     return engine().find_image(tag)
+
+
+def require_image(tag: str, target: str) -> dict[str, Any]:
+    """As `find_image`; `EngineError` when the engine has no image of the target."""
+    if (image := find_image(tag)) is None:
+        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
+    return image
 
 
 def engine_version() -> tuple[int, ...]:

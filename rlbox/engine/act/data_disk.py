@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 from rlbox.amounts import GIB, size_text
+from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.files.act.room import free_bytes
@@ -22,28 +24,39 @@ def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
     return Path(os.path.realpath(os.path.expanduser(text)))
 
 
-def check_disk(folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> float:
-    """Return the free space of a target's data disk in GiB.
+def check_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
+    """Make a target's data disk where the target says so, and refuse one that will not do.
 
     Parameters
     ----------
     need_gib
-        What must be free; None: what the target asks for.
+        What must be free, GiB; None: what the target asks for.
 
     Raises
     ------
     NodeError
         It is missing, no directory, read-only, or has less free.
     """
-    need_gib = limits.need_gib if need_gib is None else need_gib
-    if limits.create and not os.path.lexists(folder):
-        _make(folder)
-    if not os.path.isdir(folder):
-        kind = "is not a directory" if os.path.lexists(folder) else "is missing"
-        raise NodeError(
-            f"the data disk {kind}", where=str(folder), next_step="mount it or make it, or name another with --data DIR"
-        )
+    with app.checking("data disk"):
+        if limits.create and not os.path.lexists(folder):
+            _make(app, folder)
+        elif not os.path.isdir(folder):
+            kind = "is not a directory" if os.path.lexists(folder) else "is missing"
+            raise NodeError(
+                f"the data disk {kind}",
+                where=str(folder),
+                next_step="mount it or make it, or name another with --data DIR",
+            )
+        else:
+            _try_write(app, folder)
+        _require_room(folder, limits.need_gib if need_gib is None else need_gib)
+
+
+def _try_write(app: App, folder: Path) -> None:
     try:
+        if app.dry_run:
+            _require_writable(folder)
+            return
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"rlbox")
     except OSError as error:
@@ -52,6 +65,9 @@ def check_disk(folder: Path, limits: ContainerDefaults, need_gib: float | None =
             where=str(folder),
             next_step="remount it writable, free space, or name another with --data DIR",
         ) from error
+
+
+def _require_room(folder: Path, need_gib: float) -> None:
     free = free_bytes(folder) / GIB
     if free < need_gib:
         raise NodeError(
@@ -60,11 +76,14 @@ def check_disk(folder: Path, limits: ContainerDefaults, need_gib: float | None =
             where=str(folder),
             next_step="free space, or name another with --data DIR",
         )
-    return free
 
 
-def _make(folder: Path) -> None:
+def _make(app: App, folder: Path) -> None:
     try:
+        if app.dry_run:
+            _require_writable(next(parent for parent in folder.parents if parent.exists()))
+            app.dry.first.append(f"the data disk {folder} is made")
+            return
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NodeError(
@@ -72,3 +91,12 @@ def _make(folder: Path) -> None:
             where=str(folder),
             next_step="make it, or name another with --data DIR",
         ) from error
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise the `OSError` of a write into a folder, as far as that is known without one."""
+    code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(code, os.strerror(code), str(folder))

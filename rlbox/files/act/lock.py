@@ -81,13 +81,12 @@ def hold(
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
     while (handle := lock_file(path, create=True)) is None:
-        waited = time.monotonic() - begun
-        busy = f"another rlbox is busy with the {what}: {holder_of(path)}"
+        waited, busy = time.monotonic() - begun, _busy(path, what)
         if waited >= patience_s:
-            raise LockHeld(busy, where=str(path), next_step="wait for it to end")
+            raise busy
         if waited > _QUIET_S and not told:
             told = True
-            tell(f"waiting: {busy}")
+            tell(f"waiting: {busy.what}")
         time.sleep(_PAUSE_S)
     with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
@@ -98,6 +97,22 @@ def hold(
             yield
         finally:
             file.truncate(0)
+
+
+def require_free(path: Path, what: str) -> None:
+    """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
+    try:
+        handle = lock_file(path, create=False)
+    except OSError:
+        return
+    if handle is None:
+        raise _busy(path, what)
+    os.close(handle)
+
+
+def _busy(path: Path, what: str) -> LockHeld:
+    told = f"another rlbox is busy with the {what}: {holder_of(path)}"
+    return LockHeld(told, where=str(path), next_step="wait for it to end")
 
 
 def holder_of(path: Path) -> str:

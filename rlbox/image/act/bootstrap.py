@@ -40,12 +40,7 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
     path = rootfs_path(checksum)
     if path.exists():
         return path
-    if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
-        raise NodeError(
-            "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
-            where="base.bootstrap",
-            next_step="apt-get install mmdebstrap (or set base.image to an image by digest)",
-        )
+    require_mmdebstrap()
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.stem}.{os.getpid()}.tar")
     try:
@@ -58,6 +53,16 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+def require_mmdebstrap() -> None:
+    """Raise `NodeError` where mmdebstrap is not installed."""
+    if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
+        raise NodeError(
+            "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
+            where="base.bootstrap",
+            next_step="apt-get install mmdebstrap (or set base.image to an image by digest)",
+        )
 
 
 def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Store, folder: Path) -> None:

@@ -13,8 +13,7 @@ from rlbox.engine.act.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, WorkFailed
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
-from rlbox.image.build import LINKED_COPIES, Builder, BuildFiles, BuildWish, plan_build
-from rlbox.image.labels import BUILD_LABEL
+from rlbox.image.build import LINKED_COPIES, Builder, BuildWish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def build_target(app: App, name: str, wish: BuildWish) -> None:
-    """Build the image of a target, unless its label proves that it is what the specs say now."""
-    ImageBuild(app, image_plan(app.project, name), wish).carry_out()
+def build_target(app: App, name: str, wish: BuildWish) -> int:
+    """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
+    return ImageBuild(app, image_plan(app.project, name), wish).carry_out()
 
 
 _MOMENT_S = 5.0
@@ -42,33 +41,32 @@ class ImageBuild:
         self._app, self._plan, self._wish = app, plan, wish
         self._steps: dict[int, Step] = {}
 
-    def carry_out(self) -> None:
+    def carry_out(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
-        plan, wish = self._plan, self._wish
-        plan.require_lock()
-        self._app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
-        if self._app.dry_run:
-            self._dry_run()
-            return
-        image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-        asked = wish.rebuild or wish.no_cache or wish.verify
-        why = outdated(plan, image) if image and not asked else ""
-        if image and not asked and not why:
-            self._report(image["Id"], "unchanged", None)
-            return
+        app, plan, wish = self._app, self._plan, self._wish
+        with app.checking("lock"):
+            plan.require_lock()
+        app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
+        asked, why, image = wish.rebuild or wish.no_cache or wish.verify, "", None
+        with app.checking("image"):
+            image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
+            why = outdated(plan, image) if image and not asked else ""
+        if image and not asked and not why and not app.dry.refused:
+            return self._report(image["Id"], "unchanged", None)
+        if app.dry_run:
+            return self._look(why)
         log = self._build(f"{plan.tag} is built anew: {why}" if why else "")
         image = find_image(plan.tag)
         if image is None:
             what = f"the build ended well, but the engine has no image {plan.tag}"
             raise WorkFailed(what, next_step=f"whole log: {log}")
-        self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
+        return self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
 
     def _build(self, why: str) -> Path:
         """Build the image until it is checked and described, and verified where that is asked; return the log.
 
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
-        from rlbox.files.act.folders import cache_folder
         from rlbox.files.act.lock import hold
         from rlbox.image.act.builder import find_builder
         from rlbox.image.act.check import check_image, describe_image
@@ -80,12 +78,7 @@ class ImageBuild:
         if why:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
-        with hold(
-            cache_folder("locks", f"build-{plan.target}.lock"),
-            f"build of {plan.target}",
-            patience_s=_MOMENT_S,
-            tell=app.say,
-        ):
+        with hold(*self._lock, patience_s=_MOMENT_S, tell=app.say):
             with unreached_explained(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_image(plan, again=wish.no_cache or wish.verify)
@@ -112,13 +105,24 @@ class ImageBuild:
 
             return (run, *build_image(self._plan, run, on_step, app.say))
 
-    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> None:
+    @property
+    def _lock(self) -> tuple[Path, str]:
+        """What one build of a target at a time holds, and the word for it."""
+        from rlbox.files.act.folders import cache_folder
+
+        return cache_folder("locks", f"build-{self._plan.target}.lock"), f"build of {self._plan.target}"
+
+    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
         target, tag = self._plan.target, self._plan.tag
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
-        self._app.result(data, f"{tag}  {image[:19]}  {state}")
+        text = f"{tag}  {image[:19]}  {state}"
+        if self._app.dry_run:
+            return self._app.planned(data, text, "build nothing: the image is what its specs say now")
+        self._app.result(data, text)
         self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
+        return 0
 
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
@@ -147,17 +151,26 @@ class ImageBuild:
             raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
         self._app.say(told)
 
-    def _dry_run(self) -> None:
+    def _look(self, why: str) -> int:
+        """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
-        from rlbox.machine.act.site import probe_site
+        from rlbox.files.act.lock import require_free
+        from rlbox.image.act.builder import find_builder
+        from rlbox.image.act.inputs import BuildInputs
 
-        plan, wish, site = self._plan, self._wish, probe_site()
+        app, plan = self._app, self._plan
+        data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
+        would = f"build {plan.tag}" + (f": {why}" if why else "")
+        with app.checking("engine"):
+            self._check_engine()
         builder = Builder(words=("docker", "buildx"), integrated=False)
-        files = BuildFiles(context=f"images/{plan.target}", sources="SOURCES", ca=site.ca_bundle)
-        network = "none" if wish.hermetic else ""
-        cache = not (wish.no_cache or wish.verify)
-        command = plan_build(
-            plan, builder, files, {BUILD_LABEL: "DIGEST"}, cache=cache, network=network, proxies=site.proxies
-        )
-        self._app.result({"target": plan.target, "image": plan.tag, "command": command.argv}, shlex.join(command.argv))
+        with app.checking("docker client"):
+            builder = find_builder()
+        with app.checking("other builds"):
+            require_free(*self._lock)
+        words: tuple[str, ...] = ()
+        with app.checking("lock"):
+            run = BuildInputs(app, plan, self._wish).look()
+            words = run.command(plan, builder, "SOURCES").argv
+        return app.planned({**data, "command": words}, shlex.join(words), would)

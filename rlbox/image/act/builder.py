@@ -82,6 +82,20 @@ class BuildRun:
     network: str = ""
     base: str = ""
 
+    def command(self, plan: ImagePlan, builder: Builder, sources: str, metadata: str = "") -> Command:
+        """Return the command that builds; `sources` is the file of settings, `metadata` the one that it writes."""
+        ca = self.site.ca_bundle
+        return plan_build(
+            plan,
+            builder,
+            BuildFiles(context=str(self.context), sources=sources, ca=ca, metadata=metadata, base=self.base),
+            self.labels,
+            tag=self.tag,
+            cache=self.cache,
+            network=self.network,
+            proxies=self.site.proxies,
+        )
+
 
 def build_image(
     plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None], say: Callable[[str], None]
@@ -105,20 +119,7 @@ def build_image(
         settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
         settings.chmod(0o600)
-        ca = run.site.ca_bundle
-        files = BuildFiles(
-            context=str(run.context), sources=str(settings), ca=ca, metadata=str(metadata), base=run.base
-        )
-        command = plan_build(
-            plan,
-            builder,
-            files,
-            run.labels,
-            tag=run.tag,
-            cache=run.cache,
-            network=run.network,
-            proxies=run.site.proxies,
-        )
+        command = run.command(plan, builder, str(settings), str(metadata))
         command = replace(command, env={**command.env, "DOCKER_HOST": engine_address()})
         _build(command, run.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)

@@ -7,10 +7,10 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError
-from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
+from rlbox.files.act.folders import write_atomic
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
-from rlbox.image.act.plans import Recipe, image_plan
+from rlbox.image.act.plans import Recipe, image_plan, template_cache
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
@@ -26,7 +26,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         build from is not current.
     """
     _check_image(form, image)
-    recipe, bytecode = Recipe.load(app.project, name), make_folder(cache_folder("templates"))
+    recipe, bytecode = Recipe.load(app.project, name), template_cache(app.project)
     target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
         container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))

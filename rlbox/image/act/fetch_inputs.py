@@ -16,8 +16,8 @@ from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import locator, unreached_explained
 from rlbox.store.act.base_image import base_files, fetch_base_image
-from rlbox.store.act.fetch import FetchReport, ensure, fetch_view
-from rlbox.store.act.inputs_folder import Imported, export_folder, import_folder
+from rlbox.store.act.fetch import FetchReport, check_room, ensure, fetch_view, refuse_uncompiled
+from rlbox.store.act.inputs_folder import Imported, export_folder, import_folder, require_export
 from rlbox.store.act.inputs_registry import export_registry, import_registry
 from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store, store_folder
@@ -48,24 +48,25 @@ class FetchWish:
         return self.unpack or not self.here
 
 
-def fetch_target(app: App, name: str, wish: FetchWish) -> None:
+def fetch_target(app: App, name: str, wish: FetchWish) -> int:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = image_plan(app.project, name)
     plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
-    store = Store(store_folder(wish.store))
+    store = Store(store_folder(wish.store), seals=not app.dry_run)
     place = _place(wish.export_to or wish.import_from)
     if app.dry_run:
-        _dry_run(app, lock, store, wish)
-    elif wish.import_from:
+        return _look(app, plan, lock, store, place, wish)
+    if wish.import_from:
         _import(app, lock, store, place, wish)
     else:
         files, report = _fetch(app, plan, lock, store, wish)
         if wish.export_to:
             _export(app, lock, files, store, place)
         _tell(app, name, store, report, wish)
+    return 0
 
 
 def _place(text: str | None) -> Path | Reference | None:
@@ -99,15 +100,35 @@ def _remember(app: App, lock: Lock, store: Store) -> None:
     remember(store, lock.target, app.project.lock_file(lock.target), files)
 
 
-def _dry_run(app: App, lock: Lock, store: Store, wish: FetchWish) -> None:
+def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> int:
+    """Show what would be fetched, and whether it would be."""
     base = _base(lock, store, wish)
     rows = group_rows(lock, base, store.intact, here=wish.here)
-    if "@" in lock.base and not base and wish.base:
-        app.say(f"without the base image {lock.base}: its sizes are known once its manifest is in the store")
+    if unknown := "@" in lock.base and not base and wish.base:
+        app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
+    missing = [file for file in (*base, *_files(lock, wish)) if not store.intact(file.sha256, file.size)]
+    if wish.import_from:
+        source, would = f"{place}", f"import {place}"
+        with app.checking("export"):
+            if isinstance(place, Path):
+                require_export(place)
+    else:
+        source, would = (
+            f"sources {wish.sources or plan.sources}",
+            f"fetch {len(missing)} files" + " and the base image" * unknown,
+        )
+        with app.checking("store"):
+            refuse_uncompiled(missing, store, plan.target)
+    with app.checking("store"):
+        check_room(store, missing)
+    if not missing and not unknown:
+        would = "fetch nothing: the store holds it all"
+    elif not (wish.import_from and isinstance(place, Path)):
+        app.not_checked("a dry run asks no network", source)
+    would += f", and export it to {place}" if wish.export_to else ""
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
-    app.result(
-        {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}, table_text(rows)
-    )
+    facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
+    return app.planned(facts, table_text(rows), would)
 
 
 def _fetch(

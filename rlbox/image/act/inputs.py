@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -11,7 +12,7 @@ from rlbox.app import App
 from rlbox.engine.act.api import engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
+from rlbox.image.act.bootstrap import make_rootfs, require_mmdebstrap, rootfs_path
 from rlbox.image.act.builder import BuildRun, find_builder
 from rlbox.image.act.context import build_labels, carried_entries, context_entries, other_entries, write_context
 from rlbox.image.bootstrap import deb_file
@@ -22,9 +23,9 @@ from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import build_env, locator
 from rlbox.sources.load import load_profile
 from rlbox.store.act.base_image import fetch_base_image, missing_files, write_base_layout
-from rlbox.store.act.fetch import ensure, fetch_view, lacking, refuse_uncompiled
+from rlbox.store.act.fetch import check_room, ensure, fetch_view, lacking, refuse_uncompiled
 from rlbox.store.act.objects import Store, store_folder
-from rlbox.target.artifact import artifacts
+from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
 
@@ -42,7 +43,7 @@ class BuildInputs:
         self._site = probe_site()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
-        self._store = Store(store_folder(None))
+        self._store = Store(store_folder(None), seals=not app.dry_run)
         self._sources = wish.sources or plan.sources
 
     def write(self, folder: Path | None = None) -> BuildRun:
@@ -53,15 +54,39 @@ class BuildInputs:
         plan, wish, lock = self._plan, self._wish, self._lock
         self._fetch()
         carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
-        entries = context_entries(plan)
-        folder = folder or cache_folder("contexts", plan.target)
-        base = self._base()
-        dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), lock.base if base else "")}
-        write_context({**entries, **other_entries(), **carried, **dockerfile}, folder)
+        run = self._run(folder or cache_folder("contexts", plan.target), self._base())
+        base = lock.base if run.base else ""
+        dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), base)}
+        write_context({**context_entries(plan), **other_entries(), **carried, **dockerfile}, run.context)
+        return run if wish.hermetic else replace(run, env=self._settings())
+
+    def look(self) -> BuildRun:
+        """Return how the build would be run, with what comes first, and what is known to be in its way."""
+        app, plan, missing = self._app, self._plan, self._missing()
+        if missing:
+            with app.checking("store"):
+                self._refuse(missing)
+        if missing and not self._wish.hermetic:
+            with app.checking("store"):
+                check_room(self._store, missing)
+            size = size_text(sum(file.size for file in missing))
+            app.dry.first.append(f"{len(missing)} files are fetched, {size}")
+            app.not_checked("a dry run asks no network", f"sources {self._sources}")
+        if plan.rootfs and not rootfs_path(plan.rootfs).exists():
+            with app.checking("mmdebstrap"):
+                require_mmdebstrap()
+            app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
+        base = ""
+        with app.checking("engine"):
+            base = self._base()
+        return self._run(cache_folder("contexts", plan.target), base)
+
+    def _run(self, folder: Path, base: str) -> BuildRun:
+        wish = self._wish
         return BuildRun(
             context=folder,
-            labels=build_labels(entries, plan),
-            env={} if wish.hermetic else self._settings(),
+            labels=build_labels(context_entries(self._plan), self._plan),
+            env={},
             site=self._site,
             cache=not (wish.no_cache or wish.verify),
             network="none" if wish.hermetic else "",
@@ -121,16 +146,34 @@ class BuildInputs:
             return f"docker-image://{lock.base}"
         if self._wish.hermetic and (missing := missing_files(store, lock.base, lock.platform)):
             raise lacking(missing, store, self._plan.target)
+        if app.dry_run:
+            return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
         fetch_base_image(app, lock, store, self._sources)
         return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
-        """Bring into the store what the build carries.
-
-        All, or uv, what no step of a Dockerfile verifies itself, and what lies in pip's `find-links` folders.
-        """
+        """Bring into the store what the build carries."""
         app, plan, store = self._app, self._plan, self._store
-        wanted = artifacts(self._lock)
+        if missing := self._missing():
+            self._refuse(missing)
+            size = sum(artifact.size for artifact in missing)
+            app.say(f"fetching {len(missing)} files, {size_text(size)}")
+            find = locator(app, self._sources, artifacts(self._lock))
+            with fetch_view(app, size) as on_progress:
+                ensure(missing, find, store, on_progress, target=plan.target)
+
+    def _refuse(self, missing: list[Artifact]) -> None:
+        """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""
+        refuse_uncompiled(missing, self._store, self._plan.target)
+        if self._wish.hermetic:
+            raise lacking(missing, self._store, self._plan.target)
+
+    def _missing(self) -> list[Artifact]:
+        """Return what the build carries and the store has not.
+
+        It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
+        """
+        plan, store, wanted = self._plan, self._store, artifacts(self._lock)
         everything, local = self._wish.hermetic, self._local
         kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [
@@ -140,15 +183,7 @@ class BuildInputs:
         ]
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        missing = [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
-        if missing and everything:
-            refuse_uncompiled(missing, store, plan.target)
-            raise lacking(missing, store, plan.target)
-        if missing:
-            size = sum(artifact.size for artifact in missing)
-            app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            with fetch_view(app, size) as on_progress:
-                ensure(carried, locator(app, self._sources, wanted), store, on_progress, target=plan.target)
+        return [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         """Return the Python packages that the context carries: path below `wheels/` to the file."""

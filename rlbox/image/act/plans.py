@@ -32,9 +32,17 @@ def image_plan(project: Project, name: str) -> ImagePlan:
     """Return the plan of the image of target `name`; errors are those of `load_target`."""
     if plan := load_cached_plan(project, name):
         return plan
-    plan = Recipe.load(project, name).plan()
-    remember_plan(project, plan)
+    if project.kept is None:
+        plan = Recipe.load(project, name).plan(template_cache(project))
+        remember_plan(project, plan)
+    elif (plan := project.kept.get(name)) is None:
+        plan = project.kept[name] = Recipe.load(project, name).plan()
     return plan
+
+
+def template_cache(project: Project) -> Path | None:
+    """Return where compiled templates are kept; None in a dry run, and where that cannot be written."""
+    return make_folder(cache_folder("templates")) if project.kept is None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +82,8 @@ class Recipe:
             read=(*sorted(project.roots[-1].glob("jobs/*.toml")), *read),
         )
 
-    def plan(self) -> ImagePlan:
-        """Return the plan, which names all that it was made from."""
-        bytecode = make_folder(cache_folder("templates"))
+    def plan(self, bytecode: Path | None = None) -> ImagePlan:
+        """Return the plan, which names all that it was made from; `bytecode` keeps compiled templates."""
         runtime = own_requirements()
         plan = plan_image(
             self.target, self.lock, runtime, self.templates, bytecode, self.patches, self.fixes, self.ports

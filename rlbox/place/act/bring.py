@@ -29,7 +29,7 @@ from rlbox.job.load import load_ports
 from rlbox.place.act.apply import NOTHING, Applied, carry_out_apply, lay_back
 from rlbox.place.act.base import adopt_base, chosen_python, prove_base, unpacked_base
 from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
-from rlbox.place.act.supplies import ApplyWish, Prepared, supplies_of
+from rlbox.place.act.supplies import ApplyWish, Prepared, look_for_supplies, supplies_of
 from rlbox.place.act.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.environment import handed_on
@@ -149,18 +149,27 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, s
         The machine is not at the lock, and only `rlbox apply` may bring it there.
     """
     layout = find_layout(image.target, folder)
-    if not layout.prefix and read_record(layout) is None:
-        _check_image(image)
-        return place_at(layout, gpus)
+    with app.checking("place"):
+        if not layout.prefix and read_record(layout) is None:
+            _check_image(image)
+        else:
+            _bring(app, image, layout)
+    return place_at(layout, gpus)
+
+
+def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare(app, image, layout)
     with busy(app, layout):
         plan = look(prepared, "a run installs none")
         if plan.steps and (not layout.prefix or "base" in plan.kinds):
             raise _not_at_lock(image.target, layout, plan)
-        if plan.steps:
+        if plan.steps and app.dry_run:
+            count = f"{len(plan.steps)} changes"
+            app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
+            look_for_supplies(app, prepared, plan, ApplyWish())
+        elif plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
             carry_out(app, prepared, plan, ApplyWish())
-    return place_at(layout, gpus)
 
 
 def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
@@ -198,9 +207,13 @@ def bring_target(
     if roomy != layout:
         app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
         prepared = prepare(app, image, roomy, wish)
+    if not only_look or app.dry_run:
+        check_disk(app, Path(layout.data), image.container, 0.0)
     if only_look:
-        return prepared, look(prepared, wish.why_no_packages), NOTHING
-    check_disk(Path(layout.data), image.container, 0.0)
+        plan = look(prepared, wish.why_no_packages)
+        if app.dry_run:
+            look_for_supplies(app, prepared, plan, wish)
+        return prepared, plan, NOTHING
     with busy(app, layout):
         plan, done = look(prepared, wish.why_no_packages), NOTHING
         if first := tuple(step for step in plan.steps if step.kind in ("packages", "base")):

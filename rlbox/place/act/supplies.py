@@ -12,6 +12,7 @@ from rlbox.machine.act.site import probe_site
 from rlbox.place.act.apply import Supplies
 from rlbox.place.act.stack import Supply
 from rlbox.place.act.unpack import check_space, is_unpacked, unpack_base
+from rlbox.place.changes import ApplyPlan
 from rlbox.place.wanted import Wanted
 from rlbox.sources.act.live import live_sources, locator
 from rlbox.sources.settings import plan_sources
@@ -62,6 +63,23 @@ def supplies_of(app: App, prepared: Prepared, wish: ApplyWish) -> Supplies:
         unpack=lambda: _unpack(app, prepared, store),
         scripts=scripts,
     )
+
+
+def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> None:
+    """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
+    store, lock = Store(store_folder(None), seals=False), prepared.lock
+    groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.kinds else set()
+    groups |= {"git", "http"} if "part" in plan.kinds else set()
+    missing: list[Artifact] = []
+    with app.checking("store"):
+        _, missing = _files(lock, groups, store, wish)
+    with app.checking("store"):
+        if "base" in plan.kinds and (files := missing_files(store, lock.base, lock.platform)):
+            missing += files
+            if wish.offline:
+                raise lacking(files, store, f"{lock.target} --place here --unpack")
+    if missing or "packages" in plan.kinds:
+        app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
 
 def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:

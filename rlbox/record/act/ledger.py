@@ -24,7 +24,7 @@ from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
 from rlbox.files.act.beneath import facts_of, is_file, make_folder_at, move, names_in
 from rlbox.files.act.trees import remove_tree
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_hold import NO_WORD, DiskHold, Holder, disk_holder, take_disk
+from rlbox.record.act.disk_hold import LOCK_FILE, NO_WORD, DiskHold, Holder, disk_holder, held_by, take_disk
 from rlbox.record.act.folder import PLAN_FILE, fill_folder, load_plan
 from rlbox.record.act.host_record import CarrierNote, HostRecord, HostRecords, kept_end
 from rlbox.record.act.rebuild import last_state
@@ -152,6 +152,14 @@ class Ledger:
         """Whether the supervisor of a run holds the disk."""
         holder = self.holder()
         return holder is not None and holder.run == run
+
+    def require_free(self) -> None:
+        """Refuse a disk that a run has; `LockHeld` says whose it is. Nothing is settled, or written."""
+        holder = self.holder()
+        if holder is None and (run := next((run for run in self.notes() if self.goes_on(run)), "")):
+            holder = Holder(run=run, what="its container runs")
+        if holder:
+            raise held_by(holder, self.folder / LOCK_FILE, self.stage_of(holder.run) if holder.run else "")
 
     def goes_on(self, run: str) -> bool:
         """Whether a run goes on, by its hold of the disk, or by its carrier while that is still starting."""

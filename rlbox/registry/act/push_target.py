@@ -6,9 +6,8 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.act.api import find_image
+from rlbox.engine.act.api import require_image
 from rlbox.engine.reference import Reference, image_tag, push_reference
-from rlbox.errors import EngineError
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.progress import Row, progress_view
 from rlbox.machine.act.site import site_ca
@@ -20,9 +19,9 @@ from rlbox.registry.push_log import PushedLayer
 _MARKS = {"pushed": "✓", "present": "="}
 
 
-def push_target(app: App, name: str, destination: str, *, plain_http: bool) -> None:
-    """Push the image of a target, prove that the registry has it, attach what explains it."""
-    ImagePush(app, name, push_reference(destination, name), plain_http=plain_http).carry_out()
+def push_target(app: App, name: str, destination: str, *, plain_http: bool) -> int:
+    """Push the image of a target, prove that the registry has it, attach what explains it; return the exit code."""
+    return ImagePush(app, name, push_reference(destination, name), plain_http=plain_http).carry_out()
 
 
 class ImagePush:
@@ -33,21 +32,21 @@ class ImagePush:
         self._plain_http = plain_http
         self._tag = image_tag(name)
 
-    def carry_out(self) -> None:
+    def carry_out(self) -> int:
         """Push, attach and report the image."""
         self._app.project.target_file(self._name)
+        image: dict[str, Any] = {}
+        with self._app.checking("image"):
+            image = require_image(self._tag, self._name)
         if self._app.dry_run:
-            self._dry_run()
-            return
-        image = find_image(self._tag)
-        if image is None:
-            raise EngineError(f"the engine has no image {self._tag}", next_step=f"rlbox build {self._name}")
+            return self._look()
         host, plain = self._reference.host, self._plain_http
         with Registry(host, write=True, plain_http=plain, ca_bundle=site_ca, on_retry=self._app.say) as registry:
             destination = Destination(reference=self._reference, registry=registry, plain_http=plain)
             pushed = self._push(image, destination)
             attached = self._attach(pushed, destination)
         self._report(pushed, attached)
+        return 0
 
     def _push(self, image: dict[str, Any], destination: Destination) -> Pushed:
         app = self._app
@@ -86,10 +85,11 @@ class ImagePush:
         app.result(data, reference.pinned(digest))
         app.say(f"next: docker pull {reference.pinned(digest)}")
 
-    def _dry_run(self) -> None:
+    def _look(self) -> int:
         tag, reference = self._tag, str(self._reference)
+        self._app.not_checked("a dry run asks no registry", f"whether {self._reference.host} takes it")
         data = {"target": self._name, "image": tag, "reference": reference}
-        self._app.result(data, f"push {tag} to {reference}")
+        return self._app.planned(data, f"push {tag} to {reference}", f"push {tag}")
 
 
 def _row(layer: PushedLayer) -> Row:

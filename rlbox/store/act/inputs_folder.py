@@ -79,7 +79,7 @@ def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = l
     NodeError
         The store's disk is full.
     """
-    manifest = _manifest(folder)
+    manifest = require_export(folder)
     taken = present = 0
     bad = []
     with _disk_errors(store.root):
@@ -93,7 +93,7 @@ def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = l
             taken += not why
             bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
     config = manifest.config
-    assert config is not None  # noqa: S101  (`_manifest` looked)
+    assert config is not None  # noqa: S101  (`require_export` looked)
     return Imported(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(folder, config))
 
 
@@ -109,7 +109,7 @@ def _take(folder: Path, layer: Descriptor, store: Store) -> str:
     return "" if found == digest else f"damaged: its sha256 is {found[:12]}…, not {digest[:12]}…"
 
 
-def _manifest(folder: Path) -> Manifest:
+def require_export(folder: Path) -> Manifest:
     """Return the manifest of a finished export, with every digest in it looked at."""
     if not (folder / "index.json").is_file():
         raise WorkFailed(

@@ -103,10 +103,10 @@ class Draft:
 
 
 class Store:
-    """A store at `root`, which is made when the first object is written."""
+    """A store at `root`, which is made when the first object is written; `seals` lets it mark what it has verified."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, seals: bool = True) -> None:
+        self.root, self._seals = root, seals
 
     def path(self, digest: str) -> Path:
         """Return where the object is, or would be."""
@@ -132,8 +132,9 @@ class Store:
                 return False
         except FileNotFoundError:
             return False
-        with suppress(PermissionError):
-            _seal(path)
+        if self._seals:
+            with suppress(PermissionError):
+                _seal(path)
         return True
 
     def digests(self) -> Iterator[str]:

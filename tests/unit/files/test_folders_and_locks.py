@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
+from rlbox.app import App
 from rlbox.engine.act.data_disk import check_disk, data_folder
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic, write_if_changed
 from rlbox.files.act.lock import hold
 from rlbox.machine.act.command import PIPE, check_command, run_command, run_in_foreground, start_command, talk
+from rlbox.spec.project import Project
 from rlbox.values import Command, Outcome
 
 
@@ -196,13 +198,14 @@ def test_a_disk_that_cannot_be_used(
 ) -> None:
     folder = make(tmp_path, monkeypatch)
     with pytest.raises(NodeError) as caught:
-        check_disk(folder, replace(LIMITS, create=create, need_gib=2.0))
+        check_disk(App(project=Project(folder=tmp_path)), folder, replace(LIMITS, create=create, need_gib=2.0))
     assert str(caught.value) == message.replace("PATH", str(tmp_path))
     assert caught.value.exit_code == 5
 
 
 def test_a_disk_that_is_good(tmp_path: Path) -> None:
-    assert check_disk(tmp_path / "new/disk", replace(LIMITS, create=True, need_gib=1e9), 0.0) > 0
+    app = App(project=Project(folder=tmp_path))
+    check_disk(app, tmp_path / "new/disk", replace(LIMITS, create=True, need_gib=1e9), 0.0)
     assert list((tmp_path / "new/disk").iterdir()) == []
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from rlbox.errors import EngineError
 from rlbox.run.docker import ReadyDocker
 
@@ -16,7 +18,8 @@ class Container:
     publish: tuple[str, ...] = ()
 
 
-def test_an_engine_that_ends_after_the_start_has_begun_the_run() -> None:
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[Any] = []
     started: list[Any] = []
 
@@ -28,7 +31,8 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run() -> None:
     )
     ledger: Any = SimpleNamespace(write_note=lambda note, plan=None: notes.append(note))
     image: Any = None
-    ready = ReadyDocker(target="t", ledger=ledger, image=image, bytecode=Path(), engine=engine, say=lambda text: None)
+    ready = ReadyDocker(target="t", ledger=ledger, image=image, bytecode=Path(), say=lambda text: None)
+    monkeypatch.setattr("rlbox.run.docker.engine", lambda: engine)
     plan: Any = SimpleNamespace(run_id="r", container="c", published={})
     container: Any = Container()
     there = ready._begin(plan, Path(), container, {})

@@ -1,0 +1,335 @@
+"""A dry run is a plan: the real path to the first side effect, all that is in its way, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
+from test_cli_run import JOB, current_image
+
+from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.lock import hold as hold_lock
+from rlbox.place.act.bring import BroughtPlace
+from rlbox.record.act.disk_hold import Holder, take_disk
+from rlbox.store.act.objects import store_folder
+
+pytestmark = pytest.mark.allow("sockets", "processes")
+TAG = "rlbox/mine:latest"
+HOST = ON_IMAGE.replace("[disk]", '[run]\nnetwork = "host"\n[disk]')
+
+
+@pytest.fixture
+def two(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A project with a job of two stages, a data disk, and a docker client that nobody may start."""
+    folder.target("mine", HOST)
+    folder.lock("mine")
+    folder.job("two", JOB)
+    hold(UV_WHEEL)
+    (tmp_path / "disk").mkdir()
+    for program in (tmp_path / "bin/docker", tmp_path / "config/cli-plugins/docker-buildx"):
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\ntouch {tmp_path}/disk/started\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.defpath}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
+    return folder
+
+
+@pytest.fixture
+def ready(two: Folder, engine: EngineSocket) -> EngineSocket:
+    """An engine with the image of the job's target, as its specs say now."""
+    engine.images[TAG] = current_image(two)
+    return engine
+
+
+def verdict(rlbox: Rlbox, *words: str) -> Any:
+    """Return the verdict of a dry run, whose exit code is that of the command."""
+    said = rlbox(*words, "--dry-run", "--json")
+    assert said.data["verdict"]["exit_code"] == said.code
+    return said.data["verdict"]
+
+
+def refusals(rlbox: Rlbox, *words: str) -> list[tuple[str, int]]:
+    """Return what a dry run says would be refused, and with which code."""
+    return [(row["what"], row["exit_code"]) for row in verdict(rlbox, *words)["refused"]]
+
+
+VERBS = [
+    ("run", "two"),
+    ("run", "two", "--place", "here"),
+    ("run", "two", "--from", "ask", "--force"),
+    ("build", "mine"),
+    ("build", "mine", "--hermetic"),
+    ("build", "small"),
+    ("push", "mine", "--to", "127.0.0.1:1/x"),
+    ("save", "mine", "x.tar"),
+    ("fetch", "mine"),
+    ("shell", "mine"),
+    ("apply", "mine"),
+    ("vast", "create", "vast-5090", "--image", "registry.example/x:1"),
+]
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["engine", "no engine"])
+@pytest.mark.parametrize("made", [True, False], ids=["disk", "no disk"])
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_nothing_changes(
+    rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], made: bool,
+    answers: bool, request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    """Not the project, the data disk, the home with its cache, state and store, nor the engine."""
+    if answers:
+        ready: EngineSocket = request.getfixturevalue("ready")
+    else:
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    folder = two
+    folder.target("small", TARGET)
+    folder.lock("small")
+    held = store_folder(None) / "objects/sha256"
+    (held / "aa").mkdir()
+    (held / "aa" / ("a" * 64)).write_bytes(b"put there by hand")
+    if not made:
+        (tmp_path / "disk").rmdir()
+    places = (tmp_path, Path.home())
+    before = tree(*places)
+    said = rlbox(*words, "--dry-run")
+    assert said.out.splitlines()[-1].startswith("# verdict: this would "), said
+    assert tree(*places) == before
+    if answers:
+        assert (ready.made, ready.networks) == ([], ["bridge"])
+
+
+@contextmanager
+def listening(port: int) -> Iterator[None]:
+    """Listen on a port of this machine."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        yield
+
+
+def no_image(two: Folder, engine: EngineSocket, disk: Path) -> None:
+    engine.images.clear()
+
+
+def old_image(two: Folder, engine: EngineSocket, disk: Path) -> None:
+    engine.images[TAG] = {"Id": "sha256:1", "Config": {"Labels": {}}}
+
+
+def no_create(two: Folder, engine: EngineSocket, disk: Path) -> None:
+    two.target("mine", HOST.replace("create = true", "create = false"))
+    two.lock("mine")
+    engine.images[TAG] = current_image(two)
+    disk.rmdir()
+
+
+def a_secret(two: Folder, engine: EngineSocket, disk: Path) -> None:
+    text = JOB.replace('title = "learns"\n', 'title = "learns"\nsecrets = ["TOKEN_OF_MINE"]\n')
+    two.job("two", 'secrets = ["TOKEN_OF_MINE"]\n' + text)
+
+
+def a_device(two: Folder, engine: EngineSocket, disk: Path) -> None:
+    two.target("mine", HOST.replace("[disk]", '[run.devices]\n"/dev/no-such-adapter" = "rw"\n[disk]'))
+    two.lock("mine")
+    engine.images[TAG] = current_image(two)
+
+
+SITUATIONS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "no such stage": (lambda *all: None, ("--from", "nosuch")),
+    "a stage that has not passed": (lambda *all: None, ("--from", "ask")),
+    "no such GPU": (lambda *all: None, ("--gpus", "banana")),
+    "GPUs that nobody has": (lambda *all: None, ("--gpus", "64")),
+    "no such port": (lambda *all: None, ("--publish", "nosuch")),
+    "a disk that is gone": (no_create, ()),
+    "no image": (no_image, ()),
+    "an old image": (old_image, ()),
+    "no secret": (a_secret, ()),
+    "no device": (a_device, ()),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_first_refusal_is_that_of_the_real_run(
+    rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, situation: str
+) -> None:
+    make, more = SITUATIONS[situation]
+    make(two, ready, tmp_path / "disk")
+    ready.answers["/info"] = 200, b"{}"
+    found = verdict(rlbox, "run", "two", *more)["refused"]
+    real = rlbox("run", "two", *more, "--json")
+    assert real.data["error"] == found[0]
+    assert (real.code, ready.made) == (found[0]["exit_code"], [])
+    assert len(found) == 1 or situation.startswith("GPUs"), found  # a machine without a driver has that in its way too
+
+
+def test_all_that_is_wrong_is_said_at_once(rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path) -> None:
+    no_create(two, ready, tmp_path / "disk")
+    a_secret(two, ready, tmp_path / "disk")
+    no_image(two, ready, tmp_path / "disk")
+    with listening(8100):
+        said = rlbox("run", "two", "--from", "nosuch", "--gpus", "banana", "--publish", "nosuch", "--dry-run")
+    lines = said.out.splitlines()
+    assert [
+        line.removeprefix("# refused: ").partition("; looked in")[0] for line in lines if "# refused: " in line
+    ] == [
+        "secret TOKEN_OF_MINE is missing",
+        "--gpus 'banana' does not say which GPUs",
+        "the data disk is missing",
+        f"the engine has no image {TAG}",
+        "no service of job two has the port 'nosuch'",
+        "job two has no stage 'nosuch'",
+        f"port 8100 (http) is taken by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})",
+    ]
+    assert lines[-1] == "# verdict: this would be refused: 7 refusals, exit code 2"
+    assert "/opt/venv/bin/python train.py 'two words'" in lines
+    assert said.code == 2
+
+
+def test_a_port_that_is_taken(
+    rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real run writes it down as one that failed; in a network of its own nobody else's port matters."""
+    place = BroughtPlace(python=Path("/usr/bin/python3"), words=(), env={})
+    with listening(8100):
+        ((what, code),) = refusals(rlbox, "run", "two")
+        assert what.startswith("port 8100 (http) is taken by ")
+        monkeypatch.setattr("rlbox.run.here.prepare_place", lambda *words: place)
+        assert refusals(rlbox, "run", "two", "--place", "here") == [(what, code)]
+        real = rlbox("run", "two", "--place", "here")
+        assert (real.code, f"stage ask FAILED: {what}" in real.err) == (code, True)
+        two.target("mine", ON_IMAGE)
+        two.lock("mine")
+        ready.images[TAG] = current_image(two)
+        assert refusals(rlbox, "run", "two") == []
+
+
+def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path) -> None:
+    held = take_disk(tmp_path / "disk", Holder(run="other-1", job="other", user="me", uid=1, host="h", since="then"))
+    ((what, code),) = refusals(rlbox, "run", "two")
+    held.leave()
+    assert (what, code) == ("run other-1 has the data disk: job other, started by me (uid 1) on h, since then", 8)
+    assert refusals(rlbox, "run", "two") == []
+
+
+def test_in_place_the_paths_are_those_of_this_machine(rlbox: Rlbox, two: Folder, tmp_path: Path) -> None:
+    said = rlbox("run", "two", "--place", "here", "--dry-run")
+    place, disk = cache_folder("places/mine"), tmp_path / "disk"
+    assert f"{place}/opt/venv/bin/python train.py 'two words'" in said.out.splitlines()
+    assert f"#   gate: file {disk}/runs/two-DRY-RUN/out" in said.out.splitlines()
+    assert f"# first: {place} is brought to the lock of target mine: " in said.out
+    assert "# not checked: sources direct: a dry run asks no network\n" in said.out
+    assert said.code == 0
+
+
+def test_in_place_without_a_lock(rlbox: Rlbox, two: Folder) -> None:
+    (two.path / "images/mine/lock.json").unlink()
+    assert refusals(rlbox, "run", "two", "--place", "here") == [("the lock of target mine is missing", 2)]
+
+
+def test_an_engine_that_does_not_answer_is_no_refusal(
+    rlbox: Rlbox, two: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{two.path}/no.sock")
+    found = verdict(rlbox, "run", "two", "--gpus", "2")
+    why = f"no Docker engine answers (unix://{two.path}/no.sock)"
+    assert found["not_checked"] == [{"what": ["image", "GPUs", "network"], "why": why}]
+
+
+def test_an_engine_on_another_machine_starts_nothing(
+    rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real command goes on in a container there."""
+    program = tmp_path / "bin/ssh"
+    program.write_text("#!/bin/sh\necho no way >&2; exit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@far")
+    found = verdict(rlbox, "run", "two")
+    assert found["not_checked"] == [
+        {
+            "what": ["data disk", "memory", "ports"],
+            "why": "the engine is at ssh://me@far, where a dry run starts nothing",
+        }
+    ]
+    assert [row["what"] for row in found["refused"]] == ["the engine cannot be reached over ssh: no way"]
+    found = verdict(rlbox, "run", "--resume", "some")
+    assert (found["would"], found["not_checked"][0]["what"]) == ("look for run some", ["run some"])
+
+
+def test_a_build_of_what_is_there_is_none(rlbox: Rlbox, two: Folder, ready: EngineSocket) -> None:
+    said = rlbox("build", "mine", "--dry-run")
+    assert (said.code, said.out.splitlines()) == (
+        0,
+        [
+            f"{TAG}  sha256:0123456789ab  unchanged",
+            "",
+            "# verdict: this would build nothing: the image is what its specs say now",
+        ],
+    )
+    assert verdict(rlbox, "build", "mine", "--rebuild")["would"] == f"build {TAG}"
+
+
+def test_what_is_in_the_way_of_a_build(
+    rlbox: Rlbox, two: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = two.fitting_lock("mine")
+    two.write("images/mine/lock.json", replace(lock, spec="0").text())
+    monkeypatch.setenv("PATH", str(two.path))
+    stale = ("the lock of target mine is stale: the spec changed since", 2)
+    assert refusals(rlbox, "build", "mine") == [stale, ("no docker client on PATH", 4)]
+    two.lock("mine")
+    with hold_lock(cache_folder("locks", "build-mine.lock"), "build of mine"):
+        found = refusals(rlbox, "build", "mine")
+    assert [code for _, code in found] == [4, 8]
+    assert found[1][0].startswith("another rlbox is busy with the build of mine: pid ")
+    two.target("mine", TARGET)
+    two.lock("mine")
+    found = verdict(rlbox, "build", "mine")
+    assert [row["what"] for row in found["refused"]] == [
+        "no docker client on PATH",
+        "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
+    ]
+    assert found["first"] == ["1 files are fetched, 26.3 kB", "the base is made from its 1 apt packages"]
+
+
+def test_an_import_of_what_is_no_export(rlbox: Rlbox, two: Folder) -> None:
+    (two.path / "inputs").mkdir()
+    words = ("fetch", "mine", "--import", "./inputs")
+    ((what, code),) = refusals(rlbox, *words)
+    assert (what, code) == ("there is no finished export: index.json is missing", 1)
+    assert rlbox(*words).code == code
+
+
+@pytest.mark.parametrize("verb", [("shell", "mine"), ("apply", "mine", "--prefix", "/nowhere/rlbox")], ids=" ".join)
+def test_other_verbs_look_at_the_disk(
+    rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    no_create(two, ready, tmp_path / "disk")
+    assert refusals(rlbox, *verb) == [("the data disk is missing", 5)]
+
+
+def test_a_shell_in_an_image_that_is_not_there(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
+    assert refusals(rlbox, "shell", "mine") == [(f"the engine has no image {TAG}", 4)]
+
+
+def test_applying_offline_what_the_store_lacks(rlbox: Rlbox, two: Folder, tmp_path: Path) -> None:
+    words = ("apply", "mine", "--prefix", str(tmp_path / "place"), "--offline")
+    ((what, code),) = refusals(rlbox, *words)
+    assert (what, code) == ("the store lacks 1 files of the lock: six", 1)
+    assert rlbox(*words).code == code
+
+
+@pytest.mark.usefixtures("as_declared", "remembering")
+def test_the_example_of_the_guide_is_what_is_said(rlbox: Rlbox) -> None:
+    guide = (CHECKOUT / "docs/runs.md").read_text(encoding="utf-8")
+    command, _, *lines = guide.partition("```text\n$ rlbox ")[2].partition("```")[0].splitlines()
+    said = rlbox(*command.split())
+    assert (said.code, said.out.splitlines()[-len(lines) :]) == (2, lines)
