@@ -157,8 +157,8 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
         "job     smoke           hold'em decisions: train-only, rollout-only, RL loop on CPU",
     ]
     assert rlbox("targets", "--json").data["found"][3:5] == [
-        {"kind": "target", "name": "local", "title": "CPU on any machine", "source": "shipped"},
-        {"kind": "target", "name": "my-target", "title": "smallest target", "source": "project"},
+        {"kind": "target", "name": "local", "source": "shipped", "problem": "", "title": "CPU on any machine"},
+        {"kind": "target", "name": "my-target", "source": "project", "problem": "", "title": "smallest target"},
     ]
 
 

@@ -76,7 +76,9 @@ fi
 began=$(date +%s)
 tell begun 0
 if [ "$name" = nvcc ]; then
-    "$real" -objtemp "$@" # names of files between have numbers of processes in them else, and get into the object
+    # Numbers of processes get into objects: by names of files between (-objtemp), and into those of what is local to a file;
+    # these begin anew for each compiler, so that they are not as many others as ran beside it.
+    unshare --pid --fork "$real" -objtemp "$@"
 else
     "$real" "$@"
 fi
