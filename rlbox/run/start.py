@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 
-from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
@@ -50,7 +49,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     place = place_named(wish.place)
     ledger = place.disk(app, target, wish.data, secrets)
     fit = _fit(app, job, values, target, ledger, place, wish)
-    need_gib = fit.needs.disk_bytes / GIB if fit and fit.needs.disk_bytes and not wish.force else None
+    need_gib = fit.need_gib if fit and not wish.force else None
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)

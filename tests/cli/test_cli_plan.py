@@ -77,6 +77,7 @@ def test_as_json(rlbox: Rlbox, one: Folder) -> None:
     assert (found["room"]["gpus"], found["lacks"], found["not_judged"]) == (2, [], [])
 
 
+@pytest.mark.usefixtures("as_declared")
 def test_a_job_that_says_nothing(rlbox: Rlbox, one: Folder) -> None:
     one.job("other", JOB.partition("[fits]")[0])
     said = rlbox("plan", "other")
@@ -109,25 +110,39 @@ REFUSALS: list[tuple[tuple[str, ...], str, str]] = [
 ]
 
 
+def refusal(said: Said) -> str:
+    """The refusals of a command: what it said to stderr, or the end of a dry run."""
+    text = "".join(line.removeprefix("# ") for line in said.out.splitlines(keepends=True))
+    return said.err or text[text.index("refused: ") :]
+
+
+@pytest.mark.usefixtures("as_declared")
 @pytest.mark.parametrize(("words", "told", "step"), REFUSALS)
 @pytest.mark.parametrize("verb", [("plan", "one"), ("run", "one", "--dry-run")], ids=["plan", "run"])
 def test_what_does_not_fit_is_refused(
     rlbox: Rlbox, one: Folder, verb: tuple[str, ...], words: tuple[str, ...], told: str, step: str
 ) -> None:
     said = rlbox(*verb, *words)
-    assert said.code == 5
-    assert told in said.err
-    assert step in said.err
-    assert "  where: images/mine/target.toml\n" in said.err
+    assert (said.code, bool(said.err)) == (5, verb[0] == "plan")
+    assert told in refusal(said)
+    assert step in refusal(said)
+    assert "  where: images/mine/target.toml\n" in refusal(said)
 
 
+@pytest.mark.usefixtures("as_declared")
 def test_all_that_does_not_fit_is_said_at_once(rlbox: Rlbox, one: Folder) -> None:
     said = rlbox("run", "one", "--dry-run", "--set", "rows=9", "--set", "keep=9")
-    assert [line.strip().partition(" ")[0] for line in said.err.splitlines()[1:4]] == ["train:", "train:", "the"]
-    assert "9 rows are more than 8" in said.err
-    assert said.err.endswith("next:  the nearest that fits: rlbox run one --set rows=5 --set keep=3\n")
+    told = refusal(said)
+    assert [line.strip().partition(" ")[0] for line in told.splitlines()[1:4]] == ["train:", "train:", "the"]
+    assert "9 rows are more than 8" in told
+    assert told.endswith(
+        "next:  the nearest that fits: rlbox run one --set rows=5 --set keep=3\n"
+        "verdict: this would be refused: 1 refusal, exit code 5\n"
+    )
+    assert (said.code, said.err) == (5, "")
 
 
+@pytest.mark.usefixtures("as_declared")
 def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None:
     said = rlbox("run", "one", "--dry-run", "--set", "rows=8", "--force")
     assert said.code == 0
@@ -135,6 +150,7 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
     assert "# there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB\n" in said.out
 
 
+@pytest.mark.usefixtures("as_declared")
 def test_nothing_is_judged_of_a_model_of_unknown_size(rlbox: Rlbox, one: Folder) -> None:
     said = rlbox("run", "one", "--dry-run", "--set", "model=me/other", "--set", "billions=0")
     assert said.code == 0
@@ -155,15 +171,15 @@ def test_another_machine(rlbox: Rlbox, one: Folder, machine: str, code: int, tol
     assert (said.code, told in said.err) == (code, True)
 
 
+@pytest.mark.usefixtures("as_declared")
 @pytest.mark.parametrize("path", ["/system/out", "out", "../out", "/data/../out"])
 def test_a_path_off_the_data_disk_is_refused(rlbox: Rlbox, one: Folder, path: str) -> None:
     """P008."""
     said = rlbox("run", "one", "--dry-run", "--set", f"out={path}")
-    assert said == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: --set out={path}: not on the data disk /data; the system disk is small, and a "
-        "container's is lost with it\n  next:  name a path below /data\n",
+    assert (said.code, said.err) == (2, "")
+    assert refusal(said) == (
+        f"refused: --set out={path}: not on the data disk /data; the system disk is small, and a container's is lost "
+        "with it\n  next:  name a path below /data\nverdict: this would be refused: 1 refusal, exit code 2\n"
     )
     assert rlbox("run", "one", "--dry-run", "--set", "out=/data/out").code == 0
 
@@ -179,6 +195,17 @@ def test_a_run_asks_the_disk_that_is_there(
     assert said.code == 5
     assert "the data disk: 11.2 GiB needed (train.checkpoints 11.2 GiB), 1.0 GiB there" in said.err
     assert f"  where: this machine, {tmp_path}\n" in said.err
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_dry_run_says_once_that_the_disk_is_too_small(
+    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("planner.act.check", "engine.act.data_disk"):
+        monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda folder: GIB)
+    monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
+    refused = rlbox("run", "one", "--data", str(tmp_path), "--dry-run", "--json").data["verdict"]["refused"]
+    assert ["11.2 GiB needed" in row["what"] for row in refused if "data disk" in row["what"]] == [True]
 
 
 def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuFacts, ...]:

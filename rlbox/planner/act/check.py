@@ -35,6 +35,13 @@ class Fit:
     room: Room
     lacks: tuple[Lack, ...]
 
+    @property
+    def need_gib(self) -> float | None:
+        """What the data disk must have free, GiB: nothing more where it lacks that; None: the job does not say."""
+        if any(lack.kind == "disk" for lack in self.lacks):
+            return 0.0
+        return self.needs.disk_bytes / GIB or None
+
 
 def declared_room(app: App, target: str, gpus: str) -> Room:
     """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
