@@ -53,10 +53,8 @@ def test_the_table_says_what_is_computed(profile: str) -> None:
 def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     """The default of `sft`, and the rule of hangs since it was measured."""
     sft = (DOCS / "jobs/sft.md").read_text("utf-8")
-    assert "mends. *Unproven*: it has not run on a GPU yet" in sft
-    assert (
-        load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("unproven, it has not run on a GPU")
-    )
+    assert "mends. *Unproven*: four ranks on four cards, and a 5090 itself" in sft
+    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards are unproven")
     (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
     assert "*unproven*" in row
     assert "since then the rule is\n*unproven* on a GPU" in (DOCS / "hangs.md").read_text("utf-8")
