@@ -48,13 +48,13 @@ def quiet_build(place: Place, target: str) -> Case:
 
 
 def _bare_build(place: Place, target: str) -> tuple[str, ...]:
-    """Return the command of `rlbox build --dry-run` for a tag and a copy of the context of our own."""
+    """Return the command of `rlbox build --rebuild --dry-run` for a tag and a copy of the context of our own."""
     context = Path(tempfile.mkdtemp(dir=place.folder)) / "context"
     run(place.rlbox("render", target, "--context", str(context)).argv, env=place.env, cwd=place.project)
     sources = context.with_name("sources.env")
     sources.write_text("")
     tag = place.remove_at_end(f"{target}:bare")
-    command = place.output("build", target, "--dry-run")["command"]
+    command = place.output("build", target, "--rebuild", "--dry-run")["command"]
     words = [word.replace("src=SOURCES", f"src={sources}") for word in command[:-1]]
     return (*(f"--tag={tag}" if word.startswith("--tag=") else word for word in words), str(context))
 

@@ -31,7 +31,7 @@ class Exports:
         text = {"image": self.stack.image, "base": self.stack.base_image(), "site": SITE, "mark": self.stack.mark}
         (place.folder / "layer").mkdir()
         (place.folder / "layer/Dockerfile").write_text(DOCKERFILE.format(**text))
-        command = self.stack.place.output("build", self.stack.name, "--dry-run")["command"]
+        command = self.stack.place.output("build", self.stack.name, "--rebuild", "--dry-run")["command"]
         self.ours = [word for word in command if word.startswith(("--output=", "--provenance="))]
         self.default = ["--provenance=false"]
 

@@ -244,7 +244,8 @@ def _state(ground: Ground) -> str:
 
 
 def has_passed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    return "" if (told.returncode, _state(ground)) == (0, "passed") else f"an honest run did not pass: {words_of(told)}"
+    ended = (told.returncode, _state(ground))
+    return "" if ended == (0, "passed") else f"an honest run did not pass: {ended} {words_of(told)}"
 
 
 def has_failed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:

@@ -222,6 +222,7 @@ def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path
     project = tmp_path / "empty"
     project.mkdir()
     env = {"PATH": f"{installed}:{os.defpath}", "HOME": str(tmp_path / "home"), "COLUMNS": "80", "LANG": "C.UTF-8"}
+    env["DOCKER_HOST"] = f"unix://{tmp_path}/none.sock"  # what an engine has of images is not asked
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, check=False)

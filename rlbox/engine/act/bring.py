@@ -27,7 +27,10 @@ def bring_engine(say: Callable[[str], None]) -> None:
     EngineError
         There can be none here, or this user may not.
     """
-    process = start_command(Command(argv=("bash", _SCRIPT)), stdout=NOTHING, stderr=PIPE, session=False)
+    try:
+        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=NOTHING, stderr=PIPE, session=False)
+    except OSError as error:
+        raise EngineError(f"bash cannot be started: {error.strerror}", where=_SCRIPT) from error
     assert process.stderr is not None  # noqa: S101  (it is a pipe)
     failed = None
     with process.stderr:
