@@ -204,12 +204,23 @@ def _replace_lock(ground: Ground) -> None:
 
 
 def _refused(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
+    _let_end(ground)
     return "" if told.returncode == 8 else f"a second run got in: {claims.words_of(told)}"
 
 
 def _goes_on(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    states = {row["run"]: row["state"] for row in json.loads(told.stdout)["runs"]}
-    return "" if states[ground.last()] == "running" else f"a run that lives is told as {states[ground.last()]}"
+    state = _states(told)[ground.last()]
+    _let_end(ground)
+    return "" if state == "running" else f"a run that lives is told as {state}"
+
+
+def _let_end(ground: Ground) -> None:
+    """Wait for the run that goes on: it would write to the next attempt's disk."""
+    claims.wait(lambda: "running" not in _states(ground.type("runs", "--json", "--data", str(ground.data))).values())
+
+
+def _states(told: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
+    return {row["run"]: row["state"] for row in json.loads(told.stdout)["runs"]}
 
 
 def _one_line(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
