@@ -100,9 +100,8 @@ def _as_json(error: RlboxError, words: Sequence[str]) -> int:
     """Write the error as JSON where that was asked for; return its exit code, which a lost output does not change."""
     own = words[: words.index("--")] if "--" in words else words  # behind it stand a command's own words
     if "--json" in own:
-        facts = {"what": error.what, "where": error.where, "next": error.next_step, "exit_code": error.exit_code}
         try:
-            write_json({"error": facts})
+            write_json({"error": error.as_json()})
         except OutputLost:
             discard_output()
     return error.exit_code

@@ -237,19 +237,24 @@ def _claim(ground: Ground, name: str, script: str, *, passes: bool = False) -> A
     return Attempt(name=name, plant=plant, words=words, check=has_passed if passes else has_failed)
 
 
-def _state(ground: Ground) -> str:
+def state(ground: Ground) -> str:
     """Return what the host says of the run that is none of the ground's."""
-    told = json.loads(ground.type("runs", "--json", "--data", str(ground.data)).stdout)["runs"]
-    return "".join(row["state"] for row in told if row["run"] not in ground.runs.values())
+    told = states(ground.type("runs", "--json", "--data", str(ground.data)))
+    return "".join(state for run, state in told.items() if run not in ground.runs.values())
+
+
+def states(told: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
+    """Return what `runs --json` said of each run."""
+    return {row["run"]: row["state"] for row in json.loads(told.stdout)["runs"]}
 
 
 def has_passed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    ended = (told.returncode, _state(ground))
+    ended = (told.returncode, state(ground))
     return "" if ended == (0, "passed") else f"an honest run did not pass: {ended} {words_of(told)}"
 
 
 def has_failed(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    if told.returncode not in (0, 2) and _state(ground) not in ("passed", ""):
+    if told.returncode not in (0, 2) and state(ground) not in ("passed", ""):
         return ""
     return f"it passed, or was not asked: {words_of(told)}"
 

@@ -209,18 +209,14 @@ def _refused(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _goes_on(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
-    state = _states(told)[ground.last()]
+    state = claims.states(told)[ground.last()]
     _let_end(ground)
     return "" if state == "running" else f"a run that lives is told as {state}"
 
 
 def _let_end(ground: Ground) -> None:
     """Wait for the run that goes on: it would write to the next attempt's disk."""
-    claims.wait(lambda: "running" not in _states(ground.type("runs", "--json", "--data", str(ground.data))).values())
-
-
-def _states(told: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
-    return {row["run"]: row["state"] for row in json.loads(told.stdout)["runs"]}
+    claims.wait(lambda: "running" not in claims.state(ground))
 
 
 def _one_line(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:

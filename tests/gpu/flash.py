@@ -47,7 +47,7 @@ def cases() -> Iterator[Case]:
             yield Case(batch=2, queries=2048, keys=2048, heads=16, kv_heads=16, size=size, causal=causal)
             yield Case(batch=2, queries=1111, keys=1111, heads=28, kv_heads=4, size=size, causal=causal)
             yield Case(batch=1, queries=4096, keys=4096, heads=8, kv_heads=2, size=size, causal=causal)
-            yield Case(batch=4, queries=1, keys=3001, heads=16, kv_heads=2, size=size, causal=False)
+        yield Case(batch=4, queries=1, keys=3001, heads=16, kv_heads=2, size=size, causal=False)
 
 
 def by_flash(q: Any, k: Any, v: Any, case: Case) -> Any:
@@ -121,8 +121,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3, help="how often, each time with other numbers")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    gpu, driver = torch.cuda.get_device_name(), torch.version.cuda
-    print(json.dumps({"gpu": gpu, "torch": torch.__version__, "cuda": driver, "flash_attn": flash_attn.__version__}))
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "flash_attn": flash_attn.__version__}
+    print(json.dumps({"gpu": torch.cuda.get_device_name(), **versions}))
     judged = [compare(case, seed) for seed in range(asked.repeat) for case in cases()]
     print(f"{sum(judged)} of {len(judged)} comparisons good")
     return 0 if all(judged) else 1
