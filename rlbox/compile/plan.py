@@ -16,8 +16,9 @@ from rlbox.values import Command
 
 BOX = "/mnt/rlbox"
 """The build's own folder as the build sees it: a fixed path, for paths get into what is compiled."""
-WRAPPED = ("nvcc", "cc", "c++", "gcc", "g++")
-"""Compilers that `launch.sh` stands before."""
+_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")  # a distribution's Python calls its compilers by these
+WRAPPED = ("cc", "c++", "gcc", "g++", *(f"{triplet}-{name}" for triplet in _TRIPLETS for name in ("gcc", "g++")))
+"""Compilers of a system that `launch.sh` stands before, those that are there; nvcc it stands before always."""
 _LEGACY = "setuptools.build_meta:__legacy__"
 _SPACES = ("--mount", "--pid", "--net", "--ipc", "--uts")
 

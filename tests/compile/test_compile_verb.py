@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 import socket
 import struct
@@ -273,3 +274,27 @@ def test_names_that_are_none(tmp_path: Path) -> None:
     stale = box.rlbox("compile", "mine")
     assert stale.code == 2
     assert "is stale: the spec changed since" in stale.err
+
+
+def test_a_compiler_by_its_long_name(tmp_path: Path) -> None:
+    """A distribution's Python calls compilers so; a library it links had no stubs for what was left out."""
+    long = f"{platform.machine()}-linux-gnu-g++"
+    if not Path("/usr/bin", long).exists():
+        pytest.skip("this machine has no C++ compiler")
+    body = (
+        f'    subprocess.run(["{long}", "-fPIC", "-c", "one.cpp", "-o", "one.o"], check=True)\n    made.append("one.o")'
+    )
+    done = make_box(tmp_path, body).rlbox("compile", "mine")
+    assert done.code == 0, done.err
+    assert "✓ one.cpp" in done.err
+
+
+def test_a_library_that_was_linked_behind_its_back(tmp_path: Path) -> None:
+    """What is left out would be undefined in it, which nobody sees before it is imported."""
+    box = make_box(tmp_path, '    made.append("three.cpp")', more='units = ["one*"]')
+    linked = box.rlbox("compile", "mine")
+    assert linked.code == 0, linked.err
+    behind = '    made.append("three.cpp")\n    os.environ["PATH"] = "/usr/bin:/bin"'
+    done = make_box(tmp_path / "behind", behind, more='units = ["one*"]').rlbox("compile", "mine")
+    assert done.code == 1
+    assert "the library of small was linked by a program of another name than rlbox stands before" in done.err

@@ -99,6 +99,14 @@ def run_build(
             process.wait()
     if code:
         raise _failed(entry, code, log)
+    if entry.units and not (box / "linked").exists():
+        raise WorkFailed(
+            f"the library of {entry.name} was linked by a program of another name than rlbox stands before, so that "
+            "what units leaves out is undefined in it",
+            where=str(log),
+            next_step=f"compile all of it (no units of {entry.name} in [[stack.compile]]), or have its build link with "
+            "c++",
+        )
     wheels = sorted((box / "out").glob("*.whl"))
     if len(wheels) != 1:
         raise WorkFailed(f"the build of {entry.name} left {len(wheels)} wheels", where=str(box / "out"))

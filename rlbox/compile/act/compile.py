@@ -187,7 +187,7 @@ class _Work:
         app, entry, row = self._app, self._entry, self._row
         system, python = build_system(self._target, self._lock, self._store)
         site = build_site(self._target, row, self._store)
-        make_box(folder / "box", entry, row, self._store)
+        make_box(folder / "box", system, entry, row, self._store)
         folders = build_folders(system, folder / "box", site, objects)
         what = f"for {', '.join(entry.wanted_archs(self._target.hardware.arch)) or 'no GPU'}"
         app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")

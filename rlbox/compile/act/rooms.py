@@ -131,8 +131,8 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def make_box(folder: Path, entry: Compile, compiled: Compiled, store: Store) -> None:
-    """Lay a build's own folder anew: the source as its archive has it, compilers with `launch.sh` before them."""
+def make_box(folder: Path, system: str, entry: Compile, compiled: Compiled, store: Store) -> None:
+    """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if folder.exists():
         remove_tree(folder)
     for name in ("bin", "home", "objects", "out", "site", "tmp", "unpacked", "view"):
@@ -140,7 +140,7 @@ def make_box(folder: Path, entry: Compile, compiled: Compiled, store: Store) -> 
     shutil.copy(PROGRAMS / "launch.sh", folder / "launch.sh")
     shutil.copy(PROGRAMS / "build_wheel.py", folder / "build_wheel.py")
     (folder / "launch.sh").chmod(0o755)
-    for name in WRAPPED:
+    for name in ("nvcc", *(name for name in WRAPPED if os.path.lexists(f"{system}/usr/bin/{name}"))):
         os.symlink("../launch.sh", folder / "bin" / name)
     write_atomic(folder / "units", "".join(f"{pattern}\n" for pattern in entry.units))
     write_atomic(folder / "units.log", "")

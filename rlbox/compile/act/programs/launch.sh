@@ -40,6 +40,7 @@ tell() { printf '%s\t%s\t%s\n' "$1" "$2" "${source#"$here/source/"}" >>"$here/un
 
 # What sources that were left out define is called all the same: each such function says so instead.
 with_stubs() {
+    : >"$here/linked"
     stubs=$here/tmp/stubs.$$ # no number of a process gets into the library: its files have names of their own
     mkdir "$stubs"
     if ! "$real" "$@" -Wl,-z,defs,--no-demangle 2>"$stubs/said"; then
