@@ -98,7 +98,7 @@ def test_a_request_lowers_limits_and_never_raises_them(server: Server) -> None:
 )
 def test_languages(server: Server, language: str, code: str) -> None:
     if language != "bash" and not os.path.exists("/usr/bin/g++"):
-        pytest.skip("no compiler here")
+        pytest.skip("this machine has no C++ compiler")
     answer = ran(server, code, language=language)
     assert (answer["status"], (answer["run_result"] or {}).get("stdout")) == ("Success", "42\n"), answer
 
