@@ -88,6 +88,11 @@ class Limits(Frozen):
     steps: Annotated[float, Field(ge=0)] = Field(
         20.0, description="how many usual steps without one are a hang when the processes do nothing; 0: never"
     )
+    stretch: Annotated[float, Field(ge=1)] = Field(
+        10.0,
+        description="how many times longer limits may last while others have the machine: those of silence, steps and "
+        "services are counted in the time that the stage's processes have",
+    )
 
 
 class Stage(Frozen):

@@ -64,7 +64,8 @@ class StagePlan(GatePlan):
 
     `own_ray` says that the command starts a Ray head itself. `silence_stated` says that the job itself gives
     `silence_s`, which is then that of the phases that rlbox knows. `steps` is how many usual steps without one are a
-    hang (0: never). `secrets` names those that its command gets.
+    hang (0: never), `stretch` how many times longer limits last at most on a machine that others have. `secrets` names
+    those that its command gets.
     """
 
     name: str
@@ -83,6 +84,7 @@ class StagePlan(GatePlan):
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
     steps: float = 20.0
+    stretch: float = 10.0
     secrets: tuple[str, ...] = ()
 
 
@@ -222,6 +224,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
+        stretch=stage.limits.stretch,
         secrets=stage.secrets,
         attempt=fill.attempt,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _NO_TIME_S = 1e-3
+WAITS_CORES = 0.02
+"""Who wants less than this of a core waits for something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,8 @@ class ProcessActivity:
     """Counters of one process since it started; `started` (clock ticks) tells it from a later one with its id.
 
     `read_bytes` and `write_bytes` passed a disk or a network file system, `read_chars` and `write_chars` passed a read
-    or write call (page cache, pipes and sockets included). Zero where the kernel does not let us look.
+    or write call (page cache, pipes and sockets included). Zero where the kernel does not let us look. `waited_s` is
+    how long its first thread was ready to go on and had no core.
     """
 
     pid: int
@@ -52,6 +55,7 @@ class ProcessActivity:
     write_bytes: int = 0
     read_chars: int = 0
     write_chars: int = 0
+    waited_s: float = 0.0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -63,7 +67,8 @@ class ProcessActivity:
 class Activity:
     """Counters of the living processes of a run at `t_s` (a clock that only goes forward).
 
-    `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's.
+    `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's. `busy_s` is
+    the time that all cores of the machine were at work, whoever for.
     """
 
     t_s: float
@@ -72,6 +77,7 @@ class Activity:
     local_bytes: int
     gpus: tuple[GpuFacts, ...]
     processes: tuple[ProcessActivity, ...]
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +133,35 @@ def rates_between(before: Activity, after: Activity) -> Rates:
 
 def _grown(before: Activity, after: Activity, *fields: str) -> float:
     return sum(max(0.0, float(getattr(after, field) - getattr(before, field))) for field in fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What the run's processes got between two looks, in cores: `wanted` they could have used, `others` had."""
+
+    seconds: float
+    wanted: float
+    got: float
+    others: float
+
+    @property
+    def share(self) -> float:
+        """The part of what they could have used that they got, 0-1."""
+        return min(1.0, self.got / self.wanted) if self.wanted > WAITS_CORES else 1.0
+
+
+def pace_between(before: Activity, after: Activity, cores: float) -> Pace:
+    """Return the pace of the processes of two looks; they can use `cores` at once, and wait for each other beyond that.
+
+    Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core.
+    """
+    seconds = max(after.t_s - before.t_s, _NO_TIME_S)
+    earlier = {process.key: process for process in before.processes}
+    got = waited = 0.0
+    for now in after.processes:
+        was = earlier.get(now.key)
+        got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
+        waited += max(0.0, now.waited_s - (was.waited_s if was else 0.0))
+    busy = max(0.0, after.busy_s - before.busy_s)
+    wanted = min(cores, (got + waited) / seconds)
+    return Pace(seconds=seconds, wanted=wanted, got=got / seconds, others=max(0.0, busy - got) / seconds)

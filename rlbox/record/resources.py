@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.machine.counters import Activity, ProcessActivity, rates_between
+from rlbox.machine.counters import Activity, ProcessActivity, pace_between, rates_between
 from rlbox.record.kinds import as_kind
 
 RESOURCES_FILE = "resources.jsonl"
@@ -34,12 +34,18 @@ class PartSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before."""
+    """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before.
+
+    `others_pct` is what all that is not the run's had of the machine, in percent of one core; `share_pct` the part that
+    the run's processes got of the cores that they could have used.
+    """
 
     t: str
     stage: str = ""
     phase: str = ""
     cpu_pct: float = 0.0
+    others_pct: float = 0.0
+    share_pct: float = 100.0
     resident_bytes: int = 0
     read_bps: float = 0.0
     write_bps: float = 0.0
@@ -67,19 +73,22 @@ def make_sample(
     stage: str,
     phase: str,
     disk_free_bytes: int,
+    cores: float,
 ) -> Sample:
     """Return the sample that two looks at the run's processes give; `parts` maps parts to the ids of their processes.
 
     A process that was not there before counts from its start; without a look before, every rate is 0.
     """
     before = before or after
-    rates = rates_between(before, after)
+    rates, pace = rates_between(before, after), pace_between(before, after, cores)
     earlier = {process.key: process.cpu_s for process in before.processes}
     return Sample(
         t=t,
         stage=stage,
         phase=phase,
         cpu_pct=round(100 * rates.cpu, 1),
+        others_pct=round(100 * pace.others, 1),
+        share_pct=round(100 * pace.share, 1),
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),

@@ -105,6 +105,8 @@ def _merged(samples: Sequence[Sample]) -> Sample:
     return replace(
         last,
         cpu_pct=mean("cpu_pct"),
+        others_pct=mean("others_pct"),
+        share_pct=mean("share_pct"),
         read_bps=mean("read_bps"),
         write_bps=mean("write_bps"),
         received_bps=mean("received_bps"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import RowFile
+from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.counters import probe_activity
 from rlbox.machine.counters import Activity
@@ -54,6 +55,7 @@ class Sampler:
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
+        self._cores = usable_cores()
         self._before: Activity | None = None
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -99,6 +101,7 @@ class Sampler:
             stage=stage,
             phase=self.phase if stage else "",
             disk_free_bytes=free_bytes(self._run_dir),
+            cores=self._cores,
         )
         self._before = now
         return json.dumps(sample.as_row(), separators=(",", ":")).encode()

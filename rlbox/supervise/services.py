@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rlbox.gate.act.http_probe import REFUSED, probe_http
 from rlbox.job.gate_plan import ReadyPlan
@@ -32,6 +32,8 @@ class RunningService:
     ----------
     headers
         What the ready request must carry besides, as a Ray head with a token wants it.
+    clock
+        What its limits are counted by.
     """
 
     def __init__(
@@ -42,11 +44,12 @@ class RunningService:
         output: int,
         stage: str,
         headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan = plan
+        self.plan, self._clock = plan, clock
         self._headers = headers
         self.child: Child = processes.start(command, output, stage=stage, part=plan.name)
-        self.started = time.monotonic()
+        self.started = self._clock()
         self._line_missing = bool(plan.ready.line)
         self._good_at: float | None = None
         self._grown_at = self.started
@@ -69,7 +72,7 @@ class RunningService:
     @property
     def late(self) -> bool:
         """Whether its start limit is over."""
-        return time.monotonic() - self.started > self.plan.start_s
+        return self._clock() - self.started > self.plan.start_s
 
     def hear(self, texts: Texts) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
@@ -81,20 +84,20 @@ class RunningService:
     def ask_again(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
         self._poller.close()
-        self._good_at, self.started = None, time.monotonic()
+        self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
 
     def use(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
         self._poller.close()
-        self._good_at = self._grown_at = time.monotonic()
+        self._good_at = self._grown_at = self._clock()
         if self.plan.answer_s:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda answer: False)
 
     @property
     def mute(self) -> bool:
         """Whether the ready request, asked again and again, has got no right answer for longer than it may."""
-        return bool(self.plan.answer_s) and time.monotonic() - (self._good_at or self.started) > self.plan.answer_s
+        return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
     def complaint(self) -> str:
@@ -103,7 +106,7 @@ class RunningService:
 
     def silent(self, log_bytes: int) -> bool:
         """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
-        now = time.monotonic()
+        now = self._clock()
         if log_bytes != self._log_bytes:
             self._log_bytes, self._grown_at = log_bytes, now
         return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
@@ -115,7 +118,7 @@ class RunningService:
     def _ask(self) -> str:
         answer = probe_ready(self.plan.ready, self._headers)
         if answer == READY:
-            self._good_at = time.monotonic()
+            self._good_at = self._clock()
         return answer
 
 

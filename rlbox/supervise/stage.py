@@ -69,11 +69,13 @@ class _StageRun:
 
     def carry_out(self) -> StageEnd:
         started_at, kills = utc_now(), probe_memory().kills
+        self._bench.pace.begin(self._stage.stretch)
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
             cause = self._lost_need(cause)
         if cause and cause.kind != "interrupted":
+            cause = self._bench.pace.explain(cause)
             cause, snapshot = self._bench.explain(cause, kills), self._look_around()
         stopped = self._attempt(lambda: self._stop(self._services.going_on() if cause is None else []))
         cause = cause or stopped or self._attempt(self._judge)

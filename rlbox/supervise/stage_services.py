@@ -77,7 +77,9 @@ class StageServices:
                 self._stage,
                 plan.name,
                 plan.argv,
-                lambda: RunningService(plan, self._bench.processes, command, output, self._stage.name, headers),
+                lambda: RunningService(
+                    plan, self._bench.processes, command, output, self._stage.name, headers, self._bench.pace.now_s
+                ),
             )
 
     def _take_over(self, kept: KeptService) -> RunningService:

@@ -48,7 +48,7 @@ class StageWatch:
         self.main: Child | RunningRayJob | None = None
         self.pump = LogPump(bench.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangWatch(bench.watched(stage))
+        self.hang = HangWatch(bench.watched(stage), clock=bench.pace.now_s)
         self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
         self._bench = bench
         self._stage = stage
@@ -68,6 +68,7 @@ class StageWatch:
 
     def look(self) -> None:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
+        self._bench.pace.look()
         self.logs.read()
         self._metric_files.read()
         if self._command_begun is not None:

@@ -31,6 +31,7 @@ from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.causes import absent_fix, supervisor_bug
+from rlbox.supervise.pace_watch import PaceWatch
 from rlbox.supervise.ray_jobs import RayFolders
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageEnd, carry_out_stage
@@ -70,7 +71,15 @@ def carry_out_run(
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
-    bench = Bench(plan=plan, run_dir=run_dir, journal=journal, processes=processes, interrupt=interrupt, grants=grants)
+    bench = Bench(
+        plan=plan,
+        run_dir=run_dir,
+        journal=journal,
+        processes=processes,
+        interrupt=interrupt,
+        grants=grants,
+        pace=PaceWatch(processes),
+    )
     sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
     journal.listen(sampler.note)
     sampler.start()
@@ -78,14 +87,7 @@ def carry_out_run(
     if plan.owns_processes:  # in a container the engine knows them all
         record.start()
     journal.change_run("run", state="running", attempt=plan.attempt)
-    try:
-        cause = _carry_out_stages(bench, on_failure)
-    except Exception as error:  # a bug must not leave processes behind, nor a run that looks alive
-        cause = supervisor_bug(error, _write_bug(run_dir, masks))
-        _end_stages(bench, cause)
-    finally:
-        processes.stop_all()
-        end_kept(bench)
+    cause = _end_all_after(bench, on_failure, masks)
     journal.change_run("plot", plot=_draw(bench))
     sampler.close()
     if plan.owns_processes:
@@ -105,6 +107,19 @@ def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
         if not (run_dir / PLAN_FILE).exists():
             run_dir.mkdir(parents=True, exist_ok=True)
             write_plan(run_dir, plan)
+
+
+def _end_all_after(bench: Bench, on_failure: Callable[[StageFailure], Cause], masks: Masks) -> Cause | None:
+    """Carry out the stages; a bug must not leave processes behind, nor a run that looks alive."""
+    try:
+        return _carry_out_stages(bench, on_failure)
+    except Exception as error:
+        cause = supervisor_bug(error, _write_bug(bench.run_dir, masks))
+        _end_stages(bench, cause)
+        return cause
+    finally:
+        bench.processes.stop_all()
+        end_kept(bench)
 
 
 def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:

@@ -26,6 +26,7 @@ from rlbox.record.act.state import new_run_state
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
+from rlbox.supervise.pace_watch import PaceWatch
 
 MIB = 1 << 20
 PROCESS = ProcessActivity(
@@ -57,6 +58,7 @@ class Machine:
             processes=processes,
             interrupt=Interrupt(),
             grants=Grants({}, ()),
+            pace=PaceWatch(processes),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}

@@ -40,14 +40,12 @@ class Measured:
         self._pids: tuple[int, ...] = ()
         self._listed_s = -math.inf
         self._before: Activity | None = None
-
-    @property
-    def at_s(self) -> float:
-        """When they were last looked at; minus infinity before the first time."""
-        return self._before.t_s if self._before else -math.inf
+        self.at_s = -math.inf
+        """When they were last looked at, by the caller's clock; minus infinity before the first time."""
 
     def rates(self, now_s: float) -> Rates | None:
-        """Return what they did since the last time; None the first time."""
+        """Return what they did since the last time, by the second of the probe's clock; None the first time."""
+        self.at_s = now_s
         before, self._before = self._before, self._activity(now_s)
         return rates_between(before, self._before) if before else None
 
@@ -57,7 +55,7 @@ class Measured:
             self._listed_s = now_s
         found = self._probe(self._pids)
         kept = tuple(process for process in found.processes if not process.name.startswith(self._background))
-        return dataclasses.replace(found, t_s=now_s, processes=kept)
+        return dataclasses.replace(found, processes=kept)
 
 
 class HangWatch:

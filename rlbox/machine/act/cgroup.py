@@ -14,6 +14,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rlbox.foreign import whole_number
+from rlbox.machine.act.memory import group_text
+
 _PREFIX = "rlbox-run-"
 _INNER = "rlbox-sandbox-"
 """Groups that the run's own sandboxes make below it."""
@@ -63,6 +66,21 @@ class OwnCgroup:
                 for path in (base / self._name, *(base / self._name).glob(f"{_INNER}*")):
                     found |= {int(line) for line in (path / PROCS).read_text().split()}
         return found - {0, os.getpid()}
+
+
+def cpu_quota() -> float | None:
+    """Return how many cores the group of this process may use, None for all; version 2 has both numbers in one file."""
+    words = group_text("cpu", "max", "cfs_quota_us").split()
+    words += group_text("cpu", "", "cfs_period_us").split() if len(words) == 1 else []
+    numbers = [whole_number(word) for word in words]
+    quota, period = numbers if len(numbers) == 2 else (None, None)
+    return quota / period if quota is not None and period else None
+
+
+def usable_cores() -> float:
+    """Return how many cores this process, and what it starts, can use at once."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, cpu_quota() or cores)
 
 
 def own_groups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:

@@ -34,6 +34,7 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
         local_bytes=local,
         gpus=probe_gpus() if gpus else (),
         processes=found,
+        busy_s=_probe_busy(),
     )
 
 
@@ -57,7 +58,27 @@ def probe_process_activity(pid: int) -> ProcessActivity | None:
         write_bytes=io.get("write_bytes:", 0),
         read_chars=io.get("rchar:", 0),
         write_chars=io.get("wchar:", 0),
+        waited_s=_probe_waited(pid),
     )
+
+
+def _probe_waited(pid: int) -> float:
+    """Return how long the first thread was ready and had no core, s; 0 where the kernel does not count it.
+
+    Source: the kernel's sched-stats, "/proc/<pid>/schedstat": ns on a core, ns on a run queue, number of turns.
+    """
+    fields = read_text(f"/proc/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) == 3 else 0.0
+
+
+def _probe_busy() -> float:
+    """Return the time that the machine's cores were at work, s: user, nice, system, irq, softirq, steal of proc(5)."""
+    try:
+        with open("/proc/stat", "rb", buffering=0) as file:  # the rest is long, and nobody's
+            fields = file.readline().split()
+    except OSError:
+        return 0.0
+    return sum(int(fields[at]) for at in (1, 2, 3, 6, 7, 8)) / _TICKS_PER_S if len(fields) > 8 else 0.0
 
 
 def _probe_network() -> tuple[int, int, int]:

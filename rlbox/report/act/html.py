@@ -36,6 +36,7 @@ _LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
 
 MOST_PLOTS = 60
 _FIRST_PLOTS = 12
+_FULL = 95
 """Plots that are shown at once; the others are folded away."""
 
 
@@ -249,7 +250,15 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
         return [over(words[word], attrgetter(field)) for word, field in named]
 
     plots = [
-        ("cpu", "%", [*of_run(("all_parts", "cpu_pct")), *(of_part(part, "cpu_pct") for part in parts)]),
+        (
+            "cpu",
+            "%",
+            [
+                *of_run(("all_parts", "cpu_pct"), ("others", "others_pct")),
+                *(of_part(part, "cpu_pct") for part in parts),
+            ],
+        ),
+        ("share", "%", of_run(("share_got", "share_pct")) if any(s.share_pct < _FULL for _, s in timed) else []),
         (
             "memory",
             "bytes",

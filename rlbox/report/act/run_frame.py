@@ -27,6 +27,7 @@ _LABEL_WIDTH = 9
 _NAME_WIDTH = 24
 _WAITS_SHOWN = 3
 _GPUS_SHOWN = 2
+_SLOWED_PCT = 80
 """GPUs that are told one by one; a node's eight would not fit a line."""
 
 
@@ -151,7 +152,10 @@ def _speed(facts: RunFacts) -> str:
 
 
 def _use(sample: Sample) -> str:
-    parts = [f"cpu {sample.cpu_pct:.0f} %", f"memory {size_text(sample.resident_bytes)}"]
+    cpu = f"cpu {sample.cpu_pct:.0f} %"
+    if sample.share_pct < _SLOWED_PCT:
+        cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
+    parts = [cpu, f"memory {size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
     return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
 

@@ -31,7 +31,7 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
     after = look(15, process(1, 7.5, read=500), process(3, 1.0), received=6000)  # 2 ended, 3 began
     sample = make_sample(
         before, after, parts={"main": {1}, "vllm": {3}}, t="2026-01-01T00:00:00+00:00", stage="train", phase="load",
-        disk_free_bytes=9,
+        disk_free_bytes=9, cores=8,
     )  # fmt: skip
     assert (sample.cpu_pct, sample.resident_bytes) == (70.0, 400)
     assert (sample.read_bps, sample.received_bps) == (100.0, 1000.0)
@@ -41,9 +41,24 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
     assert read_sample(json.loads(json.dumps(sample.as_row()))) == sample
 
 
+def test_what_others_left_of_the_machine() -> None:
+    before, after = look(10, process(1, 5.0)), look(20, dataclasses.replace(process(1, 6.0), waited_s=9.0))
+    sample = make_sample(
+        before, dataclasses.replace(after, busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9, cores=2
+    )
+    assert (sample.cpu_pct, sample.others_pct, sample.share_pct) == (10.0, 190.0, 10.0)
+
+
 def test_the_first_sample_has_no_rates() -> None:
     sample = make_sample(
-        None, look(10, process(1, 5.0, read=7), received=99), parts={}, t="t", stage="", phase="", disk_free_bytes=9
+        None,
+        look(10, process(1, 5.0, read=7), received=99),
+        parts={},
+        t="t",
+        stage="",
+        phase="",
+        disk_free_bytes=9,
+        cores=8,
     )
     assert (sample.cpu_pct, sample.read_bps, sample.received_bps, sample.resident_bytes) == (0, 0, 0, 100)
 
@@ -55,7 +70,7 @@ def test_a_torn_row_is_none(row: object) -> None:
 
 def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
     assert read_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(
-        make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0), cpu_pct=3, gpus=()
+        make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8), cpu_pct=3, gpus=()
     )
 
 

@@ -6,7 +6,8 @@ import http.server
 import re
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from rlbox.job.params import plan_values
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineCutter
 from rlbox.spec.check import check_spec
-from rlbox.supervise import services
 from rlbox.supervise.services import RunningService, probe_ready
 from rlbox.values import Command
 
@@ -70,11 +70,11 @@ class Started:
         return None
 
 
-def running(ready: ReadyPlan, **more: Any) -> RunningService:
+def running(ready: ReadyPlan, *, clock: Callable[[], float] = time.monotonic, **more: Any) -> RunningService:
     plan = ServicePlan(
         name="vllm", title="", argv=("serve",), env={}, ports={}, ready=ready, start_s=30.0, log="vllm.log", **more
     )
-    return RunningService(plan, Started(), Command(argv=("serve",)), -1, "one")  # type: ignore[arg-type]
+    return RunningService(plan, Started(), Command(argv=("serve",)), -1, "one", clock=clock)  # type: ignore[arg-type]
 
 
 def wait_for(service: RunningService, answer: str) -> None:
@@ -126,8 +126,7 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(services.time, "monotonic", lambda: now[0])
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0)
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
     wait_for(service, "ready")
     service.use()
     count = len(Answer.asked)
@@ -143,10 +142,9 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     service.close()
 
 
-def test_a_log_that_does_not_grow(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_grow(port: int) -> None:
     now = [100.0]
-    monkeypatch.setattr(services.time, "monotonic", lambda: now[0])
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0)
+    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
     service.use()
     seen = []
     for size in (10, 10, 10, 20, 20):

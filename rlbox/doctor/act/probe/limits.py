@@ -7,7 +7,7 @@ import resource
 import tempfile
 
 from rlbox.doctor.judge.limits import SHM, UNLIMITED, LimitFacts
-from rlbox.foreign import whole_number
+from rlbox.machine.act.cgroup import cpu_quota
 from rlbox.machine.act.memory import available_bytes, group_number, group_text
 
 _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
@@ -31,7 +31,7 @@ def probe_limits() -> LimitFacts:
         memory_max=memory_max,
         memory_free=spare,
         cores=len(os.sched_getaffinity(0)),
-        cpus=_cpus(),
+        cpus=cpu_quota(),
         rlimits={name: _rlimit(name) for name in _NAMES},
     )
 
@@ -68,15 +68,6 @@ def _largest() -> tuple[tuple[str, int], ...]:
             except OSError:
                 continue
     return tuple(sorted(found, key=lambda row: -row[1])[:3])
-
-
-def _cpus() -> float | None:
-    """Return how many cores the cgroup may use, None for all: version 2 has quota and period in one file."""
-    words = group_text("cpu", "max", "cfs_quota_us").split()
-    words += group_text("cpu", "", "cfs_period_us").split() if len(words) == 1 else []
-    numbers = [whole_number(word) for word in words]
-    quota, period = numbers if len(numbers) == 2 else (None, None)
-    return quota / period if quota is not None and period else None
 
 
 def _reclaimable() -> int:
