@@ -24,6 +24,11 @@ class FixedTarget:
     files: tuple[Path, ...]
     fixes: tuple[Fix, ...]
 
+    @property
+    def includes(self) -> tuple[str, ...]:
+        """The targets that it includes, the nearest first: between its own file and the defaults stand theirs."""
+        return tuple(path.parent.name for path in self.files[1:-1])
+
 
 def load_fixed_target(project: Project, name: str) -> FixedTarget:
     """Return the target `name` with what the fix catalogue adds to its base; errors are those of `load_target`.

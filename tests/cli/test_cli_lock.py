@@ -26,6 +26,7 @@ class Resolver:
         self.git: tuple[GitTree, ...] = ()
         self.asked: list[Upgrade] = []
         self.sources: list[str] = []
+        self.before: list[Lock | None] = []
 
     def resolve(
         self,
@@ -38,6 +39,7 @@ class Resolver:
     ) -> Lock:
         self.asked.append(upgrade)
         self.sources.append(places)
+        self.before.append(before)
         groups = tuple(LockedGroup(name=group.name, packages=self.packages) for group in target.stack)
         locked = tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches)
         return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
@@ -103,6 +105,34 @@ def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Res
     assert rlbox("lock", "mine").err == f"--- lock.json\n+++ lock.json (now)\n-one.diff {old}\n+one.diff {new}\n{NEXT}"
     assert len(resolver.asked) == 1
     assert written(folder).patches == (lock_patch("one.diff", "2\n"),)
+
+
+INCLUDES = 'include = "under"\ntitle = "mine"\n[env]\nOMP_NUM_THREADS = "4"\n'
+
+
+def test_a_target_begins_with_the_lock_of_the_one_it_includes(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    """A variable is nothing that anybody must be asked about."""
+    folder.target("under")
+    rlbox("lock", "under")
+    folder.target("mine", INCLUDES)
+    folder.target("yours", INCLUDES.replace("under", "mine"))
+    said = rlbox("lock", "mine")
+    assert said.err == f"mine has no lock yet: it begins with that of under, which it includes\n{NEXT}"
+    assert written(folder) == replace(written(folder, "under"), target="mine")
+    assert rlbox("lock", "yours").err.startswith("yours has no lock yet: it begins with that of mine,")
+    assert rlbox("lock", "mine").err == NEXT
+    assert len(resolver.asked) == 1
+
+
+def test_what_it_adds_is_resolved_beside_the_versions_that_it_includes(
+    rlbox: Rlbox, folder: Folder, resolver: Resolver
+) -> None:
+    folder.target("under")
+    rlbox("lock", "under")
+    folder.target("mine", INCLUDES + '[[stack]]\nname = "tools"\npackages = ["six==1.16.0", "click==8.1.0"]\n')
+    rlbox("lock", "mine")
+    assert resolver.before[-1] == replace(written(folder, "under"), target="mine")
+    assert written(folder) == folder.fitting_lock("mine")
 
 
 def test_a_missing_patch(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:

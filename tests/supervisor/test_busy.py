@@ -1,4 +1,4 @@
-"""A machine that others have: limits last longer, and what took too long is called by its name; real faults stay theirs."""
+"""A machine that others have: limits last longer, what took too long has its name, and real faults keep theirs."""
 
 from __future__ import annotations
 

@@ -73,9 +73,9 @@ def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = 
     from rlbox.fixes.load import load_fixed_target
     from rlbox.lock.act.relock import relock
 
-    target = load_fixed_target(app.project, name).target
-    refuse_clash(app, target)
-    return relock(app, target, moved, sources, again=again)
+    loaded = load_fixed_target(app.project, name)
+    refuse_clash(app, loaded.target)
+    return relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> None:

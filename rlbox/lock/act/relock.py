@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_if_changed
@@ -15,25 +18,31 @@ from rlbox.target.target import Target
 
 
 def relock(
-    app: App, target: Target, upgrade: Upgrade, sources: str, *, again: bool = False
+    app: App, target: Target, upgrade: Upgrade, sources: str, *, includes: Sequence[str] = (), again: bool = False
 ) -> tuple[Lock | None, Lock]:
-    """Return the lock before and the lock now; `again` asks the sources even when the spec did not change.
+    """Return the lock before, None without one, and the lock now.
 
     Parameters
     ----------
     sources
         A sources profile, empty for the target's own.
+    includes
+        The targets that it includes, the nearest first. Without a lock of its own it goes on from theirs: nothing is
+        resolved that its spec leaves as it is.
+    again
+        Ask the sources even when the spec did not change.
     """
-    before = _before(app, target.name)
+    own = _before(app, target.name)
+    before = own or _inherited(app, target.name, includes)
     files = app.project.patches(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
     if before and not again and not (upgrade.everything or upgrade.names):
         refreshed = refresh_lock(target, own_requirements(), before, patches)
         if refreshed:
-            return before, refreshed
+            return own, refreshed
     places = lock_places(app, target, sources)
     with unreached_explained(sources or target.sources):
-        return before, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
+        return own, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
 
 
 def _before(app: App, name: str) -> Lock | None:
@@ -42,6 +51,14 @@ def _before(app: App, name: str) -> Lock | None:
     except SpecError as error:
         app.say(f"{error.what}; it is made anew")
         return None
+
+
+def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
+    for included in includes:
+        if lock := _before(app, included):
+            app.say(f"{name} has no lock yet: it begins with that of {included}, which it includes")
+            return replace(lock, target=name)
+    return None
 
 
 def write_lock(app: App, before: Lock | None, lock: Lock) -> bool:
