@@ -6,6 +6,9 @@ COMPLETION = "_RLBOX_COMPLETE"
 """A shell that completes calls without words, and asks by this variable."""
 
 SECTIONS = {
+    "start": {
+        "init": "write a target and a job of your own, to begin with",
+    },
     "images": {
         "build": "build a target's image, unless nothing changed",
         "compile": "compile a target's wheels that no index has, once",

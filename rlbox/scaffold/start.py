@@ -1,0 +1,80 @@
+"""Which machines and frameworks there are to begin with, and the texts of somebody's first files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rlbox.errors import SpecError
+from rlbox.spec.check import suggest
+from rlbox.spec.load import load_toml
+
+_HERE = Path(__file__).parent
+SCHEMAS = ("target", "job")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineChoice:
+    """A kind of machine; `frameworks` maps those that a target has for it to that target, the usual first."""
+
+    name: str
+    title: str
+    frameworks: Mapping[str, str]
+
+
+def load_machines() -> tuple[MachineChoice, ...]:
+    """Return the machines that there are targets for."""
+    return tuple(MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"])
+
+
+def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str]:
+    """Return the machine of that name and its target for a framework, for its usual one without.
+
+    Raises
+    ------
+    SpecError
+        There is no such machine, or it has no such framework.
+    """
+    machines = {one.name: one for one in load_machines()}
+    if machine not in machines:
+        raise SpecError(
+            f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
+            next_step=f"choose one of: {', '.join(machines)}; or begin with the nearest and change its target.toml",
+        )
+    found = machines[machine]
+    if framework and framework not in found.frameworks:
+        elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
+        raise SpecError(
+            f"no target has {framework} on {found.title}",
+            next_step=f"choose one of: {', '.join(found.frameworks)}"
+            + (f"; {framework} is on {' and '.join(elsewhere)}" if elsewhere else ""),
+        )
+    return found, found.frameworks[framework or next(iter(found.frameworks))]
+
+
+def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of a target and a job `name` that includes `target`: path below the project to text.
+
+    Parameters
+    ----------
+    schemas
+        The JSON Schemas of `SCHEMAS`, by which an editor completes and checks the two.
+    """
+    read = Environment(  # noqa: S701  (it writes TOML and Python, no HTML)
+        loader=FileSystemLoader(_HERE / "files"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    places = {
+        f"images/{name}/target.toml": "target.toml.txt",
+        f"jobs/{name}.toml": "job.toml.txt",
+        f"jobs/{name}/train.py": "train.py.txt",
+    }
+    texts = {
+        path: read.get_template(file).render(name=name, target=target, title=machine.title)
+        for path, file in places.items()
+    }
+    return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}

@@ -1,0 +1,76 @@
+"""`rlbox init`: the first files of somebody's own, which fit at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import Folder, Rlbox
+
+from rlbox.scaffold.start import load_machines
+
+FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
+
+
+@pytest.mark.parametrize("machine", [one.name for one in load_machines()])
+def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None:
+    said = rlbox("init", "mine", "--machine", machine)
+    assert said.code == 0
+    assert said.err == "next: rlbox lock mine && rlbox build mine && rlbox run mine\n"
+    assert folder.files() == [*FILES, "jobs/mine/train.py"]
+    assert rlbox("show", "mine", "--json").code == 0
+    assert rlbox("targets").code == 0
+    locked = rlbox("lock", "mine")
+    if machine == "cluster":  # its stack lacks a compiler, and says so
+        assert (locked.code, "openrlhf-compiles" in locked.err) == (2, True)
+    else:  # nobody is asked: the included target's lock fits
+        assert locked.code == 0, locked.err
+        assert "begins with that of" in locked.err
+
+
+def test_every_shipped_target_can_be_begun_with(folder: Folder) -> None:
+    """But that which runs no job yet."""
+    offered = {target for one in load_machines() for target in one.frameworks.values()}
+    assert set(folder.project.targets()) - offered == {"a800-cn"}
+
+
+def test_again(rlbox: Rlbox, folder: Folder) -> None:
+    """What is there stays, whatever is in it."""
+    rlbox("init", "mine", "--machine", "cpu")
+    folder.write("jobs/mine/train.py", "print('mine')\n")
+    said = rlbox("init", "mine", "--machine", "cpu", "--json")
+    assert said.data["files"]["jobs/mine/train.py"] == "there already, left as it is"
+    assert said.data["files"]["jobs/mine.toml"] == "unchanged"
+    assert (folder.path / "jobs/mine/train.py").read_text() == "print('mine')\n"
+
+
+def test_a_dry_run_writes_nothing(rlbox: Rlbox, folder: Folder) -> None:
+    said = rlbox("init", "mine", "--machine", "5090", "--framework", "verl-image", "--dry-run", "--json")
+    assert (said.code, said.data["includes"]) == (0, "vast-5090-verl")
+    assert set(said.data["files"].values()) == {"to be written"}
+    assert folder.files() == []
+
+
+def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
+    rlbox("init", "mine", "--machine", "cpu")
+    for path, kind in (("images/mine/target.toml", "target"), ("jobs/mine.toml", "job")):
+        first = (folder.path / path).read_text().splitlines()[0]
+        schema = (folder.path / path).parent / first.removeprefix("#:schema ")
+        assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["mine"], 2, "name a machine: --machine cpu|a800|5090|cluster"),
+        (["mine", "--machine", "h200"], 2, "there is no target for a machine 'h200' yet"),
+        (["mine", "--machine", "a80"], 2, "did you mean 'a800'"),
+        (["mine", "--machine", "a800", "--framework", "verl"], 2, "verl is on --machine 5090"),
+        (["My Machine", "--machine", "cpu"], 2, "'My Machine' is no name of a target"),
+    ],
+)
+def test_what_it_refuses(rlbox: Rlbox, folder: Folder, words: list[str], code: int, text: str) -> None:
+    said = rlbox("init", *words)
+    assert said.code == code
+    assert text in said.err
+    assert folder.files() == []
