@@ -11,7 +11,7 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
-from rlbox.errors import RlboxError, SpecError
+from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
@@ -102,10 +102,19 @@ def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--place NAME`: one of those where runs can take place."""
-    return click.option(
-        "--place", type=click.Choice(list(PLACES)), default=DEFAULT, help="In a container, or in place."
-    )(function)
+    """Add `--place NAME`: one of those where runs can take place. It is the way out, too, where no engine answers."""
+
+    @click.option("--place", type=click.Choice(list(PLACES)), default=DEFAULT, help="In a container, or in place.")
+    @functools.wraps(function)
+    def placed(*args: Any, **rest: Any) -> Any:
+        try:
+            return function(*args, **rest)
+        except NotAnswered as error:
+            if error.next_step:
+                error.next_step += "; or without: --place here"
+            raise
+
+    return placed
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

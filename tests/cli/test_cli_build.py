@@ -173,7 +173,7 @@ def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, 
         code=4,
         out="",
         err=f"rlbox: error: no Docker engine answers\n  where: unix://{mine.path}/no.sock\n"
-        "  next:  start it (`make smoke` installs and starts one as root), or use `--place here`\n",
+        "  next:  rlbox engine up (starts one; as root it installs it where there is none)\n",
     )
 
 

@@ -204,7 +204,7 @@ def test_no_engine(rlbox: Rlbox, two: Folder, monkeypatch: pytest.MonkeyPatch) -
     assert said.data["error"] == {
         "what": "no Docker engine answers",
         "where": f"unix://{two.path}/no.sock",
-        "next": "start it (`make smoke` installs and starts one as root), or use `--place here`",
+        "next": "rlbox engine up (starts one; as root it installs it where there is none); or without: --place here",
         "exit_code": 4,
     }
     assert not Path("~/disk/runs").expanduser().exists()

@@ -66,5 +66,5 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
     return NotAnswered(
         "no Docker engine answers",
         where=address,
-        next_step="start it (`make smoke` installs and starts one as root), or use `--place here`",
+        next_step="rlbox engine up (starts one; as root it installs it where there is none)",
     )

@@ -75,7 +75,7 @@ def test_images(engine: EngineSocket) -> None:
 
 NOBODY = (
     "no Docker engine answers\n  where: ADDRESS\n"
-    "  next:  start it (`make smoke` installs and starts one as root), or use `--place here`"
+    "  next:  rlbox engine up (starts one; as root it installs it where there is none)"
 )
 
 
