@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
-from rlbox.cli.verbs import COMPLETION, module_of
+from rlbox.cli.verbs import COMPLETION, OTHER_WORDS, SECTIONS, TITLES, module_of
 from rlbox.cli.verbs import VERBS as VERBS
 
 HELP = """
@@ -44,11 +44,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with a suggestion for a mistyped verb."""
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            ctx.fail(f"unknown verb {args[0]!r}{hint}")
+            ctx.fail(f"unknown verb {args[0]!r}{_hint(args[0])}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -57,9 +53,20 @@ class LazyGroup(click.Group):
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(sorted(VERBS.items()))
+        """List the verbs by what they are for, without importing them."""
+        width = max(map(len, VERBS))
+        for folder, title in TITLES.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb:<{width}}", text) for verb, text in sorted(SECTIONS[folder].items())])
+
+
+def _hint(word: str) -> str:
+    import difflib
+
+    if word in OTHER_WORDS:
+        return f": here it is `rlbox {OTHER_WORDS[word]}`"
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 @click.group(
@@ -75,6 +82,8 @@ def root() -> None:
 
 def run_root(words: Sequence[str]) -> int:
     """Run a command line and return its exit code; every failure becomes text on the way."""
+    if words and words[0] == "help":  # as of other tools: `help`, `help run`
+        words = [*words[1:2], "--help"]
     return answer_failures(words, lambda: _run_click(words))
 
 

@@ -59,6 +59,46 @@ SECTIONS = {
 }
 """Folder of `rlbox/cli/` to its verbs, and what each does; a verb is the module of its name."""
 
+TITLES = {
+    "start": "Begin",
+    "images": "Images: lock, build, look, ship",
+    "runs": "Runs: start, follow, understand",
+    "machines": "Machines: this one, and rented ones",
+    "rules": "Rules: what is fixed, what no longer works, what fits together",
+    "": "Besides",
+}
+"""What `--help` calls the folders."""
+
+OTHER_WORDS = {
+    "ls": "targets",
+    "list": "targets",
+    "images": "targets",
+    "jobs": "targets",
+    "ps": "runs",
+    "status": "runs",
+    "history": "runs",
+    "start": "run",
+    "up": "run",
+    "exec": "shell",
+    "bash": "shell",
+    "ssh": "shell",
+    "tail": "logs",
+    "watch": "attach",
+    "kill": "stop",
+    "cancel": "stop",
+    "down": "stop",
+    "check": "doctor",
+    "verify": "doctor",
+    "install": "apply",
+    "setup": "apply",
+    "rent": "vast",
+    "new": "init",
+    "pull": "fetch",
+    "download": "fetch",
+    "freeze": "lock",
+}
+"""What people of other tools type, and the verb that does it here."""
+
 VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items()}
 
 

@@ -70,7 +70,10 @@ def _require_image(app: App, tag: str, name: str) -> None:
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
-            raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
+            raise EngineError(
+                "no docker client on PATH",
+                next_step="install one, as in docker.io or docker-ce-cli",
+            )
     with app.checking("image"):
         require_image(tag, name)
 

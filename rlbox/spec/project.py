@@ -99,6 +99,10 @@ class Project:
             return known[name]
         import difflib
 
+        if kind == "target" and name in self.jobs():
+            raise SpecError(f"{name} is a job, not a target", next_step=f"rlbox run {name}")
+        if kind == "job" and name in self.targets():
+            raise SpecError(f"{name} is a target, not a job", next_step=f"rlbox build {name}, rlbox shell {name}")
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise SpecError(
             f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),

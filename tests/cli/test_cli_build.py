@@ -454,7 +454,7 @@ def test_no_client(rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch
     assert rlbox("build", "mine") == Said(
         code=4,
         out="",
-        err="rlbox: error: no docker client on PATH\n  next:  install Docker, or use `--place here`\n",
+        err="rlbox: error: no docker client on PATH\n  next:  install one, as in docker.io or docker-ce-cli\n",
     )
 
 

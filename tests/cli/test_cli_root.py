@@ -11,6 +11,7 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 
 from rlbox import __version__
+from rlbox.cli.verbs import OTHER_WORDS, SECTIONS, TITLES, VERBS
 from rlbox.errors import EngineError, Interrupted, LockHeld, NodeError, RegistryError, RlboxError, TimedOut, WorkFailed
 from rlbox.files.act.folders import cache_folder
 from rlbox.spec.project import Project
@@ -55,7 +56,11 @@ def test_a_missing_argument(rlbox: Rlbox) -> None:
 
 def test_help_and_version(rlbox: Rlbox) -> None:
     assert rlbox("--version") == Said(code=0, out=f"rlbox {__version__}\n", err="")
-    assert rlbox("--help") == rlbox("-h") == rlbox()
+    assert rlbox("--help") == rlbox("-h") == rlbox() == rlbox("help")
+    assert rlbox("help", "run") == rlbox("run", "--help")
+    assert all(f"{title}:\n" in rlbox().out for title in TITLES.values())
+    assert (set(TITLES), set(OTHER_WORDS.values()) <= set(VERBS)) == (set(SECTIONS), True)
+    assert not set(OTHER_WORDS) & set(VERBS)
     assert rlbox().code == 0
 
 

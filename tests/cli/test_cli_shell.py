@@ -135,7 +135,9 @@ def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
     folder.target("mine", ON_IMAGE)
     monkeypatch.setenv("PATH", str(folder.path))
     assert rlbox("shell", "mine") == Said(
-        code=4, out="", err="rlbox: error: no docker client on PATH\n  next:  install Docker, or use `--place here`\n"
+        code=4,
+        out="",
+        err="rlbox: error: no docker client on PATH\n  next:  install one, as in docker.io or docker-ce-cli\n",
     )
 
 

@@ -49,7 +49,10 @@ def find_builder() -> Builder:
     """
     clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
     if not clients:
-        raise EngineError("no docker client on PATH", next_step="install Docker, or use `--place here`")
+        raise EngineError(
+            "no docker client on PATH",
+            next_step="install one, as in docker.io or docker-ce-cli",
+        )
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
