@@ -1,0 +1,34 @@
+"""From an empty folder to a run of one's own: `rlbox init`, `lock`, `build`, `run`, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from enginebox import Box
+
+
+def layers(image: str) -> list[str]:
+    said = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(said.stdout)[0]["RootFS"]["Layers"]
+    return found
+
+
+@pytest.mark.usefixtures("shipped")
+def test_four_commands_and_a_layer(tmp_path: Path) -> None:
+    box = Box(project=tmp_path / "mine", data=tmp_path / "disk")
+    box.project.mkdir()
+    box.data.mkdir()
+    begun = box("init", "mine", "--machine", "cpu")
+    assert begun.code == 0, begun.err
+    spec = box.project / "images/mine/target.toml"
+    spec.write_text(spec.read_text() + '[env]\nOMP_NUM_THREADS = "1"\n')
+    for words in (("lock", "mine"), ("build", "mine"), ("run", "mine")):
+        done = box(*words)
+        assert done.code == 0, done.err
+    own, shipped = layers("rlbox/mine:latest"), layers("rlbox/local:latest")
+    assert len(own) == len(shipped)
+    assert len([one for one, other in zip(own, shipped, strict=True) if one != other]) == 1
+    assert box.state()["state"] == "passed"
