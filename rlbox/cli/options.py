@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,23 @@ def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return placed
+
+
+def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--lang`: what is asked for, else what RLBOX_LANG says, else the language of the user's locale."""
+    return click.option(
+        "--lang",
+        type=click.Choice(["en", "zh"]),
+        envvar="RLBOX_LANG",
+        callback=lambda ctx, param, value: value or _locale_language(os.environ),
+        help="Language of what is told [RLBOX_LANG, else LANG].",
+    )(function)
+
+
+def _locale_language(env: Mapping[str, str]) -> str:
+    """Return `zh` for a Chinese locale, else `en`. Source: setlocale(3), which variable comes first."""
+    said = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
+    return "zh" if said.lower().startswith("zh") else "en"
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -351,3 +351,25 @@ def test_why_a_variable_is_set(rlbox: Rlbox) -> None:
     shown = rlbox("fixes", "env", "local", "--lang", "zh").out
     assert "images/local/target.toml: env" in shown
     assert rlbox("fixes", "env").err.endswith("name a target\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "zh"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, True),
+        ({"LANG": "en_US.UTF-8"}, False),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, False),
+        ({"LANG": "zh_CN.UTF-8", "RLBOX_LANG": "en"}, False),
+        ({"RLBOX_LANG": "zh"}, True),
+        ({}, False),
+    ],
+)
+def test_it_speaks_the_language_of_the_locale(
+    rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], zh: bool
+) -> None:
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG", "RLBOX_LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    text = rlbox("fixes", "show", "lcudart-link").out
+    assert (text == rlbox("fixes", "show", "lcudart-link", "--lang", "zh").out) is zh

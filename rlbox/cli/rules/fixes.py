@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_fix, complete_target, shared
+from rlbox.cli.options import complete_fix, complete_target, lang_option, shared
 from rlbox.errors import SpecError, WorkFailed
 
 
@@ -28,13 +28,7 @@ _NAMES = {
 @click.command()
 @click.argument("action", metavar="[list|show|explain|find|env]", default="list", type=click.Choice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
-@click.option(
-    "--lang",
-    type=click.Choice(["en", "zh"]),
-    default="en",
-    envvar="RLBOX_LANG",
-    help="Language of titles [RLBOX_LANG].",
-)
+@lang_option
 @shared
 def verb(app: App, action: str, name: str | None, lang: str) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.cli.options import disk_options, dry_run, lang_option, shared
 from rlbox.errors import NodeError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
@@ -19,7 +19,7 @@ POINTS = 400
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", help="Language of the labels.")
+@lang_option
 @click.option(
     "--open", "opened", type=click.Choice(["auto", "yes", "no"]), default="auto", help="Show it in a browser."
 )
