@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import fix_packages
 from rlbox.fixes.fix import Fix
@@ -52,10 +53,22 @@ def load_fixes(project: Project) -> tuple[Fix, ...]:
     SpecError
         Broken TOML (with line), or wrong keys and values of one file.
     """
-    return tuple(
-        _fix(name, shown := shown_path(path, project), read_text(path, shown))
-        for name, path in project.fix_files().items()
-    )
+    fixes, broken = readable_fixes(project)
+    if broken:
+        raise broken[0]
+    return fixes
+
+
+def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, ...]]:
+    """Return the fixes that can be read, sorted by id, and what is wrong with the files of the others."""
+    fixes, broken = [], []
+    for name, path in project.fix_files().items():
+        shown = shown_path(path, project)
+        try:
+            fixes.append(_fix(name, shown, read_text(path, shown)))
+        except SpecError as error:
+            broken.append(error)
+    return tuple(fixes), tuple(broken)
 
 
 @functools.lru_cache(maxsize=1024)

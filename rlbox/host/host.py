@@ -78,7 +78,7 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
     if image is None:
         return Path(os.path.expanduser(data)).absolute() if data else None
     try:
-        return data_folder(image.container, data)
+        return data_folder(image.container.host, data)
     except RlboxError:
         return None
 

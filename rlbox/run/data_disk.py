@@ -60,7 +60,13 @@ def disk_here(app: App, target: str, data: str | None) -> Ledger:
 
 def folder_of(app: App, target: str, data: str | None) -> Path:
     """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
-    return data_folder(image_plan(app.project, target).container, data)
+    try:
+        host = image_plan(app.project, target).container.host
+    except SpecError:  # a fix or a patch that is broken says nothing about a disk
+        from rlbox.target.load import load_target
+
+        host = load_target(app.project, target).target.disk.host
+    return data_folder(host, data)
 
 
 def myself(what: str) -> Holder:

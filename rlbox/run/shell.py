@@ -33,7 +33,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.machine.act.site import site_ca
 
     image = image_plan(app.project, name)
-    folder = data_folder(image.container, data)
+    folder = data_folder(image.container.host, data)
     check_disk(app, folder, replace(image.container, create=image.container.create and not data), 0.0)
     with app.checking("devices"):
         check_devices(app, image.container)

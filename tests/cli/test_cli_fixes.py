@@ -373,3 +373,14 @@ def test_it_speaks_the_language_of_the_locale(
         monkeypatch.setenv(name, text)
     text = rlbox("fixes", "show", "lcudart-link").out
     assert (text == rlbox("fixes", "show", "lcudart-link", "--lang", "zh").out) is zh
+
+
+def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("templates/fixes/own.toml", "title = \n")
+    (folder.path / "disk").mkdir()
+    said = rlbox("fixes", "list")
+    assert (said.code, "lcudart-link" in said.out) == (2, True)
+    assert "left out: templates/fixes/own.toml: broken TOML" in said.err
+    assert rlbox("fixes", "show", "lcudart-link").code == 2
+    assert rlbox("runs", "--data", str(folder.path / "disk")).code == 0
+    assert rlbox("show", "local").code == 2

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_fix, complete_target, lang_option, shared
 from rlbox.errors import SpecError, WorkFailed
+
+if TYPE_CHECKING:
+    from rlbox.fixes.fix import Fix
 
 
 def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -48,47 +54,59 @@ def verb(app: App, action: str, name: str | None, lang: str) -> int:
     if bool(name) != (action != "list"):
         raise click.UsageError(_NAMES[action] or "list takes no name")
     if name and action == "show":
-        _show(app, name, lang)
-    elif name and action == "find":
-        _find(app, name, lang)
-    elif name and action == "env":
+        return _show(app, name, lang)
+    if name and action == "find":
+        return _find(app, name, lang)
+    if name and action == "env":
         _env(app, name, lang)
     elif name:
         return _explain(app, name, lang)
     else:
-        _list(app, lang)
+        return _list(app, lang)
     return 0
 
 
-def _list(app: App, lang: str) -> None:
-    from rlbox.fixes.load import load_fixes
+def _list(app: App, lang: str) -> int:
     from rlbox.fixes.view import list_json, list_text
 
-    fixes = load_fixes(app.project)
+    fixes, code = _readable(app)
     app.result(list_json(fixes), list_text(fixes, lang))
     app.say("next: rlbox fixes show ID")
+    return code
 
 
-def _show(app: App, name: str, lang: str) -> None:
-    from rlbox.fixes.load import load_fixes
+def _show(app: App, name: str, lang: str) -> int:
     from rlbox.fixes.view import fix_json, fix_text
     from rlbox.spec.check import suggest
 
-    known = {fix.id: fix for fix in load_fixes(app.project)}
+    fixes, code = _readable(app)
+    known = {fix.id: fix for fix in fixes}
     if name not in known:
         raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
     app.result(fix_json(known[name]), fix_text(known[name], lang))
+    return code
 
 
-def _find(app: App, text: str, lang: str) -> None:
+def _find(app: App, text: str, lang: str) -> int:
     from rlbox.fixes.guide import fixes_that_know
-    from rlbox.fixes.load import load_fixes
     from rlbox.fixes.view import fix_json, fix_text
 
-    found = fixes_that_know(load_fixes(app.project), text)
+    fixes, code = _readable(app)
+    found = fixes_that_know(fixes, text)
     if not found:
         raise WorkFailed("no fix knows that line", next_step="rlbox fixes list, or the whole log: rlbox lint FILE")
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, "\n\n".join(fix_text(fix, lang) for fix in found))
+    return code
+
+
+def _readable(app: App) -> tuple[Sequence[Fix], int]:
+    """Return the fixes that can be read, what is wrong with others being said, and the exit code that this has."""
+    from rlbox.fixes.load import readable_fixes
+
+    fixes, broken = readable_fixes(app.project)
+    for error in broken:
+        app.say(f"left out: {error}")
+    return fixes, broken[0].exit_code if broken else 0
 
 
 def _env(app: App, name: str, lang: str) -> None:

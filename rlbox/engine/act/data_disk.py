@@ -14,9 +14,9 @@ from rlbox.errors import NodeError
 from rlbox.files.act.room import free_bytes
 
 
-def data_folder(limits: ContainerDefaults, chosen: str | None) -> Path:
-    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or the target's own; without links."""
-    text = chosen or os.environ.get("RLBOX_DATA") or limits.host
+def data_folder(host: str, chosen: str | None) -> Path:
+    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or `host`, the target's; without links."""
+    text = chosen or os.environ.get("RLBOX_DATA") or host
     if not text:
         raise NodeError(
             "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"

@@ -29,7 +29,7 @@ def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Lay
     data
         Directory that is the data disk, None where settings of the target or the environment name it.
     """
-    folder = check_prefix(str(data_folder(image.container, data)), "--data")
+    folder = check_prefix(str(data_folder(image.container.host, data)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else own_prefix(image.target)
     layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)

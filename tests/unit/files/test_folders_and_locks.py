@@ -139,12 +139,12 @@ def test_the_data_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLBOX_DATA", environ)
     wanted = folder.replace("HOME", os.environ["HOME"]).replace("CWD", str(tmp_path))
-    assert data_folder(replace(LIMITS, host=host), chosen) == Path(wanted)
+    assert data_folder(host, chosen) == Path(wanted)
 
 
 def test_no_data_folder_is_named() -> None:
     with pytest.raises(NodeError) as caught:
-        data_folder(replace(LIMITS, host=""), None)
+        data_folder("", None)
     assert str(caught.value) == (
         "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
     )
