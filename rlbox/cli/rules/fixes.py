@@ -53,17 +53,8 @@ def verb(app: App, action: str, name: str | None, lang: str) -> int:
     """
     if bool(name) != (action != "list"):
         raise click.UsageError(_NAMES[action] or "list takes no name")
-    if name and action == "show":
-        return _show(app, name, lang)
-    if name and action == "find":
-        return _find(app, name, lang)
-    if name and action == "env":
-        _env(app, name, lang)
-    elif name:
-        return _explain(app, name, lang)
-    else:
-        return _list(app, lang)
-    return 0
+    does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
+    return does[action](app, name, lang) if name else _list(app, lang)
 
 
 def _list(app: App, lang: str) -> int:
@@ -109,7 +100,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
     return fixes, broken[0].exit_code if broken else 0
 
 
-def _env(app: App, name: str, lang: str) -> None:
+def _env(app: App, name: str, lang: str) -> int:
     from dataclasses import asdict
 
     from rlbox.amounts import columns
@@ -124,6 +115,7 @@ def _env(app: App, name: str, lang: str) -> None:
     rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, lang == "zh")
     shown = columns((row.name, row.fix or "-", row.reason, row.value) for row in rows) if rows else []
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
+    return 0
 
 
 def _explain(app: App, name: str, lang: str) -> int:
