@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 
@@ -62,7 +63,7 @@ class PaceWatch:
             return
         spent = time.thread_time()
         if real_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
-            self._pids, self._listed_s = tuple(process.pid for process in self._processes.members()), real_s
+            self._pids, self._listed_s = tuple(self._processes.tree()), real_s
         before, self._before = self._before, self._probe(self._pids)
         if before:
             self._clock.take(pace_between(before, self._before, self._cores), real_s)
@@ -85,7 +86,7 @@ class PaceWatch:
 
     def _others(self, starved: Starved) -> list[str]:
         """Return the processes of others that have most of this machine now, the greediest first."""
-        own = {process.pid for process in self._processes.members()}
+        own = self._processes.tree() | {os.getpid()}
         pids = [pid for pid in probe_processes() if pid not in own] if starved.others > _LEAST_CORES else []
         before = {pid: probe_process_activity(pid) for pid in pids}
         begun = time.monotonic()

@@ -134,6 +134,12 @@ class RunProcesses:
         table = probe_processes()
         return self._alive(table, self._members(table))
 
+    def tree(self) -> set[int]:
+        """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
+        table = probe_processes()
+        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
+        return self._below(table, below_me) & table.keys()
+
     def parts(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
 
