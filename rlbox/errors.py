@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+_PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
+
+
+def page(name: str) -> str:
+    """Return where a page of `docs/` is read by who has the wheel alone."""
+    return f"{_PAGES}/{name}.md"
+
 
 class RlboxError(Exception):
     """A failure that the user can act on.

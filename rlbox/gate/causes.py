@@ -76,12 +76,13 @@ def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cau
     """The stage exited 0, but a line that proves its work never came."""
     often = "never" if count == 0 else f"only {count} times, not {rule.count},"
     seen = f"; its last line was: {last}" if last else "; it is empty"
+    why = f" ({rule.why})" if rule.why else ""
     return Cause(
         kind="require",
         what=f"stage {stage.name} exited 0, but {log_path(stage, rule.log)} {often} held a line like "
-        f"/{rule.pattern}/{seen}",
+        f"/{rule.pattern}/{why}{seen}",
         where=log_path(stage, rule.log),
-        next_step=rule.why,
+        next_step="read its end: the log says how far the work came before it ended as if all were well",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
+from rlbox.errors import page
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
@@ -54,10 +55,10 @@ class Service(Frozen):
     command: tuple[Word, ...] = Field(min_length=1)
     ports: tuple[Word, ...] = Field((), description="names of the ports it listens on, for this machine alone")
     listens: tuple[Listen, ...] = Field(
-        (), description="ports that others than this machine may reach; see docs/jobs.md"
+        (), description=f"ports that others than this machine may reach; see {page('jobs')}"
     )
     publish: tuple[Word, ...] = Field(
-        (), description="names of its ports that users of the machine reach at 127.0.0.1; see docs/jobs.md"
+        (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {page('jobs')}"
     )
     ready: Ready
     start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
@@ -112,7 +113,7 @@ class Stage(Frozen):
     )
     gate: Gate = Gate()
     limits: Limits = Limits()
-    phases: tuple[Phase, ...] = Field((), description="asked before those that rlbox knows; see docs/hangs.md")
+    phases: tuple[Phase, ...] = Field((), description=f"asked before those that rlbox knows; see {page('hangs')}")
     resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
     profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
 
@@ -135,7 +136,7 @@ class Job(Frozen):
         default_factory=dict, description="sets of parameters; `include` names those that lie under it"
     )
     resume: Resume = Resume()
-    fits: Fits | None = Field(None, description="what its stages need of a machine; see docs/planner.md")
+    fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {page('planner')}")
     next: tuple[Word, ...] = Field(
         (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
     )

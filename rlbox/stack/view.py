@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rlbox.errors import page
 from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.facts import MACHINE, Problem
@@ -80,7 +81,7 @@ def _one_change(name: str, version: str) -> str:
         case "driver":
             return f"take a machine with driver {version} or newer"
         case _ if name.endswith("-compiled") and version:
-            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], docs/compile.md)"
+            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
         case _ if not version:
             return f"leave out {name}"
         case _:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, page
 from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def parse_options(target: Target, text: str | None = None, image: str = "") -> V
     problems += _env_problems(env)
     problems += _port_problems(found["-p"], target.vast.mode, image or target.vast.image)
     if problems:
-        raise SpecError("\n  ".join(problems), where=where, next_step="rlbox onstart --help; docs/vast.md says more")
+        raise SpecError("\n  ".join(problems), where=where, next_step=f"rlbox onstart --help; {page('vast')} says more")
     last = {name: (found[name] or [""])[-1] for name in ("-h", "-n")}
     return VastOptions(env=env, ports=tuple(found["-p"]), hostname=last["-h"], overlay=last["-n"])
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, page
 from rlbox.image.forms.onstart import LIMIT
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: On
         raise SpecError(
             "\n  ".join(problems),
             where=f"images/{target.name}/target.toml: vast",
-            next_step=f"rlbox push {target.name} --to REGISTRY/NAME:TAG, then --image that; docs/vast.md",
+            next_step=f"rlbox push {target.name} --to REGISTRY/NAME:TAG, then --image that; {page('vast')}",
         )
     return Request(
         target=target.name,

@@ -26,7 +26,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
-    files alone. docs/export.md says what neither form can carry.
+    files alone. What neither form can carry: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
 
     \b
     Examples:

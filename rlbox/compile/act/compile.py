@@ -17,7 +17,7 @@ from rlbox.compile.act.rooms import build_folders, build_site, build_system, mak
 from rlbox.compile.act.wheel import check_archs, differing, write_plain_wheel
 from rlbox.compile.plan import plan_jobs
 from rlbox.compile.view import WheelTold, expected_s
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.lock import hold
@@ -84,7 +84,7 @@ def _usable_lock(app: App, recipe: Recipe) -> Lock:
         raise SpecError(
             f"the stack of target {name} compiles nothing",
             where=f"images/{name}/target.toml",
-            next_step="name what it compiles in [[stack.compile]] (docs/compile.md)",
+            next_step=f"name what it compiles in [[stack.compile]] ({page('compile')})",
         )
     plan = image_plan(app.project, name)
     if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):

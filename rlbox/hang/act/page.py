@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
+from rlbox.errors import page
 from rlbox.files.act.beneath import write_file
 from rlbox.files.act.rows import read_table
 from rlbox.hang.act.stacks import STACKS_FOLDER
@@ -60,7 +61,7 @@ _ENDS = {
 }
 _UNKNOWN = (
     "No phase of this stage is known, so there is no remedy to name: look at the first process above. If it was no "
-    "hang, raise `limits.silence_s` of the stage, or describe the phase (`[[stages.phases]]`, docs/hangs.md)."
+    f"hang, raise `limits.silence_s` of the stage, or describe the phase (`[[stages.phases]]`, {page('hangs')})."
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, page
 from rlbox.image.templates import render
 from rlbox.secrets.masks import secret_lines
 from rlbox.target.target import Target
@@ -70,7 +70,7 @@ def plan_onstart(target: Target, templates: Sequence[Path], bytecode: Path | Non
     if found := secret_lines(added):
         raise SpecError(
             f"line {found[0]} of the added text looks like a secret, and the platform keeps the script",
-            next_step="put the value into .env on the data disk, or into the account's variables (docs/vast.md)",
+            next_step=f"put the value into .env on the data disk, or into the account's variables ({page('vast')})",
         )
     values = {"name": target.name, "disk": target.disk.mount, "sandbox_port": SANDBOX_PORT, "added": added.rstrip("\n")}
     script = render(templates, "onstart.sh.j2", values, bytecode)

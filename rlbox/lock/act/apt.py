@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import NodeError, WorkFailed, page
 from rlbox.lock.apt import (
     AptSuite,
     archives_in,
@@ -118,6 +118,6 @@ def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
         raise NodeError(
             f"no address of the archive {archive!r} is known here",
             where="base.suites",
-            next_step="name one with an apt rule in a sources profile (docs/sources.md)",
+            next_step=f"name one with an apt rule in a sources profile ({page('sources')})",
         )
     return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))

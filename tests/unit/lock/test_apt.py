@@ -296,7 +296,7 @@ LOCK_ELSEWHERE = "lock on a machine with apt and debian-archive-keyring (the loc
             True,
             {"debian-security": SECURITY.url},
             "no address of the archive 'debian' is known here\n  where: base.suites\n"
-            "  next:  name one with an apt rule in a sources profile (docs/sources.md)",
+            "  next:  name one with an apt rule in a sources profile (https://github.com/rlbox-dev/rlbox/blob/main/docs/sources.md)",
         ),
     ],
 )

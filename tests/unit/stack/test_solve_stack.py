@@ -310,7 +310,10 @@ def test_a_driver_too_old_for_what_is_compiled() -> None:
 def test_what_would_help_is_to_compile_it() -> None:
     assert {"transformer-engine-torch-compiled": "1"} in ways(verdict("torch==2.11.0", "transformer-engine==2.20.2"))
     told = next_step("t", verdict("torch==2.11.0", "transformer-engine==2.20.2"))
-    assert "compile transformer-engine-torch beforehand ([[stack.compile]], docs/compile.md)" in told
+    assert (
+        "compile transformer-engine-torch beforehand ([[stack.compile]], https://github.com/rlbox-dev/rlbox/blob/main/docs/compile.md)"
+        in told
+    )
     told = next_step("t", verdict("torch==2.9.1", "transformer-engine==2.20.2", hardware=GPU_A800))
     assert "beforehand" not in told
     assert "a devel image" in told
