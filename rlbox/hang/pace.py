@@ -15,6 +15,7 @@ from rlbox.amounts import duration_text
 from rlbox.machine.counters import WAITS_CORES, Pace
 
 _MOST = 4096
+_LEAST_S, _MOSTLY = 5.0, 2 / 3
 STARVED = 0.5
 """With less than this share of what they could use, processes are slow because the machine is busy."""
 
@@ -56,12 +57,16 @@ class PaceClock:
         self._paces.append((real_s, pace))
 
     def starved(self, since_s: float) -> Starved | None:
-        """Return how the processes were kept from their work since `since_s` (real time); None when they were not."""
+        """Return how the processes were kept from their work for most of the time since `since_s` (real); None: not.
+
+        Who began slowly and then waits for something else was not: a hang on a busy machine is a hang.
+        """
         paces = [pace for at, pace in self._paces if at > since_s]
         seconds = sum(pace.seconds for pace in paces)
-        wanted = sum(pace.wanted * pace.seconds for pace in paces if pace.wanted > WAITS_CORES)
-        got = sum(min(pace.got, pace.wanted) * pace.seconds for pace in paces if pace.wanted > WAITS_CORES)
-        if not wanted or got / wanted >= STARVED or wanted < WAITS_CORES * seconds:
+        kept = [pace for pace in paces if pace.wanted > WAITS_CORES and pace.share < STARVED]
+        if seconds < _LEAST_S or sum(pace.seconds for pace in kept) < _MOSTLY * seconds:
             return None
+        wanted = sum(pace.wanted * pace.seconds for pace in kept)
+        got = sum(min(pace.got, pace.wanted) * pace.seconds for pace in kept)
         others = sum(pace.others * pace.seconds for pace in paces) / seconds
         return Starved(share=got / wanted, seconds=seconds, others=others)

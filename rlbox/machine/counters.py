@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _NO_TIME_S = 1e-3
-WAITS_CORES = 0.02
-"""Who wants less than this of a core waits for something else."""
+WAITS_CORES = 0.25
+"""Who wants less of a core than this waits for something else: what stands beside a hung training wakes at times."""
 
 
 @dataclass(frozen=True, kw_only=True)

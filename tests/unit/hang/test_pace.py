@@ -71,6 +71,15 @@ def test_the_clock_goes_as_they_do() -> None:
     assert clock.now_s(140) == 127
 
 
+def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
+    clock = PaceClock(0.0)
+    for second in range(1, 11):
+        hungry = Pace(seconds=1, wanted=1.0, got=0.1, others=1.9)
+        clock.take(hungry if second <= 4 else Pace(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
+    assert clock.starved(0) is None
+    assert clock.now_s(11) > 6
+
+
 def test_starved_over_a_time() -> None:
     clock = PaceClock(0.0)
     for second in range(1, 61):

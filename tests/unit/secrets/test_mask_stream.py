@@ -81,7 +81,7 @@ def test_the_time_grows_with_the_bytes_alone(line: bytes) -> None:
     masks = Masks({"RLBOX_SECRETS": "A", "A": "hx_AbCdEfGhIjKlMnOpQrStUvWxYz012345"})
     took = []
     for size in (1 << 17, 1 << 20):
-        stream, data, begun = masks.stream(), line * (size // len(line)), time.process_time()
+        stream, data, begun = masks.stream(), line * (size // len(line)), time.thread_time()
         stream.feed(data)
-        took.append(time.process_time() - begun)
+        took.append(time.thread_time() - begun)
     assert took[1] < 32 * max(took[0], 0.005)  # 8 times as many bytes; squared it would be 64 times as long
