@@ -24,7 +24,8 @@ _ENGINE_LOST = 255
 _KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
-_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy"})
+BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy"})
+"""Causes that say that something took too long."""
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
@@ -59,7 +60,7 @@ def exit_code(cause: Cause | None) -> int:
         return UNEXPECTED
     if cause.kind in _NODE:
         return NodeError.exit_code
-    return TimedOut.exit_code if cause.kind in _TIME else WorkFailed.exit_code
+    return TimedOut.exit_code if cause.kind in BY_TIME else WorkFailed.exit_code
 
 
 def ended(code: int) -> str:

@@ -16,7 +16,7 @@ from rlbox.machine.counters import WAITS_CORES, Pace
 
 _MOST = 4096
 _LEAST_S, _MOSTLY = 5.0, 2 / 3
-STARVED = 0.5
+_STARVED = 0.5
 """With less than this share of what they could use, processes are slow because the machine is busy."""
 
 
@@ -63,7 +63,7 @@ class PaceClock:
         """
         paces = [pace for at, pace in self._paces if at > since_s]
         seconds = sum(pace.seconds for pace in paces)
-        kept = [pace for pace in paces if pace.wanted > WAITS_CORES and pace.share < STARVED]
+        kept = [pace for pace in paces if pace.wanted > WAITS_CORES and pace.share < _STARVED]
         if seconds < _LEAST_S or sum(pace.seconds for pace in kept) < _MOSTLY * seconds:
             return None
         wanted = sum(pace.wanted * pace.seconds for pace in kept)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
@@ -66,14 +65,12 @@ def _require_image(app: App, tag: str, name: str) -> None:
     """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
     import shutil
 
+    from rlbox.engine.act.address import no_client
     from rlbox.engine.act.api import require_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
-            raise EngineError(
-                "no docker client on PATH",
-                next_step="install one, as in docker.io or docker-ce-cli",
-            )
+            raise no_client()
     with app.checking("image"):
         require_image(tag, name)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from rlbox.errors import SpecError
+from rlbox.image.templates import render
 from rlbox.spec.check import suggest
 from rlbox.spec.load import load_toml
 
@@ -27,9 +26,9 @@ class MachineChoice:
     frameworks: Mapping[str, str]
 
 
-def load_machines() -> tuple[MachineChoice, ...]:
-    """Return the machines that there are targets for."""
-    return tuple(MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"])
+def load_machines() -> dict[str, MachineChoice]:
+    """Return the machines that there are targets for, by name."""
+    return {row["name"]: MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"]}
 
 
 def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str]:
@@ -40,7 +39,7 @@ def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str
     SpecError
         There is no such machine, or it has no such framework.
     """
-    machines = {one.name: one for one in load_machines()}
+    machines = load_machines()
     if machine not in machines:
         raise SpecError(
             f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
@@ -65,16 +64,11 @@ def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping
     schemas
         The JSON Schemas of `SCHEMAS`, by which an editor completes and checks the two.
     """
-    read = Environment(  # noqa: S701  (it writes TOML and Python, no HTML)
-        loader=FileSystemLoader(_HERE / "files"), undefined=StrictUndefined, keep_trailing_newline=True
-    )
     places = {
         f"images/{name}/target.toml": "target.toml.txt",
         f"jobs/{name}.toml": "job.toml.txt",
         f"jobs/{name}/train.py": "train.py.txt",
     }
-    texts = {
-        path: read.get_template(file).render(name=name, target=target, title=machine.title)
-        for path, file in places.items()
-    }
+    values = {"name": name, "target": target, "title": machine.title}
+    texts = {path: render([_HERE / "files"], file, values) for path, file in places.items()}
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}

@@ -8,7 +8,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from rlbox.causes.cause import Cause, CauseKind
+from rlbox.causes.cause import BY_TIME, Cause
+from rlbox.hang.act.watch import Probe
 from rlbox.hang.pace import PaceClock, Starved
 from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.counters import probe_activity, probe_process_activity
@@ -24,10 +25,6 @@ _WINDOW_S = 300.0
 _WHO_S = 0.5
 _MOST_NAMED = 3
 _LEAST_CORES = 0.1
-_BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
-"""Causes that say that something took too long."""
-
-Probe = Callable[[Iterable[int]], Activity]
 
 
 def _probe(pids: Iterable[int]) -> Activity:
@@ -72,7 +69,7 @@ class PaceWatch:
     def explain(self, cause: Cause) -> Cause:
         """Return `cause`, or, where something took too long because others had the machine, that it is busy."""
         real_s = self._real()
-        if cause.kind not in _BY_TIME:
+        if cause.kind not in BY_TIME:
             return cause
         starved = self._clock.starved(max(self._begun_s, real_s - _WINDOW_S))
         if starved is None:

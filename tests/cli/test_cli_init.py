@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
-from fakes import Folder, Rlbox
+from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.scaffold.start import load_machines
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
 
 
-@pytest.mark.parametrize("machine", [one.name for one in load_machines()])
+@pytest.mark.parametrize("machine", [*load_machines()])
 def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None:
     said = rlbox("init", "mine", "--machine", machine)
     assert said.code == 0
@@ -30,7 +34,7 @@ def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None
 
 def test_every_shipped_target_can_be_begun_with(folder: Folder) -> None:
     """But that which runs no job yet."""
-    offered = {target for one in load_machines() for target in one.frameworks.values()}
+    offered = {target for one in load_machines().values() for target in one.frameworks.values()}
     assert set(folder.project.targets()) - offered == {"a800-cn"}
 
 
@@ -74,3 +78,19 @@ def test_what_it_refuses(rlbox: Rlbox, folder: Folder, words: list[str], code: i
     assert said.code == code
     assert text in said.err
     assert folder.files() == []
+
+
+@pytest.mark.allow("processes")
+def test_it_asks_on_a_terminal(folder: Folder) -> None:
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "rlbox", "init", "mine", "--project", str(folder.path)]
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    os.write(ours, b"h200\n5090\nverl-image\n")
+    done = subprocess.run(argv, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=60)
+    said = os.read(ours, 1 << 16).decode()
+    for end in (ours, theirs):
+        os.close(end)
+    assert done.returncode == 0, said
+    assert "5090     4 x RTX 5090, vast.ai: verl, verl-image" in said
+    assert "'h200' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
+    assert 'include = "vast-5090-verl"' in (folder.path / "images/mine/target.toml").read_text()

@@ -8,7 +8,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_target, dry_run, shared
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.cli.own_files import write_own
+from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 
@@ -37,7 +38,8 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, her
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     if not (check or app.dry_run):
-        _write(app, stale)
+        for name, text in stale.items():
+            write_own(app, name, text)
     if context and not app.dry_run:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered})
@@ -56,21 +58,6 @@ def _differs(app: App, name: str, text: str) -> bool:
         return (app.project.folder / name).read_bytes() != text.encode()
     except OSError:
         return True
-
-
-def _write(app: App, files: dict[str, str]) -> None:
-    from rlbox.files.act.folders import write_atomic
-
-    for name, text in files.items():
-        path = app.project.folder / name
-        try:
-            write_atomic(path, text)
-        except OSError as error:
-            raise NodeError(
-                f"{name} cannot be written: {error.strerror}",
-                where=str(path),
-                next_step="make the project folder writable, or name another with --project DIR",
-            ) from error
 
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:

@@ -10,12 +10,11 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
-from rlbox.errors import NodeError, SpecError
+from rlbox.cli.own_files import write_own
+from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
     from rlbox.scaffold.start import MachineChoice
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @click.command()
@@ -53,7 +52,9 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
 
 
 def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    from rlbox.spec.kinds import NAME
+
+    if not re.fullmatch(NAME, name):
         raise SpecError(
             f"{name!r} is no name of a target: small letters, digits and dashes, 63 of them at most",
             next_step="rlbox init NAME",
@@ -65,14 +66,14 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
     """Return machine and framework as told, or as the user answers."""
     from rlbox.scaffold.start import load_machines
 
+    if machine:
+        return machine, framework
     machines = load_machines()
-    if not machine and not (sys.stdin.isatty() and app.interactive):
-        raise click.UsageError(f"name a machine: --machine {'|'.join(one.name for one in machines)}")
-    if not machine:
-        app.say("\n".join(f"{one.name:<8} {one.title}: {', '.join(one.frameworks)}" for one in machines))
-        machine = click.prompt("machine", type=click.Choice([one.name for one in machines]), err=True)
-        framework = framework or _framework({one.name: one for one in machines}[machine])
-    return machine, framework
+    if not (sys.stdin.isatty() and app.interactive):
+        raise click.UsageError(f"name a machine: --machine {'|'.join(machines)}")
+    app.say("\n".join(f"{one.name:<8} {one.title}: {', '.join(one.frameworks)}" for one in machines.values()))
+    machine = click.prompt("machine", type=click.Choice([*machines]), err=True)
+    return machine, framework or _framework(machines[machine])
 
 
 def _framework(machine: MachineChoice) -> str:
@@ -81,20 +82,11 @@ def _framework(machine: MachineChoice) -> str:
 
 
 def _write(app: App, path: str, text: str) -> str:
-    from rlbox.files.act.folders import write_atomic
-
     file = app.project.folder / path
     if file.exists():
         same = file.is_file() and file.read_bytes() == text.encode()
         return "unchanged" if same else "there already, left as it is"
     if app.dry_run:
         return "to be written"
-    try:
-        write_atomic(file, text)
-    except OSError as error:
-        raise NodeError(
-            f"{path} cannot be written: {error.strerror}",
-            where=str(file),
-            next_step="make the project folder writable, or name another with --project DIR",
-        ) from error
+    write_own(app, path, text)
     return "written"

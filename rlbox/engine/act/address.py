@@ -68,3 +68,8 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
         where=address,
         next_step="rlbox engine up (starts one; as root it installs it where there is none)",
     )
+
+
+def no_client() -> EngineError:
+    """Return the error for a machine without the docker client."""
+    return EngineError("no docker client on PATH", next_step="install one, as in docker.io or docker-ce-cli")

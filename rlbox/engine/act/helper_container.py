@@ -23,7 +23,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import Mount
 
-from rlbox.engine.act.address import engine_unreachable
+from rlbox.engine.act.address import engine_unreachable, no_client
 from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
@@ -142,7 +142,7 @@ def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, session=not terminal).wait()
         except FileNotFoundError as error:
-            raise EngineError("no docker client on PATH", next_step="install Docker's client") from error
+            raise no_client() from error
 
 
 def _forget_ended(client: docker.DockerClient) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.act.address import engine_address
+from rlbox.engine.act.address import engine_address, no_client
 from rlbox.engine.act.api import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.files.act.folders import cache_folder
@@ -49,10 +49,7 @@ def find_builder() -> Builder:
     """
     clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
     if not clients:
-        raise EngineError(
-            "no docker client on PATH",
-            next_step="install one, as in docker.io or docker-ce-cli",
-        )
+        raise no_client()
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):

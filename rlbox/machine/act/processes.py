@@ -137,8 +137,7 @@ class RunProcesses:
     def tree(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
-        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
-        return self._below(table, below_me) & table.keys()
+        return self._below(table, self._own(table)) & table.keys()
 
     def parts(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
@@ -149,8 +148,7 @@ class RunProcesses:
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
         found = {child.part: self._below(table, child.roots(table)) & table.keys() for child in living}
-        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
-        other = (self._below(table, below_me) & table.keys()).difference(*found.values())
+        other = (self._below(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
     def reap(self) -> None:
@@ -176,14 +174,17 @@ class RunProcesses:
         self._zombies = zombies
 
     def _members(self, table: dict[int, Process]) -> set[int]:
-        below_me = {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
         known = {p.pid for p in table.values() if p.key in self._known}
         grouped = self._group.members() & table.keys()
-        return self._below(table, below_me | known | grouped | _marked(table, self._marks))
+        return self._below(table, self._own(table) | known | grouped | _marked(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: Child) -> set[int]:
         marks = {**self.marks(child.stage), PART_MARK: child.part}
         return self._below(table, child.roots(table)) | _marked(table, marks)
+
+    def _own(self, table: dict[int, Process]) -> set[int]:
+        """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
+        return {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
 
     def _stranger(self, process: Process) -> bool:
         return process.key in self._strangers

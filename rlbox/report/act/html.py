@@ -36,8 +36,9 @@ _LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
 
 MOST_PLOTS = 60
 _FIRST_PLOTS = 12
-_FULL = 95
 """Plots that are shown at once; the others are folded away."""
+_FULL = 95
+"""Percent of what it could use from which on a run had all of it, and there is nothing to draw."""
 
 
 def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> str:

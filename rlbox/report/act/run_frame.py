@@ -27,8 +27,9 @@ _LABEL_WIDTH = 9
 _NAME_WIDTH = 24
 _WAITS_SHOWN = 3
 _GPUS_SHOWN = 2
-_SLOWED_PCT = 80
 """GPUs that are told one by one; a node's eight would not fit a line."""
+_SLOWED_PCT = 80
+"""Percent of what it could use below which a run is told to be slowed."""
 
 
 def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:

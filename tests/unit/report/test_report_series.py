@@ -6,11 +6,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from fakes import CHECKOUT
 
 from rlbox.logs.act import metrics as log_metrics
 from rlbox.logs.act.metrics import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
+from rlbox.report.act.html import resource_plots
 from rlbox.report.plots import merge_samples, thin_points, ticks
+from rlbox.spec.load import load_toml
 
 
 def sample(number: int) -> Sample:
@@ -44,6 +47,17 @@ def test_merged_samples_tell_the_same_story(count: int) -> None:
     if count > 100:
         assert 0 < merged[0].cpu_pct < count / 5
         assert merged[0].parts["main"].cpu_pct == pytest.approx(5)
+
+
+def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:
+    words = load_toml(CHECKOUT / "rlbox/report/page/words.toml")["en"]
+    at = [dataclasses.replace(sample(n), t=f"2026-01-01T00:00:0{n}+00:00", others_pct=190.0) for n in range(3)]
+    plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(at, words)}
+    assert plots[words["cpu"]][:2] == [words["all_parts"], words["others"]]
+    assert words["share"] not in plots
+    slowed = [*at, dataclasses.replace(at[-1], t="2026-01-01T00:00:09+00:00", share_pct=12.0)]
+    plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(slowed, words)}
+    assert plots[words["share"]] == [words["share_got"]]
 
 
 def test_ticks_are_round() -> None:

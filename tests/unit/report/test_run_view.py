@@ -85,6 +85,13 @@ def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = ST
     return [line.plain for line in run_frame(RunWatch(run_dir).look(state), NOW, width=width, height=height)]
 
 
+def test_a_run_that_others_slow_is_told_so(run_dir: Path) -> None:
+    row = {"t": "2027-01-15T07:56:00.000+00:00", "stage": "train", "cpu_pct": 4, "share_pct": 3, "others_pct": 190}
+    with open(run_dir / RESOURCES_FILE, "w") as rows:
+        rows.write(json.dumps(row) + "\n")
+    assert "cpu 4 %, 3 % of what it could use: others have 1.9 cores" in "\n".join(shown(run_dir, width=200))
+
+
 def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     text = "\n".join(shown(run_dir, width=200))
     assert text.splitlines()[0] == "run smoke-1 · local · profile learn · 1 h 00 min"
