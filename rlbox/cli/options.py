@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
-from rlbox.errors import NotAnswered, RlboxError, SpecError
+from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
+from rlbox.errors import NotAnswered, SpecError
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
@@ -55,23 +56,6 @@ def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _names_of(what: Callable[[Project], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        try:
-            return [name for name in what(project_of(ctx.params.get("project"))) if name.startswith(incomplete)]
-        except (RlboxError, OSError):  # a shell that completes has no place for it
-            return []
-
-    return complete
-
-
-complete_target = _names_of(Project.targets)
-complete_job = _names_of(Project.jobs)
-complete_sources = _names_of(Project.source_profiles)
-complete_fix = _names_of(Project.fix_files)
-"""They offer names that are read from files alone."""
-
-
 class Amount(click.FloatRange):
     """A number from 0 on that can be reckoned with: neither `nan`, which no comparison refuses, nor without end."""
 
@@ -96,6 +80,36 @@ def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             shell_complete=complete_target,
             help="Target whose data disk to look at.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--target`, `--profile` and `--set`: what a job is to be run with."""
+    for option in (
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="NAME=VALUE",
+            shell_complete=complete_setting,
+            help="Set one parameter; may be repeated.",
+        ),
+        click.option(
+            "--profile",
+            "profiles",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=complete_profile,
+            help="Set of the job's parameters; a later one wins.",
+        ),
+        click.option(
+            "--target",
+            metavar="NAME",
+            shell_complete=complete_target,
+            help="Target to run on instead of the job's own.",
         ),
     ):
         function = option(function)

@@ -139,3 +139,33 @@ def test_the_beginning_of_a_name_will_do(rlbox: Rlbox, disk: Path) -> None:
     assert rlbox("logs", "zzz", *data).err == (
         f"rlbox: error: no run 'zzz'\n  where: {disk}/runs\n  next:  rlbox runs\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("logs smoke", ["smoke-2", "smoke-1"]),
+        ("stop smoke-1", ["smoke-1"]),
+        ("run --resume smoke", ["smoke-2", "smoke-1"]),
+        ("runs diff smoke-1 smoke-2", ["smoke-2"]),
+        ("logs smoke-1 --stage r", ["rollout-only"]),
+        ("logs smoke-1 --stage rollout-only --log v", ["vllm"]),
+        ("logs smoke-2 --log v", []),
+        ("logs nosuch --log s", []),
+        ("logs --data MISSING smoke", []),
+    ],
+)
+def test_what_tab_offers_of_runs(
+    rlbox: Rlbox, disk: Path, monkeypatch: pytest.MonkeyPatch, words: str, offers: list[str]
+) -> None:
+    run(disk, "smoke-2", 200)
+    folder = run(disk, "smoke-1", 100)
+    for name in ("1-train-only/stage", "2-rollout-only/stage", "2-rollout-only/vllm"):
+        write_atomic(folder / f"stages/{name}.log", "a line\n")
+    typed = f"rlbox {words.replace('MISSING', str(disk / 'missing'))}"
+    asked = {"_RLBOX_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    for name, value in {**asked, "RLBOX_DATA": str(disk)}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="0"):
+        rlbox()
+    assert rlbox._capsys.readouterr().out.split() == [f"plain,{offer}" for offer in offers]

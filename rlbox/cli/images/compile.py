@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import dry_run, shared, sources_option
 
 
 @click.command()

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import dry_run, shared
 from rlbox.image.forms.compose import WAYS
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
 

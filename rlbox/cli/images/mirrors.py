@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, shared, sources_option
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import shared, sources_option
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import dry_run, shared
 from rlbox.image.act.plans import image_plan
 
 

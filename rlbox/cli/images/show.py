@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import shared
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:

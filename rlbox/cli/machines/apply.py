@@ -10,7 +10,8 @@ import click
 from packaging.utils import canonicalize_name
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, dry_run, shared, sources_option
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:

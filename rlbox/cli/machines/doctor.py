@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import Amount, complete_target, gpus_option, place_option, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import Amount, gpus_option, place_option, shared
 
 
 @click.command()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import Amount, complete_target, dry_run, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import Amount, dry_run, shared
 
 if TYPE_CHECKING:
     from rlbox.vast.offers import Needs, Offer

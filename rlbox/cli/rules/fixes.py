@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from rlbox.app import App
-from rlbox.cli.options import complete_fix, complete_target, lang_option, shared
+from rlbox.cli.offered import complete_fix, complete_target
+from rlbox.cli.options import lang_option, shared
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
 
 
-def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
     if ctx.params.get("action") in ("explain", "env"):
         return complete_target(ctx, param, incomplete)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_target, shared
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import shared
 
 if TYPE_CHECKING:
     from rlbox.lint.read.text import Defect

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
+from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.run.data_disk import bring_up_to_date, known_disk, myself
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False)
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @disk_options
 @shared
 def verb(app: App, name: str | None, target: str, data: str | None) -> int:

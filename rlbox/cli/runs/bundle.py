@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
+from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False)
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
 @click.option("--full", is_flag=True, help="Take logs whole, not only their last 20 MB.")
 @disk_options

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
+from rlbox.cli.offered import complete_log_of_run, complete_run, complete_stage_of_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import NodeError, SpecError
 from rlbox.printable import PrintableStream
@@ -25,11 +26,16 @@ _ASK_S = 1.0
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False)
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--follow", "-f", "grow", is_flag=True, help="Go on printing what comes, until the run ends.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Last lines of each log; all, and with -f 10.")
-@click.option("--stage", metavar="NAME", help="Only this stage.")
-@click.option("--log", metavar="NAME", help="Only this log: stage, or the name of a service.")
+@click.option("--stage", metavar="NAME", shell_complete=complete_stage_of_run, help="Only this stage.")
+@click.option(
+    "--log",
+    metavar="NAME",
+    shell_complete=complete_log_of_run,
+    help="Only this log: stage, or the name of a service.",
+)
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt of stages that ran again.")
 @disk_options
 @shared

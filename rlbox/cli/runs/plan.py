@@ -5,16 +5,13 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_job, gpus_option, shared
+from rlbox.cli.offered import complete_job
+from rlbox.cli.options import gpus_option, job_options, shared
 
 
 @click.command()
 @click.argument("name", metavar="JOB", shell_complete=complete_job)
-@click.option("--target", metavar="NAME", help="Target to run on instead of the job's own.")
-@click.option(
-    "--profile", "profiles", multiple=True, metavar="NAME", help="Set of the job's parameters; a later one wins."
-)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set one parameter; may be repeated.")
+@job_options
 @click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four cards of 24 GB, 2x8x80 two nodes.")
 @gpus_option
 @shared

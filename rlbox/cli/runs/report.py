@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
+from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, lang_option, shared
 from rlbox.errors import NodeError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
@@ -17,7 +18,7 @@ POINTS = 400
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False)
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
 @lang_option
 @click.option(

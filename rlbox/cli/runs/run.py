@@ -5,24 +5,29 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import complete_job, dry_run, gpus_option, place_option, shared
+from rlbox.cli.offered import complete_job, complete_publish, complete_run, complete_stage
+from rlbox.cli.options import dry_run, gpus_option, job_options, place_option, shared
 from rlbox.errors import SpecError
 
 
 @click.command()
 @click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
-@click.option("--target", metavar="NAME", help="Target to run on instead of the job's own.")
-@click.option(
-    "--profile", "profiles", multiple=True, metavar="NAME", help="Set of the job's parameters; a later one wins."
-)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set one parameter; may be repeated.")
+@job_options
 @place_option
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
 @gpus_option
 @click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on by itself.")
-@click.option("--resume", "run", metavar="RUN", help="Take RUN up again where it ended, in its own directory.")
-@click.option("--from", "first_stage", default="", metavar="STAGE", help="Begin with this stage.")
+@click.option(
+    "--resume",
+    "run",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Take RUN up again where it ended, in its own directory.",
+)
+@click.option(
+    "--from", "first_stage", default="", metavar="STAGE", shell_complete=complete_stage, help="Begin with this stage."
+)
 @click.option(
     "--force", is_flag=True, help="Begin though earlier stages have not passed, or it does not fit; recorded."
 )
@@ -33,6 +38,7 @@ from rlbox.errors import SpecError
     "--publish",
     multiple=True,
     metavar="PORT",
+    shell_complete=complete_publish,
     help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
 )
 @dry_run

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
+from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.run.data_disk import known_disk
 
 
 @click.command("diff")
-@click.argument("before", metavar="RUN")
-@click.argument("after", metavar="OTHER")
+@click.argument("before", metavar="RUN", shell_complete=complete_run)
+@click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @disk_options
 @shared
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
