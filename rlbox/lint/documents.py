@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from rlbox.foreign import toml_table
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.hits import Where
 from rlbox.lint.read.document import Document
@@ -82,8 +83,21 @@ def read_document(name: str, text: str) -> Document:
     document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text))
     if crlf and document.kind == "shell":
         document.flags.append(("crlf", 0))
+    if kind_by_name(name) == "toml" and (broken := _broken_at(document)) is not None:
+        document.flags.append(("broken", broken))
     _READERS[document.kind](Reader(document), Piece.whole(text))
     return document
+
+
+def _broken_at(document: Document) -> int | None:
+    """Return where a TOML file ceases to be one; None for a whole one."""
+    try:
+        toml_table(document.text)
+    except ValueError as error:
+        place = re.search(r"at line (\d+), column", str(error))
+        line = int(place[1]) if place else document.text.rstrip().count("\n") + 1
+        return document.lines.starts[line - 1]
+    return None
 
 
 def lint_text(

@@ -197,6 +197,9 @@ CASES = [
         "4 ray-shutdown, 4 nccl-timeout, 8 ray-shutdown, 12 nccl-timeout, 15 ray-shutdown, 19 nccl-timeout,"
         " 22 nccl-timeout, 28 ray-shutdown, 36 nccl-timeout, 43 ray-shutdown",
     ),
+    ("open.toml", "[env\nNCCL_TIMEOUT = '600'\n", "1 broken-toml, 2 nccl-timeout"),
+    ("twice.toml", "[env]\nA = 1\nA = 2\n", "3 broken-toml"),
+    ("end.toml", "[env]\nA = 1\n\nB = [1,\n", "4 broken-toml"),
     ("x.sh", SHELL_IN_CRLF, "1 crlf, 2 ray-shutdown"),
     ("x.md", "```bash\r\nray shutdown\r\n```\r\n", "2 ray-shutdown"),
     (".env", "NCCL_TIMEOUT=600\nHF_TOKEN=abcdefgh\n", "1 nccl-timeout"),
@@ -240,7 +243,7 @@ def test_a_byte_order_mark_does_not_matter() -> None:
 
 def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
     assert found("x.py", "def (:\n") == []
-    assert found("x.toml", '[env\nNCCL_TIMEOUT = "1"\n') == [(2, "nccl-timeout")]
+    assert found("x.toml", '[env\nNCCL_TIMEOUT = "1"\n') == [(1, "broken-toml"), (2, "nccl-timeout")]
     assert found("x.yaml", "a: [b\nc: {\nenv:\n") == []
     assert found("x.sh", 'echo "never closed\nray shutdown\n') == [(2, "ray-shutdown")]
     assert found("x.sh", "echo $(never closed\nray shutdown\n") == [(2, "ray-shutdown")]
