@@ -6,7 +6,7 @@ RLBOX := .venv/bin/rlbox
 
 smoke: .venv/rlbox.stamp
 	@if $(RLBOX) engine up; then \
-	    $(RLBOX) build local && $(RLBOX) run smoke $(ARGS); \
+	    $(RLBOX) run smoke --build $(ARGS); \
 	elif [ $$? -eq 4 ]; then \
 	    echo "make smoke: no Docker engine can be had here: the same stages run in place" >&2; \
 	    $(RLBOX) run smoke --place here $(ARGS); \

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.causes.cause import LastWord, container_end
-from rlbox.engine.act.address import engine_address, engine_is_here
+from rlbox.engine.act.address import engine_address, engine_is_here, engine_place
 from rlbox.engine.act.api import engine, require_image
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.engine.act.devices import check_devices
@@ -25,7 +25,7 @@ from rlbox.engine.container import (
     plan_container,
 )
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.files.act.beneath import names_in
 from rlbox.files.act.trees import remove_tree
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
@@ -71,6 +71,20 @@ class Docker:
         with app.checking("data disk", "memory", "ports"):
             go_over(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
         return disk_here(app, target, data)
+
+    def make(self, app: App, target: str) -> None:
+        """Start an engine where none answers, and build the image where there is none, or an outdated one."""
+        from rlbox.engine.act.bring import bring_engine
+        from rlbox.image.act.build import require_built
+
+        if not self.near:
+            what = f"--build is for an engine on this machine: this one is at {engine_place()}"
+            raise SpecError(what, next_step=f"rlbox build {target}, then the run without --build")
+        try:
+            engine()
+        except NotAnswered:
+            bring_engine(app.say)
+        require_built(app, target)
 
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
         """Return the engine, the image and the GPUs, all checked, and the data disk."""

@@ -46,6 +46,9 @@ class Here:
         """Return the data disk of this machine."""
         return disk_here(app, target, data)
 
+    def make(self, app: App, target: str) -> None:
+        """Make nothing: what is missing is laid when the place is made ready."""
+
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyHere:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)

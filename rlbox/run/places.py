@@ -98,6 +98,9 @@ class RunPlace(Protocol):
         return.
         """
 
+    def make(self, app: App, target: str) -> None:
+        """Make what runs of `target` need here and what is missing: an engine, the image."""
+
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyPlace:
         """Return the place made ready for runs of `target`, all checked; `gpus` is empty for the target's own.
 
@@ -122,8 +125,8 @@ class RunWish:
     """How a run is started: where, from which stage, left alone at once or followed, and with which values.
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
-    is a name of `run/places.py`, and a resumed run has its own. `publish` names ports of services, besides
-    those that the job publishes.
+    is a name of `run/places.py`, and a resumed run has its own. `build`: what the place lacks is made first. `publish`
+    names ports of services, besides those that the job publishes.
     """
 
     place: str
@@ -137,4 +140,5 @@ class RunWish:
     first_stage: str = ""
     force: bool = False
     open: bool = False
+    build: bool = False
     publish: tuple[str, ...] = ()

@@ -50,6 +50,8 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     ledger = place.disk(app, target, wish.data, secrets)
     fit = _fit(app, job, values, target, ledger, place, wish)
     need_gib = fit.need_gib if fit and not wish.force else None
+    if wish.build:
+        place.make(app, target)
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)

@@ -156,6 +156,30 @@ def test_a_missing_and_a_stale_image_are_said(tiny: Box) -> None:
     assert (result.code, "is not what its specs say now" in result.err) == (4, True)
 
 
+def test_build_makes_a_missing_and_an_outdated_image_first(tiny: Box) -> None:
+    write(tiny)
+    spec = tiny.project / "images/made-first/target.toml"
+    spec.parent.mkdir()
+    spec.write_text('include = "tiny"\ntitle = "built by its first run"\n')
+    assert tiny("lock", "made-first").code == 0
+    asked = ("run", "two", "--target", "made-first", "--build")
+    try:
+        wrong = tiny(*asked, "--set", "nosuch=1")
+        assert (wrong.code, "built in" in wrong.err) == (2, False)
+        first = tiny(*asked, "--json")
+        assert first.code == 0, first.err
+        assert "built in" in first.err
+        assert first.data["state"] == "passed"  # one object: the run's
+        assert "built in" not in tiny(*asked).err
+        spec.write_text(spec.read_text() + '[env]\nNEW = "1"\n')
+        assert tiny("lock", "made-first").code == 0
+        changed = tiny(*asked)
+        assert changed.code == 0, changed.err
+        assert "rlbox/made-first:latest is built anew: " in changed.err
+    finally:
+        docker("image", "rm", "--force", "rlbox/made-first:latest")
+
+
 def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
     write(tiny, second="echo there; sleep 300")
     first = tiny.start("run", "two")

@@ -34,6 +34,7 @@ from rlbox.errors import SpecError
 @click.option(
     "--open", "opened", is_flag=True, help="Run though strangers who reach its ports run code in it; recorded."
 )
+@click.option("--build", is_flag=True, help="First start an engine and build the image, where they are missing.")
 @click.option(
     "--publish",
     multiple=True,
@@ -58,6 +59,7 @@ def verb(
     first_stage: str,
     force: bool,
     opened: bool,
+    build: bool,
     publish: tuple[str, ...],
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
@@ -67,6 +69,7 @@ def verb(
     \b
     Examples:
       rlbox run smoke
+      rlbox run smoke --build
       rlbox run smoke --profile learn
       rlbox run smoke --set rollouts=4 --data /mnt/data
       rlbox run --resume smoke-20260101
@@ -74,6 +77,8 @@ def verb(
     from rlbox.job.params import parse_settings
     from rlbox.run.places import RunWish
 
+    if build and app.dry_run:
+        raise click.UsageError("--dry-run looks at what is there, and builds nothing: leave out --build.")
     wish = RunWish(
         place=place,
         target=target,
@@ -86,12 +91,13 @@ def verb(
         first_stage=first_stage,
         force=force,
         open=opened,
+        build=build,
         publish=publish,
     )
     if run:
         from rlbox.run.resume import resume_run
 
-        _refuse_with_resume(name, profiles)
+        _refuse_with_resume(name, profiles, build=build)
         return resume_run(app, run, wish)
     if not name:
         raise SpecError("no job is named", next_step="choose one of: " + ", ".join(app.project.jobs()))
@@ -100,7 +106,7 @@ def verb(
     return start_run(app, name, wish)
 
 
-def _refuse_with_resume(name: str | None, profiles: tuple[str, ...]) -> None:
-    for word, given in (("JOB", name), ("--profile", profiles)):
+def _refuse_with_resume(name: str | None, profiles: tuple[str, ...], *, build: bool) -> None:
+    for word, given in (("JOB", name), ("--profile", profiles), ("--build", build)):
         if given:
             raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")

@@ -30,6 +30,11 @@ def build_target(app: App, name: str, wish: BuildWish) -> int:
     return ImageBuild(app, image_plan(app.project, name), wish).carry_out()
 
 
+def require_built(app: App, name: str) -> None:
+    """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
+    ImageBuild(app, image_plan(app.project, name), BuildWish()).require()
+
+
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
 
@@ -55,12 +60,23 @@ class ImageBuild:
             return self._report(image["Id"], "unchanged", None)
         if app.dry_run:
             return self._look(why)
-        log = self._build(f"{plan.tag} is built anew: {why}" if why else "")
+        log = self._build(self._anew(why))
         image = find_image(plan.tag)
         if image is None:
             what = f"the build ended well, but the engine has no image {plan.tag}"
             raise WorkFailed(what, next_step=f"whole log: {log}")
         return self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
+
+    def require(self) -> None:
+        """Build, check and describe the image unless it is current."""
+        self._plan.require_lock()
+        image = find_image(self._plan.tag)
+        why = outdated(self._plan, image) if image else ""
+        if why or not image:
+            self._build(self._anew(why))
+
+    def _anew(self, why: str) -> str:
+        return f"{self._plan.tag} is built anew: {why}" if why else ""
 
     def _build(self, why: str) -> Path:
         """Build the image until it is checked and described, and verified where that is asked; return the log.
