@@ -13,8 +13,11 @@ CHANGING = ("build", "fetch", "render", "run", "shell", "lock", "push", "save", 
 
 
 def words_of(line: str) -> list[str]:
-    """Return the words after `rlbox` of a line: what changes something gets `--dry-run`, and no lock is made anew."""
-    words = shlex.split(line.partition(">")[0].partition("  ")[0])[1:]
+    """Return the words after `rlbox` of a line: what changes something gets `--dry-run`, and no lock is made anew.
+
+    A run with `--build` is tried on a real engine.
+    """
+    words = [word for word in shlex.split(line.partition(">")[0].partition("  ")[0])[1:] if word != "--build"]
     if words[0] == "lock":
         return ["lock", words[1] if len(words) > 1 else "local", "--check", "--offline"]
     if words[0] in CHANGING and not {"--check", "--dry-run"} & set(words):

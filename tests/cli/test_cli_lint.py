@@ -145,7 +145,7 @@ def test_without_files_a_target_is_linted_with_its_own_jobs(rlbox: Rlbox, folder
     folder.job("other", JOB.replace('["true"]', '["ray", "shutdown"]').replace("mine", "local"))
     folder.job("broken", "target =")
     files = {one["file"] for one in rlbox("lint", "--target", "mine", "--json").data["findings"]}
-    assert {os.path.basename(name) for name in files} == {"own.toml"}
+    assert {os.path.basename(name) for name in files} == {"own.toml", "broken.toml"}
     assert rlbox("lint", "--target", "mine", "--json").data["files"] == 3
 
 
