@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults job-mutants bench render docs relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs relock gpu-images gpu-check gpu-hangs gpu-fits
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -85,6 +85,12 @@ attack: .venv/rlbox.stamp
 faults: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/engine/fault_lane.py $(ARGS)
+
+# The smoke and ten faults while sixteen processes burn the cores; half an hour. Writes tests/engine/BUSY.md.
+busy: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	$(RLBOX) build local
+	$(PY) tests/engine/busy_lane.py
 
 # Every job with one thing changed (a default, a guard, a rule of a gate, a word of a command), which its fast tests must
 # notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/judge.py: these alone.
