@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs site relock gpu-images gpu-check gpu-hangs gpu-fits
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -117,11 +117,18 @@ render: .venv/rlbox.stamp
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
 
+# The pages and both READMEs as a site with search in both languages, in build/site; its tools are in scripts/site.lock alone.
+site: .venv/rlbox.stamp
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore .venv/bin/uv run --quiet --isolated --no-project --with-requirements scripts/site.lock \
+	    mkdocs build --quiet --strict
+
 # Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+	    --no-annotate --no-header --group pyproject.toml:site -o scripts/site.lock
 
 .venv/rlbox.stamp: requirements.lock pyproject.toml scripts/ensure-python.sh
 	@scripts/ensure-python.sh
