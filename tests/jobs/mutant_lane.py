@@ -137,7 +137,7 @@ def main() -> int:
 
 def _broken_as_they_are(paths: set[str], workers: queue.Queue[Worker]) -> str:
     """The first test that fails on jobs as they are: then nothing would be said by one that fails on a mutant."""
-    of_job = {path.partition("/")[0].removesuffix(".toml"): path for path in sorted(paths)}
+    of_job = {(path.partition("/")[0].removesuffix(".toml"), path.endswith(".toml")): path for path in sorted(paths)}
     free = workers.get()
     for path in of_job.values():
         failed, by = free.judge(path, (JOBS / path).read_text("utf-8"), concerned(path))
