@@ -80,10 +80,11 @@ class Sampler:
     def _sample_on(self) -> None:
         while True:
             self._wake.clear()
+            last = self._closed.is_set()  # looked at first: the last row is of a moment after the end
             spent = time.thread_time()
             with contextlib.suppress(OSError, ValueError):
                 self._rows.append(self._row())
-            if self._closed.is_set():
+            if last:
                 return
             cost = (time.thread_time() - spent) / _CPU_SHARE
             if self._wake.wait(max(self._pause_s, cost)):
