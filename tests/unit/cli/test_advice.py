@@ -78,13 +78,12 @@ def wrong_in(typed: str) -> str:
     context = click.Context(root)
     while isinstance(command, click.Group) and words and (below := command.get_command(context, words[0])):
         command, words = below, words[1:]
-    options = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     first = next((param for param in command.params if isinstance(param, click.Argument)), None)
     if isinstance(command, click.Group) and not command.invoke_without_command and words:
         return f"no verb {words[0]}"
     if first and words and isinstance(first.type, click.Choice) and words[0].islower() and words[0][0] != "-":
         return "" if words[0] in first.type.choices else f"{words[0]} is not one of {', '.join(first.type.choices)}"
-    known = {*options, "-h", "--help"}
+    known = {"-h", "--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
     asked = [word.partition("=")[0] for word in words if word.startswith("-")]
     return next((f"no option {word}" for word in asked if _is_strange(word, known)), "")
 
