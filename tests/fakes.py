@@ -240,6 +240,17 @@ class Rlbox:
         out, err = self._capsys.readouterr()
         return Said(code=code, out=out, err=err)
 
+    def offers(self, typed: str) -> list[str]:
+        """Return what bash is offered at TAB behind what is typed, each with its kind: `plain,local`."""
+        asked = {"_RLBOX_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        self._capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in asked.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit, match="0"):  # click's own way to end a completion
+                self._main(())
+        return [line for line in self._capsys.readouterr().out.splitlines() if line]
+
 
 def tree(*folders: Path) -> dict[str, tuple[Any, ...]]:
     """Return all that is below some folders: kind, mode, time stamp, size and bytes of each."""

@@ -162,10 +162,6 @@ def test_what_tab_offers_of_runs(
     folder = run(disk, "smoke-1", 100)
     for name in ("1-train-only/stage", "2-rollout-only/stage", "2-rollout-only/vllm"):
         write_atomic(folder / f"stages/{name}.log", "a line\n")
+    monkeypatch.setenv("RLBOX_DATA", str(disk))
     typed = f"rlbox {words.replace('MISSING', str(disk / 'missing'))}"
-    asked = {"_RLBOX_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
-    for name, value in {**asked, "RLBOX_DATA": str(disk)}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match="0"):
-        rlbox()
-    assert rlbox._capsys.readouterr().out.split() == [f"plain,{offer}" for offer in offers]
+    assert rlbox.offers(typed) == [f"plain,{offer}" for offer in offers]
