@@ -53,12 +53,18 @@ class Look:
 class Deadlock:
     """Ranks that wait for each other: which processes are not where the others wait (`odd`), and a sentence of all.
 
-    `sure`: it was seen that one waits in a collective; else their Python stacks have to show it.
+    `sure`: it was seen that one waits in a collective; else their Python stacks have to show it. `calls`: rank,
+    operation and call as NCCL told them; none where it told nothing.
     """
 
     odd: frozenset[int]
     what: str
     sure: bool = True
+    calls: frozenset[tuple[int, str, int]] = frozenset()
+
+    def went_on(self, later: Deadlock) -> bool:
+        """Whether somebody worked between this one and a later one: not when one of them only knows less."""
+        return any(a and b and a != b for a, b in ((self.odd, later.odd), (self.calls, later.calls)))
 
 
 def doing_of(rates: Rates, pid: int, gpus: Iterable[GpuFacts]) -> Doing:
@@ -106,10 +112,15 @@ class RankJudge:
         self._since_s = 0.0
 
     def take(self, look: Look, now_s: float) -> None:
-        """Take a look; a deadlock that is another than before begins anew."""
-        found = find_deadlock(look)
-        if found != self.deadlock:
+        """Take a look; a deadlock in which somebody went on since the one before begins anew.
+
+        NCCL answers late, or once not at all: what it told stays, and the time goes on.
+        """
+        before, found = self.deadlock, find_deadlock(look)
+        if before is None or found is None or before.went_on(found):
             self.deadlock, self._since_s = found, now_s
+        elif look.communicators or not before.calls:
+            self.deadlock = found
 
     def forget(self) -> None:
         """The stage went on, or what was seen is no deadlock."""
@@ -137,18 +148,18 @@ def _told_by_nccl(look: Look) -> Deadlock | None:
         left = [rank for rank in look.ranks if rank.number not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
         return Deadlock(odd=frozenset(), what=what)
+    calls = frozenset((rank, *call) for rank, call in (*behind.items(), *ahead.items()))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
         waiting = [rank for rank in look.ranks if ahead.get(rank.number) == call]
         what = f"{_waiting(waiting)} in {_call(*call)}, not called by {_names(late)}"
-        return Deadlock(odd=frozenset(pids[rank] for rank in late), what=what)
+        return Deadlock(odd=frozenset(pids[rank] for rank in late), what=what, calls=calls)
     places = Counter(ahead.values())
     odd = {rank for rank, place in ahead.items() if places[place] < max(places.values())} or set(ahead)
-    calls = (f"{_names(rank for rank, at in ahead.items() if at == place)} {_call(*place)}" for place in places)
-    return Deadlock(
-        odd=frozenset(pids[rank] for rank in odd), what=f"ranks call different collectives: {', '.join(calls)}"
-    )
+    texts = (f"{_names(rank for rank, at in ahead.items() if at == place)} {_call(*place)}" for place in places)
+    what = f"ranks call different collectives: {', '.join(texts)}"
+    return Deadlock(odd=frozenset(pids[rank] for rank in odd), what=what, calls=calls)
 
 
 def _call(operation: str, call: int) -> str:

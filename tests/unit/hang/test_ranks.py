@@ -177,6 +177,34 @@ def test_time_counts_while_they_wait_in_the_same_way() -> None:
     assert judge.lasted_s(40) == 0 < LIMIT_S
 
 
+@pytest.mark.parametrize(
+    "less",
+    [
+        pytest.param(look("", "spins", "idle"), id="NCCL does not answer"),
+        pytest.param(look(KILLED, "spins", "idle"), id="one rank does not answer NCCL"),
+        pytest.param(look("", "spins", "spins"), id="who is idle is not seen"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 4, 10])
+def test_time_goes_on_while_less_is_known(less: Look, at: int) -> None:
+    judge = RankJudge()
+    for second in range(0, 12, 2):
+        judge.take(less if second == at else look(BEHIND, "spins", "idle"), second)
+    assert judge.lasted_s(12) == 12
+    judge.take(look(BEHIND, "spins", "idle"), 12)
+    judge.take(look("", "spins", "idle"), 14)
+    assert judge.lasted_s(14) == 14
+    assert judge.deadlock
+    assert judge.deadlock.what == "rank 0 waits in AllReduce 12, not called by rank 1"
+
+
+def test_time_begins_anew_with_another_rank() -> None:
+    judge = RankJudge()
+    judge.take(look("", "spins", "idle"), 0)
+    judge.take(look("", "idle", "spins"), 2)
+    assert judge.lasted_s(10) == 8
+
+
 @pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
 def test_any_answer_is_read(text: str) -> None:
     assert all(isinstance(one, Communicator) for one in read_communicators(text))
