@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +33,9 @@ class Platform:
     states: list[str] = field(default_factory=lambda: ["loading", "running"])
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     refuses: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    on_create: Callable[[dict[str, Any]], None] = lambda row: None
+    on_state: Callable[[dict[str, Any], str], None] = lambda row, state: None
+    on_destroy: Callable[[dict[str, Any]], None] = lambda row: None
     url: str = ""
 
     def calls(self, method: str) -> list[Any]:
@@ -53,8 +56,13 @@ class Platform:
             return 200, {"instances": list(self.instances.values()), "next_token": None}
         if route == ("GET", "/api/v0/instances/N/"):
             return 200, {"instances": self._next(number)}
+        if route == ("PUT", "/api/v0/instances/N/"):
+            return self._set(number, body["state"])
         if route == ("DELETE", "/api/v0/instances/N/"):
-            return (200, {"success": bool(self.instances.pop(number, None))})
+            row = self.instances.pop(number, None)
+            if row:
+                self.on_destroy(row)
+            return (200, {"success": bool(row)})
         raise AssertionError(f"the platform has no such call: {route}")
 
     def _search(self, query: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,7 +89,17 @@ class Platform:
         made = 10_000_000 + number
         row = {"id": made, "label": body["label"], "image_uuid": body["image"], "actual_status": None}
         self.instances[made] = {**recorded("instance"), **row, "onstart": body["onstart"]}
+        self.on_create(self.instances[made])
         return 200, {"success": True, "new_contract": made}
+
+    def _set(self, number: int, state: str) -> tuple[int, Any]:
+        row = self.instances.get(number)
+        if row is None:
+            return 404, {"success": False, "error": "no_such_instance", "msg": f"no instance {number}"}
+        row |= {"intended_status": state, "actual_status": "exited" if state == "stopped" else "loading"}
+        self.states = [] if state == "stopped" else ["exited", "loading", "running"]
+        self.on_state(row, state)
+        return 200, {"success": True}
 
     def _next(self, number: int) -> dict[str, Any] | None:
         if number in self.instances and self.states:

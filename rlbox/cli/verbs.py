@@ -44,9 +44,11 @@ SECTIONS = {
         "doctor": "say what is wrong with this machine, a container, or a target's image",
         "engine": "start a Docker engine where none answers, or say how it stands",
         "gpus": "say who holds which GPU, and whether a split of them fits",
-        "onstart": "print the on-start script of a target of vast.ai",
-        "vast": "search, create and destroy instances of vast.ai for a target",
         "warm": "read files into memory, and prove that they are there",
+    },
+    "rented": {
+        "onstart": "print the on-start script of a target of vast.ai",
+        "vast": "rent a machine of vast.ai, run a job there, fetch all, end it",
     },
     "rules": {
         "fixes": "list the fixes, show one, or explain what a target gets",
@@ -63,7 +65,8 @@ TITLES = {
     "start": "Begin",
     "images": "Images: lock, build, look, ship",
     "runs": "Runs: start, follow, understand",
-    "machines": "Machines: this one, and rented ones",
+    "machines": "Machines: see what they have, and bring them to a target",
+    "rented": "Rented machines: there and back",
     "rules": "Rules: what is fixed, what no longer works, what fits together",
     "": "Besides",
 }

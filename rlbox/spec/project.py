@@ -10,6 +10,8 @@ from typing import Any
 from rlbox.errors import SpecError
 
 PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED = ("images", "jobs", "templates")
+"""Folders beside the package in a checkout, and within it in a wheel and an image."""
 SHIPPED_PROFILES = PACKAGE / "sources" / "profiles"
 
 

@@ -23,7 +23,8 @@ _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 class Needs:
     """What an offer must have. Memory in GB of 10^9 as the platform's filter counts; 0 and an empty text ask nothing.
 
-    `gpu_ram` is memory of one card; `ports` direct ports; `price` the most an hour may cost in dollars, with the disk.
+    `gpu_ram` is memory of one card; `ports` direct ports; `price` the most an hour may cost in dollars, with the disk;
+    `bid`, unless 0, what is bid for an hour of an instance that may be stopped for who pays more.
     """
 
     gpu_name: str
@@ -36,6 +37,7 @@ class Needs:
     reliability: float
     ports: int
     price: float
+    bid: float = 0.0
 
     def _rows(self) -> list[tuple[str, str, Any]]:
         """Return the fields of the platform with what each must be.
@@ -53,7 +55,8 @@ class Needs:
             ("cpu_ram", ">=", self.ram),
             ("reliability", ">=", self.reliability),
             ("direct_port_count", ">=", self.ports),
-            ("dph_total", "<=", self.price),
+            ("min_bid", "<=", self.bid),
+            ("dph_total", "<=", 0.0 if self.bid else self.price),
         )
         return [row for row in rows if row[2]]
 
@@ -74,7 +77,10 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """One offer. Memory and disk in GB, prices in dollars; `ram` and `cores` are the rented share of the machine."""
+    """One offer. Memory and disk in GB, prices in dollars; `ram` and `cores` are the rented share of the machine.
+
+    `least_bid` is what an hour must be worth to get it as one that may be stopped.
+    """
 
     id: int
     gpu_name: str
@@ -91,9 +97,10 @@ class Offer:
     traffic: float
     down_mbps: float
     place: str
+    least_bid: float
 
 
-def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0) -> Needs:
+def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0, bid: float = 0.0) -> Needs:
     """Return what a target needs of an offer; `disk` (GB), `price` and the number of `ports` override its own.
 
     Raises
@@ -101,11 +108,12 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
     SpecError
         The target does not say which GPU it is for, or asks for less disk than it says it needs.
     """
-    if not target.hardware.gpu or not target.hardware.gpus:
+    name = target.vast.gpu_name or platform_gpu_name(target.hardware.gpu)
+    if not name or not target.hardware.gpus:
         raise SpecError(
             f"target {target.name} names no GPU to search for",
             where=f"images/{target.name}/target.toml: hardware",
-            next_step="set hardware.gpu and hardware.gpus",
+            next_step="set hardware.gpus, and hardware.gpu or vast.gpu_name",
         )
     if 0 < disk < target.disk.need_gib:
         raise SpecError(
@@ -114,7 +122,7 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
             next_step=f"--disk {target.disk.need_gib:g} or more",
         )
     return Needs(
-        gpu_name=target.vast.gpu_name or platform_gpu_name(target.hardware.gpu),
+        gpu_name=name,
         gpus=target.hardware.gpus,
         gpu_ram=int(target.hardware.gpu_memory_gib * _REPORTED),
         cuda=target.hardware.cuda_driver,
@@ -123,7 +131,8 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
         ram=target.hardware.memory_gib,
         reliability=target.vast.min_reliability,
         ports=1 + ports,  # ssh
-        price=price or target.vast.max_price,
+        price=bid or price or target.vast.max_price,
+        bid=bid,
     )
 
 
@@ -133,15 +142,17 @@ def platform_gpu_name(name: str) -> str:
     return " ".join(words.split())
 
 
-def read_offer(row: Mapping[str, Any], disk: float) -> Offer:
+def read_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     """Return an offer of the platform's answer, priced with a disk of `disk` GB; what it does not say counts as 0.
 
-    An instance gets its share of the machine's memory, and what it takes beyond may be killed at any moment (B083).
+    With a `bid` that is the price, beside the disk. An instance gets its share of the machine's memory, and what it
+    takes beyond may be killed at any moment (B083).
     """
     share = float(row.get("gpu_frac") or 1.0)
     storage = float(row.get("storage_cost") or 0.0) * disk / HOURS_A_MONTH
     counted = row.get("storage_total_cost")
     total = float(row.get("dph_total") or 0.0)
+    total = total if counted is None else total - float(counted) + storage
     return Offer(
         id=int(row["id"]),
         gpu_name=str(row.get("gpu_name") or ""),
@@ -153,11 +164,12 @@ def read_offer(row: Mapping[str, Any], disk: float) -> Offer:
         ram=float(row.get("cpu_ram") or 0) / 1000 * share,
         reliability=float(row.get("reliability2") or row.get("reliability") or 0),
         ports=int(row.get("direct_port_count") or 0),
-        price=total if counted is None else total - float(counted) + storage,
+        price=bid + storage if bid else total,
         storage=storage,
         traffic=max(float(row.get("inet_down_cost") or 0), float(row.get("inet_up_cost") or 0)),
         down_mbps=float(row.get("inet_down") or 0),
         place=str(row.get("geolocation") or ""),
+        least_bid=float(row.get("min_bid") or 0.0),
     )
 
 
@@ -174,7 +186,8 @@ def misses(offer: Offer, needs: Needs) -> tuple[str, ...]:
         (offer.ram < needs.ram, f"{offer.ram:.0f} GB of memory in its share, {needs.ram:g} needed"),
         (offer.reliability < needs.reliability, f"reliability {offer.reliability:.3f}, {needs.reliability:g} needed"),
         (offer.ports < needs.ports, f"{offer.ports} direct ports, {needs.ports} needed"),
-        (0 < needs.price < offer.price, f"${offer.price:.3f} an hour, at most ${needs.price:g}"),
+        (0 < needs.bid < offer.least_bid, f"a bid of ${offer.least_bid:.3f} an hour at least, not ${needs.bid:g}"),
+        (0 < needs.price < offer.price and not needs.bid, f"${offer.price:.3f} an hour, at most ${needs.price:g}"),
     )
     return tuple(text for wrong, text in rows if wrong)
 

@@ -23,7 +23,10 @@ _MOST_IMAGE, _LEAST_DISK, _PRICES = 1024, 8.0, (0.001, 128.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `create` sends. `env` is the platform's object (variables, ports), `disk` in GB."""
+    """What `create` sends. `env` is the platform's object (variables, ports), `disk` in GB.
+
+    `bid` is what an hour of an instance is worth that the platform may stop for who pays more; 0: it may not.
+    """
 
     target: str
     image: str
@@ -32,10 +35,13 @@ class Request:
     env: Mapping[str, str]
     onstart: str
     mode: str
+    bid: float = 0.0
 
 
-def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: OnStart, *, image: str = "") -> Request:
-    """Return the request for an instance of a target; `image` overrides the target's own.
+def plan_request(
+    target: Target, needs: Needs, options: VastOptions, onstart: OnStart, *, image: str = "", job: str = ""
+) -> Request:
+    """Return the request for an instance of a target; `image` overrides the target's own, `job` is what it is for.
 
     Raises
     ------
@@ -66,16 +72,20 @@ def plan_request(target: Target, needs: Needs, options: VastOptions, onstart: On
         target=target.name,
         image=image,
         disk=needs.disk,
-        label=f"{LABEL}{target.name}",
+        label=f"{LABEL}{target.name}" + (f" {job}" if job else ""),
         env=options.as_env(),
         onstart=onstart.text,
         mode=target.vast.mode,
+        bid=needs.bid,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """An instance as the platform tells of it; `status` is empty before it has one, `price` dollars an hour."""
+    """An instance as the platform tells of it; `status` is empty before it has one, `price` dollars an hour.
+
+    `wanted` is the state that somebody asked for, `host` and `port` where its sshd is reached.
+    """
 
     id: int
     label: str
@@ -83,7 +93,19 @@ class Instance:
     message: str
     image: str
     price: float
-    ssh: str
+    wanted: str
+    host: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        """The target that it was created for."""
+        return self.label.removeprefix(LABEL).partition(" ")[0]
+
+    @property
+    def ssh(self) -> str:
+        """How a person reaches it; empty while it has no address."""
+        return f"ssh -p {self.port} root@{self.host}" if self.host and self.port else ""
 
     @property
     def own(self) -> bool:
@@ -93,7 +115,6 @@ class Instance:
 
 def read_instance(row: Mapping[str, Any]) -> Instance:
     """Return an instance of the platform's answer."""
-    host, port = row.get("ssh_host"), row.get("ssh_port")
     return Instance(
         id=int(row["id"]),
         label=str(row.get("label") or ""),
@@ -101,7 +122,9 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
         message=str(row.get("status_msg") or "").strip(),
         image=str(row.get("image_uuid") or ""),
         price=float(row.get("dph_total") or 0.0),
-        ssh=f"ssh -p {port} root@{host}" if host and port else "",
+        wanted=str(row.get("intended_status") or ""),
+        host=str(row.get("ssh_host") or ""),
+        port=int(row.get("ssh_port") or 0),
     )
 
 
@@ -109,8 +132,8 @@ DEAD = frozenset({"exited", "unknown", "offline"})
 """States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
 
 
-def check_destroy(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
-    """Return the instances to destroy.
+def own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
+    """Return the instances of these ids.
 
     Raises
     ------
@@ -125,6 +148,6 @@ def check_destroy(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tu
         raise SpecError(
             "\n  ".join(problems),
             where="the account's instances",
-            next_step=f"instances of rlbox: {own}; destroy others with vastai destroy instance ID",
+            next_step=f"instances of rlbox: {own}; for others there is the platform's own client, vastai",
         )
     return tuple(found)

@@ -86,7 +86,7 @@ def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: 
 def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", open("/dev/null"))  # noqa: SIM115
     own(platform, 20000001, "rlbox-vast-5090")
-    for words in (("create", "vast-5090", *IMAGE), ("destroy", "20000001")):
+    for words in (("create", "vast-5090", *IMAGE), ("destroy", "20000001", "--unfetched")):
         said = rlbox("vast", *words)
         assert said.code == 2
         assert "nobody can be asked here: --yes to" in said.err
@@ -154,9 +154,13 @@ def test_only_what_rlbox_created_is_destroyed(rlbox: Rlbox, platform: Platform) 
     assert "there is no instance 20000004 of this account" in said.err
     assert "instances of rlbox: 20000001" in said.err
     assert platform.calls("DELETE") == []
-    shown = rlbox("vast", "destroy", "20000001", "--dry-run")
-    assert shown.out == "would destroy 20000001  rlbox-vast-5090  running  $1.755 an hour\n"
-    done = rlbox("vast", "destroy", "20000001", "20000001", "--yes", "--json")
+    shown = rlbox("vast", "destroy", "20000001", "--unfetched", "--dry-run")
+    assert shown.out.splitlines() == [
+        "20000001  rlbox-vast-5090  running  $1.755 an hour",
+        "",
+        "# verdict: this would destroy 1 instance",
+    ]
+    done = rlbox("vast", "destroy", "20000001", "20000001", "--unfetched", "--yes", "--json")
     assert (done.code, done.data["instances"], done.data["destroyed"]) == (0, [20000001], True)
     assert sorted(platform.instances) == [20000002, 20000003]
 
@@ -181,3 +185,68 @@ def test_another_target_is_not_for_the_platform(rlbox: Rlbox) -> None:
     said = rlbox("vast", "search", "local", "--dry-run")
     assert said.code == 2
     assert "target local is not for vast.ai: hardware.platform is ''" in said.err
+
+
+def test_what_cannot_be_seen_is_not_destroyed(rlbox: Rlbox, platform: Platform) -> None:
+    own(platform, 20000001, "rlbox-vast-5090 sft")
+    platform.instances[20000001]["actual_status"] = "exited"
+    said = rlbox("vast", "destroy", "20000001", "--yes")
+    assert said.code == 5
+    assert "instance 20000001 is exited: what is on its disk cannot be seen" in said.err
+    assert "next:  rlbox vast start 20000001, rlbox vast fetch 20000001, or --unfetched to lose it" in said.err
+    assert platform.calls("DELETE") == []
+
+
+def test_own_instances_are_listed_with_what_they_cost(rlbox: Rlbox, platform: Platform) -> None:
+    assert rlbox("vast", "ls").out == "no instance\n"
+    own(platform, 20000001, "rlbox-vast-5090 sft")
+    own(platform, 20000002, "somebody's")
+    said = rlbox("vast", "ls")
+    assert said.out.splitlines()[1:] == [
+        "20000001  rlbox-vast-5090 sft  running  1.755  ssh -p 31812 root@ssh4.vast.ai"
+    ]
+    assert [row["id"] for row in rlbox("vast", "ls", "--json").data["instances"]] == [20000001]
+
+
+def test_stop_asks_once_and_changes_nothing_in_a_dry_run(rlbox: Rlbox, platform: Platform) -> None:
+    own(platform, 20000001, "rlbox-vast-5090 sft")
+    assert rlbox("vast", "stop", "20000001", "--dry-run").out.endswith("# verdict: this would stop instance 20000001\n")
+    assert platform.calls("PUT") == []
+    said = rlbox("vast", "stop", "20000001")
+    assert (said.code, said.out) == (0, "20000001  stops\n")
+    assert platform.calls("PUT") == [{"state": "stopped"}]
+    assert platform.instances[20000001]["actual_status"] == "exited"
+    assert rlbox("vast", "start", "20000001", "--dry-run").code == 0
+    for verb in ("stop", "start", "ssh", "logs", "fetch"):
+        refused = rlbox("vast", verb, "20000009")
+        assert refused.code == 2
+        assert "there is no instance 20000009 of this account" in refused.err
+
+
+def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) -> None:
+    low = rlbox("vast", "create", "vast-5090", *IMAGE, "--bid", "1.0", "--yes")
+    assert low.code == 1
+    assert platform.calls("PUT") == []
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--bid", "1.2", "--yes", "--timeout", "0")
+    assert said.code == 0, said.err
+    assert platform.calls("POST")[-1]["type"] == "bid"
+    assert (platform.calls("PUT")[0]["price"], platform.calls("POST")[-1]["min_bid"]) == (1.2, {"lte": 1.2})
+    assert "$1.297 an hour while it runs" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--data", "nothing-here"), 2, "--data nothing-here: there is no nothing-here"),
+        (("--set", "nosuch=1"), 2, "nosuch"),
+        (("--env-file", "nothing-here"), 2, "the file of --env-file is not there"),
+        (("--profile", "nosuch"), 2, "nosuch"),
+        (("--target", "local"), 5, "job sft does not fit"),
+    ],
+)
+def test_what_cannot_run_is_not_rented(
+    rlbox: Rlbox, platform: Platform, words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = rlbox("vast", "up", "sft", *IMAGE, *words, "--yes")
+    assert (said.code, told in said.err) == (code, True), said.err
+    assert platform.calls("PUT") == []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox import __version__
+from rlbox.app import own_requirements
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.copies import link_or_copy, sum_file
 from rlbox.files.act.folders import write_atomic
@@ -16,7 +18,7 @@ from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, wh
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import site_ca
-from rlbox.spec.project import PACKAGE
+from rlbox.spec.project import PACKAGE, SHIPPED, Project
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
@@ -25,7 +27,8 @@ _LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
 _NOT_SHIPPED = ("__pycache__", "_shipped", "docs")  # as in the wheel
 # Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
 _PROFILES, _PROFILE = "sources/profiles/", "direct.toml"
-_LIB, _OTHER_LIB = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
+_LIB, _OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/"
+_OTHER_LIB = f"{_OTHER}rlbox/"
 _NAMES = ("__main__.py", "version.py")  # how rlbox is started by hand, and what it calls itself
 INSIDE = (
     "spec",
@@ -62,8 +65,26 @@ def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
 
 
 def other_entries() -> dict[str, str | Path]:
-    """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none."""
-    return {f"{_OTHER_LIB}{name}": path for name, path in _own_files().items() if not _decides(name)}
+    """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
+
+    With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
+    """
+    others: dict[str, str | Path] = {
+        f"{_OTHER_LIB}{name}": path for name, path in _own_files().items() if not _decides(name)
+    }
+    others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
+    shipped = Project(folder=PACKAGE).roots[-1]
+    return others | {
+        f"{_OTHER_LIB}_shipped/{name}/{path}": shipped / name / path
+        for name in SHIPPED
+        for path in _files_of(shipped / name)
+    }
+
+
+def _metadata() -> str:
+    """Return what rlbox is asked for of itself: its own requirements, which decide a plan."""
+    rows = [f"Requires-Dist: {line}" for line in own_requirements()]
+    return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *rows, ""])
 
 
 def _decides(name: str) -> bool:
@@ -108,16 +129,19 @@ def carried_entries(
 
 
 def _own_files() -> dict[str, Path]:
-    found = {}
-    for folder, folders, names in os.walk(PACKAGE):
-        folders[:] = sorted(name for name in folders if name not in _NOT_SHIPPED)
-        for name in names:
-            if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
-                path = Path(folder, name)
-                found[path.relative_to(PACKAGE).as_posix()] = path
     return {
-        name: path for name, path in found.items() if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
+        name: PACKAGE / name
+        for name in _files_of(PACKAGE)
+        if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
     }
+
+
+def _files_of(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_SHIPPED)
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
+                yield Path(folder, name).relative_to(root).as_posix()
 
 
 def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:

@@ -26,6 +26,7 @@ from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
+from rlbox.machine.act.process_table import environment_of
 from rlbox.place.act.apply import NOTHING, Applied, carry_out_apply, lay_back
 from rlbox.place.act.base import adopt_base, chosen_python, prove_base, unpacked_base
 from rlbox.place.act.facts import check_layout, installed_debs, probe_apply, read_record, there
@@ -35,6 +36,7 @@ from rlbox.place.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.place.environment import handed_on
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import at_data, debs_of, plan_wanted
+from rlbox.secrets.masks import is_secret
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.target.lock import load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
@@ -42,6 +44,8 @@ from rlbox.values import LOCK_IN_IMAGE, VENV
 # Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 _DRIVER = "libcuda.so.1"
+_LIMITS = "RLBOX_LIMITS"
+"""In the ENV of every image of rlbox."""
 _CHECKS_S = 60.0
 NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
@@ -182,7 +186,7 @@ def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlac
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
-    env = {**handed_on(os.environ, drivers), **gpus}
+    env = {**handed_on(os.environ, drivers), **_of_image(layout), **gpus}
     if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
     home = str(PACKAGE.parent)
@@ -190,6 +194,19 @@ def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlac
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
     return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own})
+
+
+def _of_image(layout: Layout) -> dict[str, str]:
+    """Return the environment that a container of the target's own image was started with; nothing elsewhere.
+
+    No file of an image says what it has as ENV. Its first process does, or the shell, where a platform starts another.
+    Secrets of a platform's account stay out: those that a stage names come from `.env`.
+    """
+    if layout.prefix or read_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
+        return {}
+    first = environment_of(1)
+    told = first if _LIMITS in first else os.environ
+    return {name: text for name, text in told.items() if not is_secret(name, text)}
 
 
 def bring_target(

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
@@ -18,7 +18,7 @@ from rlbox.machine.act.http import Answer, Http, again, site_trust
 from rlbox.machine.act.site import site_ca
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.vast.offers import Needs
-from rlbox.vast.request import DEAD, Instance, Request, read_instance
+from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
@@ -30,7 +30,7 @@ _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc 
 def search_offers(needs: Needs) -> list[dict[str, Any]]:
     """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
     told = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}, **needs.filters()}
-    told |= {"type": "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
+    told |= {"type": "bid" if needs.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
     told["allocated_storage"] = needs.disk
     return list(_ask("the search", "POST", "/api/v0/bundles/", told).get("offers") or ())
 
@@ -49,6 +49,7 @@ def create_instance(offer: int, request: Request) -> int:
         "onstart": request.onstart,
         "cancel_unavail": True,
         "runtype": _RUN_TYPES[request.mode],
+        **({"price": request.bid} if request.bid else {}),
     }
     sent = f"instances with the label {request.label} may exist now: vastai show instances"
     answer = _ask("the creation", "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
@@ -60,6 +61,11 @@ def create_instance(offer: int, request: Request) -> int:
 def list_instances() -> dict[int, Instance]:
     """Return the account's instances by id."""
     return {one.id: one for one in map(read_instance, _pages())}
+
+
+def read_own(number: int) -> Instance:
+    """Return an instance that rlbox created; `SpecError` where there is none of that number."""
+    return own_instances(list_instances(), (number,))[0]
 
 
 def _pages() -> Iterator[Mapping[str, Any]]:
@@ -80,8 +86,18 @@ def destroy_instance(number: int) -> None:
         raise _refused(what, answer)
 
 
-def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> Instance:
+def set_instance(number: int, state: Literal["running", "stopped"], *, key: str = "") -> None:
+    """Ask for an instance to run, or to stop; it keeps its disk. `key` is another than the account's."""
+    what = f"that instance {number} be {state}"
+    answer = _ask(what, "PUT", f"/api/v0/instances/{number}/", {"state": state}, key=key)
+    if not answer.get("success"):
+        raise _refused(what, answer)
+
+
+def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, started: bool = False) -> Instance:
     """Wait until an instance runs and return it; `say` hears each change of its state.
+
+    One that was `started` again is `exited` until it gets its GPUs back, which others may have meanwhile.
 
     Raises
     ------
@@ -102,7 +118,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None]) -> I
             say(f"instance {number}: {state}")
         if one.status == "running":
             return one
-        if one.status in DEAD:
+        if one.status in DEAD and not started:
             raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
         if time.monotonic() >= end:
             raise TimedOut(f"instance {number} did not run within {timeout_s:g} s: {state}", next_step=ending)
@@ -126,12 +142,14 @@ class _Busy(Exception):
         self.answer, self.retry_after = answer, answer.headers.get("Retry-After", "")
 
 
-def _ask(what: str, method: str, path: str, body: Mapping[str, Any] | None = None, *, sent: str = "") -> dict[str, Any]:
+def _ask(
+    what: str, method: str, path: str, body: Mapping[str, Any] | None = None, *, sent: str = "", key: str = ""
+) -> dict[str, Any]:
     """Return the platform's answer to one request, sent again when it fails for a reason that may pass.
 
     One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
     """
-    if not (key := api_key()):
+    if not (key := key or api_key()):
         raise SpecError("no API key of vast.ai is set", next_step="export VAST_API_KEY, or vastai set api-key KEY")
     url = os.environ.get("VAST_URL") or "https://console.vast.ai"
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}

@@ -68,6 +68,23 @@ def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert env["RLBOX_PLACE"] == "/opt/rlbox"
 
 
+@pytest.mark.parametrize(("limits", "of"), [("{}", "first"), ("", "shell")])
+def test_an_image_is_a_place_with_what_it_has_as_env(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: str, of: str
+) -> None:
+    (tmp_path / "lock.json").write_text("{}")
+    first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz012345"}
+    first |= {"RLBOX_LIMITS": limits} if limits else {}
+    monkeypatch.setattr("rlbox.place.act.bring.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
+    monkeypatch.setattr("rlbox.place.act.bring.environment_of", lambda pid: first if pid == 1 else {})
+    monkeypatch.setattr("rlbox.place.act.bring.read_record", lambda layout: None)
+    monkeypatch.setenv("OF", "shell")
+    env = place_at(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")
+    assert "HF_TOKEN" not in env
+    assert "OF" not in place_at(Layout(prefix="/srv/x", data="/disk")).env
+
+
 def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     """A machine has processes of other control groups than a shell's everywhere: systemd makes them."""
     wanted, _, _ = planned("local", Layout(data="/disk"))

@@ -40,7 +40,7 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     from rlbox.image.forms.onstart import LIMIT
     from rlbox.vast.options import parse_options
 
-    target, made = make_onstart(app, name, added)
+    target, made = make_onstart(app, name, read_added(added))
     flags = parse_options(target, options).as_flags()
     facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
     template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
@@ -49,8 +49,8 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
-def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStart]:
-    """Return a target and its on-start script with the text of the file `added`; errors are those of the plan."""
+def make_onstart(app: App, name: str, added: str) -> tuple[Target, OnStart]:
+    """Return a target and its on-start script with the text `added`; errors are those of the plan."""
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
@@ -59,12 +59,14 @@ def make_onstart(app: App, name: str, added: str | None) -> tuple[Target, OnStar
 
     loaded = load_fixed_target(app.project, name)
     bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
-    text = _read(added) if added else ""
     folders = app.project.template_folders()
-    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), text)
+    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), added)
 
 
-def _read(name: str) -> str:
+def read_added(name: str | None) -> str:
+    """Return the text of the file of `--add`, empty without one; `SpecError` when it is no text."""
+    if not name:
+        return ""
     try:
         with Path(name).open("rb") as file:  # perhaps one that has no end
             return file.read(_ADDED_BYTES).decode("utf-8")

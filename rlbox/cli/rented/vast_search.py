@@ -56,7 +56,7 @@ def fitting_offers(needs: Needs) -> tuple[Offer, ...]:
     from rlbox.vast.offers import rank, read_offer
 
     rows = search_offers(needs)
-    fitting, lacks = rank((read_offer(row, needs.disk) for row in rows), needs)
+    fitting, lacks = rank((read_offer(row, needs.disk, needs.bid) for row in rows), needs)
     if fitting:
         return fitting
     shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]

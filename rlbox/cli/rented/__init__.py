@@ -1,0 +1,1 @@
+"""Verbs about rented machines: there and back."""

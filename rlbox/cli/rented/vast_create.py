@@ -1,0 +1,162 @@
+"""`rlbox vast create`: rent a machine of vast.ai for a target, at a price that is said before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.offered import complete_target
+from rlbox.cli.options import Amount, dry_run, shared
+
+if TYPE_CHECKING:
+    from rlbox.vast.offers import Offer
+    from rlbox.vast.request import Instance
+    from rlbox.vast.view import Deal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """On which terms an instance is rented, as the command line says them; `timeout` in seconds, prices in dollars."""
+
+    offer: int | None
+    image: str
+    price: float
+    bid: float
+    disk: float
+    options: str | None
+    hours: float
+    timeout: float
+    yes: bool
+
+
+def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says on which terms an instance is rented, handed on as `terms`."""
+
+    @functools.wraps(function)
+    def with_terms(*args: Any, **given: Any) -> Any:
+        terms = Terms(**{name: given.pop(name) for name in Terms.__dataclass_fields__})
+        return function(*args, terms=terms, **given)
+
+    for option in reversed(
+        (
+            click.option(
+                "--offer", metavar="ID", type=int, help="Take this offer and no other; default: the cheapest."
+            ),
+            click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
+            click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price]."),
+            click.option(
+                "--bid", type=Amount(), default=0.0, help="Dollars an hour, for an instance that who pays more stops."
+            ),
+            click.option("--disk", type=Amount(), default=0.0, help="GB of disk, fixed for good [disk.need_gib]."),
+            click.option("--options", metavar="TEXT", help="Docker options: -e, -p, -h and no other [vast.options]."),
+            click.option("--hours", type=Amount(), default=6.0, show_default=True, help="To say what it costs for."),
+            click.option(
+                "--timeout",
+                type=Amount(),
+                default=1800.0,
+                metavar="SECONDS",
+                show_default=True,
+                help="Until it runs; 0: do not wait.",
+            ),
+            click.option("--yes", is_flag=True, help="Do not ask."),
+        )
+    ):
+        with_terms = option(with_terms)
+    return with_terms
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@rent_options
+@click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
+@dry_run
+@shared
+def create(app: App, name: str, terms: Terms, added: str | None) -> int:
+    """Create an instance for TARGET with its on-start script, after saying what it costs.
+
+    There is no renting without a ceiling of the price. With --dry-run nothing is rented; without an API key the ceiling
+    stands for the price, and renting would be refused.
+
+    \b
+    Examples:
+      rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
+    """
+    from rlbox.cli.rented.onstart import read_added
+
+    deal = plan_deal(app, name, terms, read_added(added))
+    if app.dry_run or deal.offer is None:
+        return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
+    created = rent(app, deal, deal.offer, terms)
+    ssh = wait_for(app, created, terms.timeout).ssh if terms.timeout else ""
+    app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
+    app.say(f"next: {ssh or 'rlbox vast ls'}")
+    return 0
+
+
+def plan_deal(app: App, name: str, terms: Terms, added: str, job: str = "") -> Deal:
+    """Return what would be rented for a target, from whom; a dry run keeps why there is no offer."""
+    from rlbox.cli.rented.onstart import make_onstart
+    from rlbox.cli.rented.vast_search import choose_offer
+    from rlbox.vast.offers import offer_needs
+    from rlbox.vast.options import parse_options
+    from rlbox.vast.request import plan_request
+    from rlbox.vast.view import Deal
+
+    target, onstart = make_onstart(app, name, added)
+    given = parse_options(target, terms.options, terms.image)
+    needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
+    request = plan_request(target, needs, given, onstart, image=terms.image, job=job)
+    offer = None
+    with app.checking("offers"):
+        offer = choose_offer(needs, terms.offer)
+    return Deal(request=request, needs=needs, offer=offer, hours=terms.hours)
+
+
+def would_rent(deal: Deal, terms: Terms) -> str:
+    """Return what a real run would do, for the verdict of a dry run."""
+    return (
+        f"rent offer {deal.offer.id}, {'without asking' if terms.yes else 'once you said yes'}"
+        if deal.offer
+        else "rent"
+    )
+
+
+def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
+    """Say what it costs, ask, and rent; return the number of the instance."""
+    from rlbox.vast.act.account import create_instance
+
+    for line in deal.cost_lines():
+        app.say(line)
+    confirm(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
+    created = create_instance(offer.id, deal.request)
+    app.say(f"instance {created} is made, and paid for until: rlbox vast destroy {created}")
+    return created
+
+
+def confirm(app: App, yes: bool, what: str) -> None:
+    """Ask a person whether to go on; without a terminal only `--yes` will do."""
+    import sys
+
+    if yes:
+        return
+    if app.as_json or not sys.stdin.isatty():
+        raise click.UsageError(f"nobody can be asked here: --yes to {what}")
+    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+
+
+def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
+    """Wait until an instance runs; Ctrl-C leaves it."""
+    from rlbox.errors import Interrupted
+    from rlbox.vast.act.account import wait_running
+
+    try:
+        return wait_running(number, timeout, app.say, started=started)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"instance {number} is left, and costs money", next_step=f"rlbox vast destroy {number}"
+        ) from None

@@ -1,0 +1,63 @@
+"""`rlbox vast fetch`: bring runs and whole checkpoints of an instance home, each file proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=int)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option(
+    "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Where to; default: vast-ID, or as before."
+)
+@dry_run
+@shared
+def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) -> int:
+    """Bring every run and every whole checkpoint of instance ID home, and PATH on its data disk besides.
+
+    Each file counts when its sha256 is that of the instance. Called again it brings what changed, and goes on where it
+    was cut; DIR is a data disk then: `rlbox runs --data DIR`. Links are not brought.
+
+    \b
+    Example:
+      rlbox vast fetch --help
+    """
+    from rlbox.amounts import size_text
+    from rlbox.cli.rented.vast_instances import disk_of
+    from rlbox.files.act.progress import bytes_view
+    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.files import list_files
+    from rlbox.ssh.listing import total_bytes
+    from rlbox.vast.act.account import read_own
+    from rlbox.vast.act.instance import Home, address_of, wanted_files
+    from rlbox.vast.stay import below
+
+    one = read_own(number)
+    disk = disk_of(app, one)
+    more = [below(path, disk) for path in paths]
+    home = Home(number, folder.absolute() if folder else None)
+    if not home.known and folder is None:
+        home = Home(number, Path(f"vast-{number}").absolute())
+    with Connection(address_of(one)) as connection:
+        files, troubles = wanted_files(connection, disk, more)
+        lacking = home.lacks(files)
+        brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
+        if app.dry_run:
+            lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
+            return app.planned({"files": [vars(file) for file in lacking]}, lines, f"bring {brings}, to {home.folder}")
+        app.say(f"bringing {brings}, to {home.folder}")
+        summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)
+        with bytes_view(app, "fetch", total_bytes(summed)) as tell:
+            home.bring(connection, disk, summed, tell)
+    for trouble in (*troubles, *more_troubles):
+        app.say(f"not brought: {trouble}")
+    data = {"instance": number, "folder": str(home.folder), "files": len(files), "brought": len(summed)}
+    app.result({**data, "troubles": [*troubles, *more_troubles]}, f"{home.folder}  {brings}, proven")
+    app.say(f"next: rlbox runs --data {home.folder}; rlbox vast destroy {number}")
+    return 1 if troubles or more_troubles else 0

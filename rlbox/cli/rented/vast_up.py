@@ -1,0 +1,155 @@
+"""`rlbox vast up`: rent a machine for a job, bring what it needs, start it, and leave it to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.offered import complete_job
+from rlbox.cli.options import dry_run, job_options, shared
+from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, wait_for, would_rent
+
+if TYPE_CHECKING:
+    from rlbox.vast.stay import Stay
+
+
+@click.command()
+@click.argument("job", metavar="JOB", shell_complete=complete_job)
+@job_options
+@rent_options
+@click.option(
+    "--data", "data", metavar="PATH[=GOAL]", multiple=True, help="Bring this to GOAL on the data disk; may be repeated."
+)
+@click.option("--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Bring the job's secrets, as .env.")
+@click.option("--then", type=click.Choice(["keep", "stop"]), default="keep", help="What the run's end does to it.")
+@click.option("--notify", metavar="WHAT", default="", help="Address or command there to tell of stalls and of the end.")
+@click.option("--instance", "number", metavar="ID", type=int, help="Rent none: go on with this one.")
+@dry_run
+@shared
+def up(
+    app: App,
+    job: str,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    terms: Terms,
+    data: tuple[str, ...],
+    env_file: Path | None,
+    then: str,
+    notify: str,
+    number: int | None,
+) -> int:
+    """Rent a machine for JOB, bring your specs and data there, start the run, and leave it to itself.
+
+    The run goes on when the connection breaks; one that a stop of the instance cut is resumed at its next start, one
+    that failed is not. When this call is cut, the same with --instance ID goes on.
+
+    \b
+    Examples:
+      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
+      rlbox vast up sft --bid 1.2 --then stop --image registry.example/me/vast-5090:1 --dry-run
+    """
+    from rlbox.job.load import load_job
+    from rlbox.target.load import load_target
+    from rlbox.vast.stay import Stay, keep_text
+
+    name = target or load_job(app.project, job).target
+    disk = load_target(app.project, name).target.disk.mount
+    words = [word for profile in profiles for word in ("--profile", profile)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    words += ["--target", target] if target else []
+    stay = Stay(job=job, disk=disk, words=tuple(words), then="stop" if then == "stop" else "keep", notify=notify)
+    brought = _brought(data)
+    with app.checking("job"):
+        _require_fit(app, job, profiles, settings, target or "")
+    with app.checking("secrets"):
+        _require_secrets(app, job, env_file)
+    if number is None:
+        deal = plan_deal(app, name, terms, keep_text(disk), job)
+        if app.dry_run or deal.offer is None:
+            would = f"{would_rent(deal, terms)}, and run {job} there"
+            return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
+        number = rent(app, deal, deal.offer, terms)
+    elif app.dry_run:
+        return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
+    return _begin(app, number, stay, brought, env_file, terms.timeout)
+
+
+def _begin(
+    app: App, number: int, stay: Stay, brought: Sequence[tuple[Path, str]], env_file: Path | None, timeout: float
+) -> int:
+    """Bring all that the job needs to a rented instance, and start it; whatever cuts this, the instance is named."""
+    from rlbox.errors import Interrupted
+    from rlbox.files.act.progress import bytes_view
+    from rlbox.vast.act.instance import address_of, bring_data, bring_stay, start_keeper, wait_reachable, wait_ready
+
+    try:
+        instance = wait_for(app, number, timeout)
+        with wait_reachable(address_of(instance), timeout) as connection:
+            wait_ready(connection, stay.disk, number, timeout, app.say)
+            total = sum(one.stat().st_size for path, _ in brought for one in _files(path))
+            with bytes_view(app, "upload", total) as tell:
+                bring_data(connection, stay, brought, tell)
+            bring_stay(connection, stay, app.project, env_file)
+            run = start_keeper(connection, stay)
+    except (Exception, KeyboardInterrupt) as error:
+        app.say(f"instance {number} is there, and costs money: the same with --instance {number} goes on")
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
+        raise
+    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
+    app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
+    return 0
+
+
+def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return files and folders of this machine with their places below the data disk."""
+    from rlbox.errors import SpecError
+    from rlbox.vast.stay import below
+
+    found = []
+    for text in data:
+        source, _, goal = text.partition("=")
+        path = Path(source)
+        if not path.exists():
+            raise SpecError(f"--data {text}: there is no {source}", next_step="name a file or a folder of this machine")
+        found.append((path, below(goal or path.resolve().name, "/")))
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    return [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+
+
+def _require_fit(app: App, job: str, profiles: tuple[str, ...], settings: tuple[str, ...], target: str) -> None:
+    """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
+    from rlbox.job.load import load_job
+    from rlbox.job.params import parse_settings, plan_values
+    from rlbox.planner.act.check import declared_room, fit_of, require_fit
+    from rlbox.planner.nearest import Asked
+    from rlbox.run.inputs import container_plan
+
+    wish = Asked(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
+    loaded = load_job(app.project, job)
+    values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
+    container_plan(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
+    fit = fit_of(loaded, values, declared_room(app, name, ""))
+    require_fit(app, loaded, fit, wish)
+
+
+def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
+    """Raise `SpecError` when the job wants secrets and no file has them."""
+    from rlbox.errors import SpecError
+    from rlbox.job.load import load_job
+
+    if env_file is not None and not env_file.is_file():
+        raise SpecError("the file of --env-file is not there", where=str(env_file), next_step="name one that is")
+    if (wanted := load_job(app.project, job).secrets) and env_file is None:
+        names = ", ".join(map(str, wanted))
+        raise SpecError(
+            f"job {job} wants secrets: {names}", next_step="--env-file FILE with a line NAME=VALUE for each"
+        )

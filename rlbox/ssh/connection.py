@@ -1,0 +1,142 @@
+"""One connection to a machine, by the system's own ssh: its configuration, keys and jumps are the user's."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.errors import NodeError
+from rlbox.machine.act.command import PIPE, Started, run_command, run_in_foreground, start_command
+from rlbox.values import Command, Outcome
+
+_CONNECT_S, _ASK_S = 15, 120.0
+_BROKEN = 255
+"""ssh's own exit code for a connection that broke, or never was."""
+_OPTIONS = (
+    "BatchMode=yes",
+    f"ConnectTimeout={_CONNECT_S}",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=3",
+    "StrictHostKeyChecking=accept-new",
+)
+_READY = "ready"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshAddress:
+    """Whom ssh is asked for: `host` may be a name of its configuration, `port` 0 its own choice.
+
+    `known_hosts` keeps the key that the machine showed the first time; another one later is refused.
+    """
+
+    host: str
+    user: str
+    port: int
+    known_hosts: Path
+
+    @property
+    def name(self) -> str:
+        """As ssh takes it."""
+        return f"{self.user}@{self.host}"
+
+    def argv(self) -> tuple[str, ...]:
+        """The beginning of every call of ssh."""
+        told = (*_OPTIONS, f"UserKnownHostsFile={self.known_hosts}")
+        port = ("-p", str(self.port)) if self.port else ()
+        return ("ssh", *(word for option in told for word in ("-o", option)), *port)
+
+
+class Connection:
+    """The connection that a block holds; each command is a session of it, and it ends with this process.
+
+    Raises
+    ------
+    NodeError
+        ssh cannot connect without a question, or the connection broke; ssh's own words are quoted.
+    """
+
+    def __init__(self, address: SshAddress) -> None:
+        self.address = address
+        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
+        self._master: Started | None = None
+
+    def __enter__(self) -> Connection:
+        self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
+        master = (*self.address.argv(), "-M", "-S", self._socket, "-T", "--", self.address.name)
+        errors = self._folder / "errors"
+        try:
+            with errors.open("wb") as words:
+                command = Command(argv=(*master, f"echo {_READY}; exec cat >/dev/null"))
+                self._master = start_command(command, stdin=PIPE, stdout=PIPE, stderr=words)
+        except OSError as error:
+            self._end()
+            raise NodeError("there is no ssh on PATH", next_step="install the OpenSSH client") from error
+        line = self._master.stdout.readline() if self._master.stdout else b""
+        if line.decode("utf-8", "replace").strip() != _READY:
+            self._master.wait()
+            said = errors.read_text("utf-8", "replace").strip().splitlines()
+            self._end()
+            raise self._failed(said[-1] if said else "ssh ended without a word")
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._end()
+
+    def ask(self, command: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> Outcome:
+        """Run a shell command there to its end; its exit code is its own."""
+        outcome = run_command(Command(argv=self.words(command), timeout_s=timeout_s), stdin)
+        if outcome.exit_code == _BROKEN:
+            raise self._failed(outcome.stderr.strip().splitlines()[-1] if outcome.stderr.strip() else "it broke")
+        return outcome
+
+    def need(self, command: str, what: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> str:
+        """Run a shell command there and return what it printed; `NodeError` when it fails, with its last words."""
+        outcome = self.ask(command, stdin, timeout_s=timeout_s)
+        if outcome.ok:
+            return outcome.stdout
+        said = (outcome.stderr or outcome.stdout).strip().splitlines()
+        why = said[-1] if said else f"exit code {outcome.exit_code}"
+        raise NodeError(f"{what}: {why}", where=self.address.name, next_step="look there yourself, and try again")
+
+    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+        """Start a shell command there whose streams are the caller's to read and write."""
+        return start_command(Command(argv=self.words(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
+
+    def words(self, command: str) -> tuple[str, ...]:
+        """Return the call of ssh that runs a shell command over this connection."""
+        return (
+            *self.address.argv(),
+            "-S",
+            self._socket,
+            "-o",
+            "ControlMaster=no",
+            "-T",
+            "--",
+            self.address.name,
+            command,
+        )
+
+    @property
+    def _socket(self) -> str:
+        return str(self._folder / "s")
+
+    def _failed(self, said: str) -> NodeError:
+        port = f" -p {self.address.port}" if self.address.port else ""
+        return NodeError(
+            f"ssh to {self.address.name} failed: {said}",
+            next_step=f"make `ssh -oBatchMode=yes{port} {self.address.name} true` work: key, known host, network",
+        )
+
+    def _end(self) -> None:
+        if self._master:
+            self._master.kill()
+            self._master.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def open_terminal(address: SshAddress, command: str) -> int:
+    """Give this terminal to a shell there, or to one command, and return its exit code."""
+    argv = (*address.argv(), "--", address.name, *((command,) if command else ()))
+    return run_in_foreground(Command(argv=argv))

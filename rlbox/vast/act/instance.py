@@ -1,0 +1,221 @@
+"""An instance over ssh: wait until it is ready, bring what a job needs, bring home what it made."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import size_text
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.files.act.copies import sum_file
+from rlbox.files.act.folders import state_folder, write_atomic
+from rlbox.files.act.room import free_bytes
+from rlbox.foreign import parse_json
+from rlbox.spec.project import Project
+from rlbox.ssh.connection import Connection, SshAddress
+from rlbox.ssh.files import Tell, fetch_file, list_files, send_file, send_folder, send_tree
+from rlbox.ssh.listing import RemoteFile, total_bytes
+from rlbox.vast.request import Instance
+from rlbox.vast.stay import ENV_FILE, LOG, PROJECT, RUN, STAY, Stay, find_tool, keep_text, wanted_paths
+
+_POLL_S = 5.0
+_STARTED_S = 180.0
+_PROJECT_FOLDERS = ("images", "jobs", "sources", "templates")
+_MOST_PROJECT = 64 << 20
+_MANIFEST, _NOTED = "fetched.json", 1 << 26
+
+Say = Callable[[str], None]
+
+
+def address_of(instance: Instance) -> SshAddress:
+    """Return how an instance is reached; `NodeError` while it has no address."""
+    if not instance.ssh:
+        raise NodeError(
+            f"instance {instance.id} has no address: it is {instance.status or 'being made'}",
+            next_step=f"rlbox vast start {instance.id}",
+        )
+    hosts = _home(instance.id) / "known_hosts"
+    return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
+
+
+def wait_reachable(address: SshAddress, timeout_s: float) -> Connection:
+    """Return an open connection as soon as sshd takes one; the last refusal when it did not in time."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return Connection(address).__enter__()
+        except NodeError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_POLL_S)
+
+
+def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float, say: Say) -> None:
+    """Wait until the on-start script has ended well; `say` hears each change of its last word.
+
+    Raises
+    ------
+    WorkFailed
+        A step of it failed.
+    TimedOut
+        It did not end in time.
+    """
+    end, told = time.monotonic() + timeout_s, ""
+    look = f"rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'"
+    while True:
+        state = connection.ask(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
+        if state != told:
+            told = state
+            say(f"instance {number}: on-start {state or 'begins'}")
+        if state.startswith("ready"):
+            return
+        if state.startswith("failed"):
+            raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
+        if time.monotonic() >= end:
+            raise TimedOut(
+                f"instance {number} was not ready within {timeout_s:g} s: {state or 'nothing'}", next_step=look
+            )
+        time.sleep(_POLL_S)
+
+
+def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None) -> None:
+    """Bring the user's own specs, the secrets' file and the stay; a stay that is there and the same keeps its run."""
+    if names := project_files(project):
+        send_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
+    if env_file:
+        command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
+        connection.need(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
+    folder, text = shlex.quote(stay.folder), stay.text()
+    before = connection.ask(f"cat {folder}/{STAY}").stdout
+    if before != text:
+        write = f"mkdir -p {folder} && rm -f {folder}/{RUN} && cat >{folder}/{STAY}.new && cd {folder}"
+        connection.need(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
+
+
+def bring_data(connection: Connection, stay: Stay, data: Sequence[tuple[Path, str]], tell: Tell) -> None:
+    """Bring files and folders of this machine to their places below the data disk."""
+    for path, goal in data:
+        if path.is_dir():
+            names = [str(one.relative_to(path)) for one in sorted(path.rglob("*")) if one.is_file()]
+            send_folder(connection, path, names, f"{stay.disk}/{goal}", tell)
+        else:
+            send_file(connection, path, f"{stay.disk}/{goal}", tell)
+
+
+def start_keeper(connection: Connection, stay: Stay) -> str:
+    """Start what keeps the job going, unless it is there, and return the name of the run once there is one."""
+    connection.need(keep_text(stay.disk), "the job cannot be started")
+    end = time.monotonic() + _STARTED_S
+    while time.monotonic() < end:
+        if run := connection.ask(f"cat {shlex.quote(stay.folder)}/{RUN}").stdout.strip():
+            return run
+        log = connection.ask(f"cat {shlex.quote(stay.folder)}/{LOG}").stdout
+        if '"event": "refused"' in log:
+            raise WorkFailed(f"the job does not start there:\n{log.rstrip()}", next_step="mend it, and the same again")
+        time.sleep(1.0)
+    raise TimedOut(f"no run began within {_STARTED_S:g} s", where=f"{stay.folder}/{LOG}", next_step="look there")
+
+
+def project_files(project: Project) -> list[str]:
+    """Return the user's own specs, as paths below the project; `SpecError` when they are more than specs."""
+    if project.folder == project.roots[-1]:
+        return []
+    found = [
+        path
+        for name in _PROJECT_FOLDERS
+        for path in sorted((project.folder / name).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    if sum(path.stat().st_size for path in found) > _MOST_PROJECT:
+        raise SpecError(
+            f"the project's {', '.join(_PROJECT_FOLDERS)} have more than {_MOST_PROJECT >> 20} MiB",
+            where=str(project.folder),
+            next_step="put data elsewhere, and bring it with --data PATH",
+        )
+    return [str(path.relative_to(project.folder)) for path in found]
+
+
+def remote_rlbox(connection: Connection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a command line of rlbox says there as JSON."""
+    command = f"{find_tool(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+    told = parse_json(connection.need(command, f"rlbox {words[0]} fails there"))
+    return told if isinstance(told, dict) else {}
+
+
+def wanted_files(
+    connection: Connection, disk: str, more: Iterable[str] = ()
+) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
+    """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
+    runs = remote_rlbox(connection, disk, ("runs",))["runs"]
+    series = remote_rlbox(connection, disk, ("ckpt", "list"))["series"]
+    return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
+
+
+class Home:
+    """What of an instance is on this machine: `folder` holds the files, a record tells which were proven."""
+
+    def __init__(self, number: int, folder: Path | None = None) -> None:
+        self._record = _home(number) / _MANIFEST
+        row = _read(self._record)
+        self.folder = folder or Path(str(row.get("folder", "")))
+        self._proven = {}
+        if str(row.get("folder")) == str(self.folder):
+            self._proven = {str(one["path"]): RemoteFile(**one) for one in row.get("files", ())}
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was fetched of this instance."""
+        return bool(self._proven)
+
+    def has(self, file: RemoteFile) -> bool:
+        """Whether the file is here, as it is there."""
+        path = self.folder / file.path
+        return file.same(self._proven.get(file.path)) and path.is_file() and path.stat().st_size == file.size
+
+    def lacks(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
+        """Return those that are not here, or changed there since."""
+        return [file for file in files if not self.has(file)]
+
+    def bring(self, connection: Connection, base: str, files: Sequence[RemoteFile], tell: Tell) -> None:
+        """Bring files; each is noted when it is proven, so that a call that was cut goes on."""
+        room = free_bytes(self.folder)
+        if room < (need := total_bytes(files)):
+            raise NodeError(
+                f"{size_text(need)} come home, and {size_text(room)} are free",
+                where=str(self.folder),
+                next_step="make room, or name another folder with --to DIR",
+            )
+        unnoted = 0
+        try:
+            for file in files:
+                here = self.folder / file.path
+                if here.is_file() and here.stat().st_size == file.size and sum_file(here) == file.sha256:
+                    tell(file.size)
+                else:
+                    fetch_file(connection, base, file, self.folder, tell)
+                self._proven[file.path] = file
+                if (unnoted := unnoted + file.size) > _NOTED:
+                    unnoted = self._write()
+        finally:
+            self._write()
+
+    def _write(self) -> int:
+        rows = [vars(file) for file in self._proven.values()]
+        write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.folder), "files": rows}) + "\n")
+        return 0
+
+
+def _home(number: int) -> Path:
+    return state_folder("vast", str(number))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        row = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return row if isinstance(row, dict) else {}

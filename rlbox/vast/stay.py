@@ -1,0 +1,99 @@
+"""What `vast up` leaves on an instance: what runs there, where its files are, and what of it comes home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from rlbox.errors import SpecError
+from rlbox.foreign import parse_json
+from rlbox.training.ckpt import TRACKERS
+
+Then = Literal["keep", "stop"]
+
+FOLDER = ".rlbox-up"
+"""Folder of the data disk that holds the stay, its keeper's log and the user's project."""
+STAY, RUN, LOG, PROJECT = "stay.json", "run", "keeper.log", "project"
+ENV_FILE = ".env"
+_TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
+"""Where an image, and a machine brought to a lock, have rlbox."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """What an instance is for: a job with the words that follow it, and what is done when its run ends.
+
+    `notify` is told when the run stalls and when it ends: a shell command there, or an address that gets JSON.
+    """
+
+    job: str
+    disk: str
+    words: tuple[str, ...] = ()
+    then: Then = "keep"
+    notify: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Where it lies on the instance."""
+        return f"{self.disk}/{FOLDER}"
+
+    def text(self) -> str:
+        """Return it as the file that the keeper reads."""
+        return json.dumps({"schema": 1, **asdict(self)}, indent=1) + "\n"
+
+
+def read_stay(text: str) -> Stay:
+    """Return the stay of a file; `SpecError` when it is none."""
+    try:
+        row = parse_json(text)
+        return Stay(
+            job=str(row["job"]),
+            disk=str(row["disk"]),
+            words=tuple(map(str, row["words"])),
+            then="stop" if row["then"] == "stop" else "keep",
+            notify=str(row["notify"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecError(
+            f"{STAY} is not what `rlbox vast up` writes: {error}", next_step="rlbox vast up again"
+        ) from None
+
+
+def find_tool(disk: str) -> str:
+    """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
+    places = " ".join((*_TOOLS, f"{disk}{_TOOLS[0]}"))
+    return f"tool=; for p in {places}; do [ ! -x $p/bin/rlbox ] || {{ tool=$p; break; }}; done"
+
+
+def keep_text(disk: str) -> str:
+    """Return the shell text that starts the keeper, unless it is there; every start of the instance carries it out."""
+    folder = f"{disk}/{FOLDER}"
+    return (
+        f"[ -e {folder}/{STAY} ] || exit 0\n{find_tool(disk)}\n"
+        f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG} 2>&1 9>&- &\n"
+    )
+
+
+def wanted_paths(runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str) -> tuple[str, ...]:
+    """Return the folders below the disk that come home: every run, and every checkpoint that is whole.
+
+    `runs` and `series` are what `rlbox runs` and `rlbox ckpt list` say there as JSON.
+    """
+    found = [f"runs/{row['run']}" for row in runs]
+    for one in series:
+        whole = [below(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
+        trackers = [f"{below(str(one['path']), disk)}/{name}" for name in TRACKERS] if whole else []
+        found += [*whole, *trackers]
+    kept = sorted(set(found))
+    return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
+
+
+def below(path: str, disk: str) -> str:
+    """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
+    whole = PurePosixPath(disk) / path
+    if ".." in whole.parts or not whole.is_relative_to(disk):
+        raise SpecError(f"{path} is not on the data disk {disk}", next_step=f"name folders below {disk}")
+    return str(whole.relative_to(disk))

@@ -1,0 +1,240 @@
+"""A rented machine there and back: the account recorded, the instance a real container behind sshd.
+
+Its on-start script, its stops, its disk and its files are real; what only an account can show is unproven.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enginebox import Box, Result, docker, wait_until
+from faultbox import _project, tag
+from vastbox import KEY, Platform, serving
+
+pytestmark = pytest.mark.allow("sockets")
+SPEC = """
+include = "lab-cc"
+title = "an instance of vast.ai"
+[hardware]
+platform = "vast"
+gpus = 4                              # rented by its name alone: no driver is here, and nothing asks for one
+[disk]
+mount = "/workspace"
+host = "/workspace"
+need_gib = 8.0
+[run]
+shm_gib = 0.05
+[vast]
+gpu_name = "RTX 5090"
+max_price = 2.5
+"""
+# Counts on from where it was cut; a step is 0.2 s, and every tenth leaves a checkpoint behind, the last of them torn.
+TRAIN = """
+import os, pathlib, sys, time
+disk, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+at = disk / "at"
+step = int(at.read_text()) if at.exists() else 0
+print("resumed at" if step else "begun at", step, flush=True)
+while step < last:
+    time.sleep(0.2)
+    step += 1
+    print("step", step, flush=True)
+    if step % 10 == 0:
+        folder = disk / f"ckpts/checkpoint-{step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        head = b'{"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
+        whole = len(head).to_bytes(8, "little") + head + b"abcd"
+        (folder / "model.safetensors").write_bytes(whole if step < last else whole[:-1])
+        (folder / "config.json").write_text("{}")
+        (folder / "shard.bin").write_bytes(b"w" * 3_000_000)
+    at.write_text(str(step))
+print("keys", sorted(name for name in os.environ if name.endswith("_KEY")), os.environ["FROM_PLATFORM"])
+print("Final loss", (disk / "text.txt").read_text().strip())
+"""
+JOB = """
+title = "a training that a stop cuts"
+target = "rented"
+secrets = ["WANDB_API_KEY"]
+[params]
+last = { default = 40, help = "steps" }
+[[stages]]
+name = "train"
+title = "counts"
+secrets = ["WANDB_API_KEY"]
+command = ["python3", "{data}/train.py", "{data}", "{param.last}"]
+limits = { total_s = 300, silence_s = 60 }
+gate = { require = [{ pattern = "^Final loss 42$" }] }
+"""
+SECRET = "planted-for-an-instance-5ecret"
+OWN_KEY = "4d1c9a07" * 8
+# What the platform starts: sshd without the container's environment; and, in its place, the account's address.
+BOOT = """
+set -e
+mkdir -p /run/sshd "$HOME/.ssh" && chmod 700 "$HOME" "$HOME/.ssh"
+[ -e /key ] || { ssh-keygen -q -A && ssh-keygen -q -t ed25519 -N '' -f /key; }
+cp /key.pub "$HOME/.ssh/authorized_keys"
+env -i /usr/sbin/sshd -p 2222
+python3 /account.py >/dev/null 2>&1 &
+"""
+ACCOUNT = """
+import http.server
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        with open("/account.log", "a") as log:
+            print(self.path, self.headers["Authorization"], body, file=log)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"success": true}')
+http.server.HTTPServer(("127.0.0.1", 8900), Api).serve_forever()
+"""
+
+
+@dataclass
+class Rented:
+    """The container that is the instance, and what a person types at home."""
+
+    name: str
+    box: Box
+    platform: Platform
+
+    def create(self, row: dict[str, Any]) -> None:
+        row |= {"ssh_host": "127.0.0.1", "ssh_port": 2222}
+        env = {"VAST_URL": "http://127.0.0.1:8900", "CONTAINER_API_KEY": OWN_KEY, "FROM_PLATFORM": "yes"}
+        words = [f"--env={name}={value}" for name, value in {**env, "CONTAINER_ID": str(row["id"])}.items()]
+        mount = f"--volume={self.box.data}:{self.box.data}"  # for ssh, which is started in it: see `ssh`
+        words += [
+            "--init",
+            f"--name={self.name}",
+            "--label=rlbox.test=vast",
+            "--network=none",
+            "--volume=/tmp:/tmp",
+            mount,
+        ]
+        docker("create", *words, "--entrypoint=sleep", row["image_uuid"], "infinity")
+        self.put("/onstart.sh", row["onstart"])
+        self.put("/account.py", ACCOUNT)
+        self.power("running")
+
+    def power(self, state: str) -> None:
+        if state == "stopped":
+            docker("kill", self.name)
+            return
+        docker("start", self.name)
+        self.sh(BOOT)
+        docker("exec", "--detach", self.name, "sh", "/onstart.sh")
+
+    def put(self, path: str, text: str) -> None:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            row = tarfile.TarInfo(path.lstrip("/"))
+            row.size = len(text.encode())
+            tar.addfile(row, io.BytesIO(text.encode()))
+        subprocess.run(["docker", "cp", "-", f"{self.name}:/"], input=archive.getvalue(), check=True)
+
+    def sh(self, text: str) -> str:
+        return docker("exec", self.name, "sh", "-c", text)
+
+    def rlbox(self, *words: str) -> Result:
+        return self.box("vast", *words)
+
+
+@pytest.fixture
+def rented(tmp_path: Path) -> Iterator[Rented]:
+    tag("cc")
+    project, data = tmp_path / "project", tmp_path / "disk"
+    shutil.copytree(_project() / "images/lab-cc", project / "images/lab-cc")
+    (project / "images/rented").mkdir()
+    (project / "images/rented/target.toml").write_text(SPEC)
+    data.mkdir()
+    name = f"rlbox-vast-{uuid.uuid4().hex[:12]}"
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "ssh").write_text(f'#!/bin/sh\nexec docker exec -i {name} ssh -F /dev/null -i /key "$@"\n')
+    (commands / "ssh").chmod(0o755)
+    with serving(Platform()) as platform:
+        extra = {
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "VAST_URL": platform.url,
+            "VAST_API_KEY": KEY,
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+        }
+        one = Rented(name=name, box=Box(project=project, data=data, extra=extra), platform=platform)
+        one.box.job("count", JOB)
+        for words in (("lock", "rented"), ("build", "rented", "--rebuild")):
+            done = one.box(*words)
+            assert done.code == 0, done.err
+        platform.on_create = one.create
+        platform.on_state = lambda row, state: one.power(state)
+        platform.on_destroy = lambda row: docker("rm", "--force", name) and None
+        yield one
+    subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True)
+
+
+def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> None:
+    project = rented.box.project
+    (project / "train.py").write_text(TRAIN)
+    (project / "text").mkdir()
+    (project / "text/text.txt").write_text("42\n")
+    (project / "my.env").write_text(f"WANDB_API_KEY={SECRET}\n")
+    data = ("--data", "train.py", "--data", "text/text.txt")
+    up = ("up", "count", "--image", "rlbox/rented:latest", *data, "--env-file", "my.env", "--then", "stop")
+    notice = ("--notify", "echo $RLBOX_EVENT $RLBOX_STATE $RLBOX_RUN >>/workspace/notices")
+    dry = rented.rlbox(*up, *notice, "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "once you said yes, and run count there" in dry.out.splitlines()[-1]
+
+    done = rented.rlbox(*up, *notice, "--yes", "--json")
+    assert done.code == 0, done.err
+    number, run = done.data["instance"], done.data["run"]
+    again = rented.rlbox(*up, *notice, "--instance", str(number), "--json")  # as if the first call had been cut
+    assert (again.code, again.data["run"]) == (0, run), again.err
+    wait_until(lambda: rented.sh("cat /workspace/at || true").strip() > "1", "some steps")
+    refused = rented.rlbox("destroy", str(number), "--yes")
+    assert refused.code == 5
+    assert "not at home: " in refused.err
+
+    stopped = rented.rlbox("stop", str(number))  # the machine goes off while the training works
+    assert stopped.code == 0, stopped.err
+    assert (
+        f"instance {number} is exited: what is on its disk cannot be seen"
+        in rented.rlbox("destroy", str(number), "--yes").err
+    )
+    started = rented.rlbox("start", str(number))
+    assert started.code == 0, started.err
+    wait_until(lambda: rented.sh("cat /account.log || true"), "the end of the run")
+    asked = rented.sh("cat /account.log").strip()
+    assert asked == f'/api/v0/instances/{number}/ Bearer {OWN_KEY} {{"state": "stopped"}}'
+    assert rented.sh("cat /workspace/notices") == f"ended passed {run}\n"
+    log = rented.sh(f"cat /workspace/runs/{run}/stages/*/stage.log /workspace/runs/{run}/stages/*/attempt-1/stage.log")
+    assert "begun at 0" in log
+    assert "resumed at" in log
+    assert SECRET not in log
+    assert [line for line in log.splitlines() if line.startswith("keys")] == ["keys ['WANDB_API_KEY', 'WANDB_KEY'] yes"]
+
+    home = tmp_path / "home"
+    fetched = rented.rlbox("fetch", str(number), "at", "--to", str(home), "--json")
+    assert fetched.code == 0, fetched.err
+    assert (home / "at").read_text() == "40"
+    assert sorted(path.name[-2:] for path in (home / "ckpts").iterdir()) == ["10", "20", "30"]
+    assert json.loads((home / f"runs/{run}/run.json").read_text())["state"] == "passed"
+    assert [row["state"] for row in rented.box("runs", "--data", str(home), "--json").data["runs"]] == ["passed"]
+    second = rented.rlbox("fetch", str(number), "--json")
+    assert (second.code, second.data["brought"]) == (0, 0), second.err
+    (home / "ckpts/checkpoint-10/shard.bin").unlink()
+    assert rented.rlbox("destroy", str(number), "--yes").code == 5
+    assert rented.rlbox("fetch", str(number), "--json").data["brought"] == 1
+    gone = rented.rlbox("destroy", str(number), "--yes")
+    assert gone.code == 0, gone.err
+    assert rented.platform.instances == {}
