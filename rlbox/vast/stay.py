@@ -16,7 +16,7 @@ Then = Literal["keep", "stop"]
 
 FOLDER = ".rlbox-up"
 """Folder of the data disk that holds the stay, its keeper's log and the user's project."""
-STAY, RUN, LOG, PROJECT = "stay.json", "run", "keeper.log", "project"
+STAY, RUN, LOG, PROJECT, REFUSED = "stay.json", "run", "keeper.log", "project", "refused"
 ENV_FILE = ".env"
 _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 """Where an image, and a machine brought to a lock, have rlbox."""

@@ -39,26 +39,29 @@ shm_gib = 0.05
 gpu_name = "RTX 5090"
 max_price = 2.5
 """
-# Counts on from where it was cut; a step is 0.2 s, and every tenth leaves a checkpoint behind, the last of them torn.
+# Counts on from where it was cut, until it may end; every tenth step leaves a checkpoint behind, the last of them torn.
 TRAIN = """
 import os, pathlib, sys, time
 disk, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 at = disk / "at"
 step = int(at.read_text()) if at.exists() else 0
 print("resumed at" if step else "begun at", step, flush=True)
-while step < last:
+over = False
+while not over:
     time.sleep(0.2)
     step += 1
+    over = step % 10 == 0 and (step >= last or (disk / "may-end").exists())
     print("step", step, flush=True)
     if step % 10 == 0:
         folder = disk / f"ckpts/checkpoint-{step}"
         folder.mkdir(parents=True, exist_ok=True)
         head = b'{"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
         whole = len(head).to_bytes(8, "little") + head + b"abcd"
-        (folder / "model.safetensors").write_bytes(whole if step < last else whole[:-1])
+        (folder / "model.safetensors").write_bytes(whole[:-1] if over else whole)
         (folder / "config.json").write_text("{}")
         (folder / "shard.bin").write_bytes(b"w" * 3_000_000)
-    at.write_text(str(step))
+    at.with_suffix(".new").write_text(str(step))
+    at.with_suffix(".new").replace(at)
 print("keys", sorted(name for name in os.environ if name.endswith("_KEY")), os.environ["FROM_PLATFORM"])
 print("Final loss", (disk / "text.txt").read_text().strip())
 """
@@ -67,13 +70,13 @@ title = "a training that a stop cuts"
 target = "rented"
 secrets = ["WANDB_API_KEY"]
 [params]
-last = { default = 40, help = "steps" }
+last = { default = 900, help = "steps" }
 [[stages]]
 name = "train"
 title = "counts"
 secrets = ["WANDB_API_KEY"]
 command = ["python3", "{data}/train.py", "{data}", "{param.last}"]
-limits = { total_s = 300, silence_s = 60 }
+limits = { total_s = 600, silence_s = 60 }
 gate = { require = [{ pattern = "^Final loss 42$" }] }
 """
 SECRET = "planted-for-an-instance-5ecret"
@@ -182,6 +185,25 @@ def rented(tmp_path: Path) -> Iterator[Rented]:
     subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True)
 
 
+def come_home(rented: Rented, number: int, run: str, home: Path) -> None:
+    """Fetch all, lose a file of it, and destroy: which is refused until it is at home again."""
+    fetched = rented.rlbox("fetch", str(number), "at", "--to", str(home), "--json")
+    assert fetched.code == 0, fetched.err
+    last = int((home / "at").read_text())
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in (home / "ckpts").iterdir())
+    assert steps == list(range(10, last, 10))
+    assert json.loads((home / f"runs/{run}/run.json").read_text())["state"] == "passed"
+    assert [row["state"] for row in rented.box("runs", "--data", str(home), "--json").data["runs"]] == ["passed"]
+    second = rented.rlbox("fetch", str(number), "--json")
+    assert (second.code, second.data["brought"]) == (0, 0), second.err
+    (home / "ckpts/checkpoint-10/shard.bin").unlink()
+    assert rented.rlbox("destroy", str(number), "--yes").code == 5
+    assert rented.rlbox("fetch", str(number), "--json").data["brought"] == 1
+    gone = rented.rlbox("destroy", str(number), "--yes")
+    assert gone.code == 0, gone.err
+    assert rented.platform.instances == {}
+
+
 def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> None:
     project = rented.box.project
     (project / "train.py").write_text(TRAIN)
@@ -200,7 +222,9 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     number, run = done.data["instance"], done.data["run"]
     again = rented.rlbox(*up, *notice, "--instance", str(number), "--json")  # as if the first call had been cut
     assert (again.code, again.data["run"]) == (0, run), again.err
-    wait_until(lambda: rented.sh("cat /workspace/at || true").strip() > "1", "some steps")
+    wait_until(lambda: int(rented.sh("cat /workspace/at || echo 0").strip() or 0) > 10, "some steps")
+    other = rented.rlbox("up", "count", "--set", "last=10", "--env-file", "my.env", "--instance", str(number))
+    assert (other.code, f"the instance carries out run {run}" in other.err) == (8, True), other.err
     refused = rented.rlbox("destroy", str(number), "--yes")
     assert refused.code == 5
     assert "not at home: " in refused.err
@@ -213,6 +237,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     )
     started = rented.rlbox("start", str(number))
     assert started.code == 0, started.err
+    rented.sh("touch /workspace/may-end")
     wait_until(lambda: rented.sh("cat /account.log || true"), "the end of the run")
     asked = rented.sh("cat /account.log").strip()
     assert asked == f'/api/v0/instances/{number}/ Bearer {OWN_KEY} {{"state": "stopped"}}'
@@ -223,18 +248,4 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     assert SECRET not in log
     assert [line for line in log.splitlines() if line.startswith("keys")] == ["keys ['WANDB_API_KEY', 'WANDB_KEY'] yes"]
 
-    home = tmp_path / "home"
-    fetched = rented.rlbox("fetch", str(number), "at", "--to", str(home), "--json")
-    assert fetched.code == 0, fetched.err
-    assert (home / "at").read_text() == "40"
-    assert sorted(path.name[-2:] for path in (home / "ckpts").iterdir()) == ["10", "20", "30"]
-    assert json.loads((home / f"runs/{run}/run.json").read_text())["state"] == "passed"
-    assert [row["state"] for row in rented.box("runs", "--data", str(home), "--json").data["runs"]] == ["passed"]
-    second = rented.rlbox("fetch", str(number), "--json")
-    assert (second.code, second.data["brought"]) == (0, 0), second.err
-    (home / "ckpts/checkpoint-10/shard.bin").unlink()
-    assert rented.rlbox("destroy", str(number), "--yes").code == 5
-    assert rented.rlbox("fetch", str(number), "--json").data["brought"] == 1
-    gone = rented.rlbox("destroy", str(number), "--yes")
-    assert gone.code == 0, gone.err
-    assert rented.platform.instances == {}
+    come_home(rented, number, run, tmp_path / "home")

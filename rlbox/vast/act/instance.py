@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.room import free_bytes
@@ -20,7 +20,7 @@ from rlbox.ssh.connection import Connection, SshAddress
 from rlbox.ssh.files import Tell, fetch_file, list_files, send_file, send_folder, send_tree
 from rlbox.ssh.listing import RemoteFile, total_bytes
 from rlbox.vast.request import Instance
-from rlbox.vast.stay import ENV_FILE, LOG, PROJECT, RUN, STAY, Stay, find_tool, keep_text, wanted_paths
+from rlbox.vast.stay import ENV_FILE, LOG, PROJECT, REFUSED, RUN, STAY, Stay, find_tool, keep_text, wanted_paths
 
 _POLL_S = 5.0
 _STARTED_S = 180.0
@@ -83,14 +83,27 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
 
 
 def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None) -> None:
-    """Bring the user's own specs, the secrets' file and the stay; a stay that is there and the same keeps its run."""
+    """Bring the user's own specs, the secrets' file and the stay; a stay that is there and the same keeps its run.
+
+    Raises
+    ------
+    LockHeld
+        The instance carries out a run of another stay.
+    """
+    folder, text = shlex.quote(stay.folder), stay.text()
+    before = connection.ask(f"cat {folder}/{STAY}").stdout
+    rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", text) else ()
+    if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
+        raise LockHeld(
+            f"the instance carries out run {going[0]}",
+            where=connection.address.name,
+            next_step=f"wait for its end, or end it there: rlbox stop {going[0]}",
+        )
     if names := project_files(project):
         send_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
     if env_file:
         command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
         connection.need(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
-    folder, text = shlex.quote(stay.folder), stay.text()
-    before = connection.ask(f"cat {folder}/{STAY}").stdout
     if before != text:
         write = f"mkdir -p {folder} && rm -f {folder}/{RUN} && cat >{folder}/{STAY}.new && cd {folder}"
         connection.need(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
@@ -108,15 +121,15 @@ def bring_data(connection: Connection, stay: Stay, data: Sequence[tuple[Path, st
 
 def start_keeper(connection: Connection, stay: Stay) -> str:
     """Start what keeps the job going, unless it is there, and return the name of the run once there is one."""
-    connection.need(keep_text(stay.disk), "the job cannot be started")
-    end = time.monotonic() + _STARTED_S
+    end, folder = time.monotonic() + _STARTED_S, shlex.quote(stay.folder)
+    connection.need(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
     while time.monotonic() < end:
-        if run := connection.ask(f"cat {shlex.quote(stay.folder)}/{RUN}").stdout.strip():
+        if run := connection.ask(f"cat {folder}/{RUN}").stdout.strip():
             return run
-        log = connection.ask(f"cat {shlex.quote(stay.folder)}/{LOG}").stdout
-        if '"event": "refused"' in log:
-            raise WorkFailed(f"the job does not start there:\n{log.rstrip()}", next_step="mend it, and the same again")
-        time.sleep(1.0)
+        if refused := connection.ask(f"cat {folder}/{REFUSED}").stdout.strip():
+            raise WorkFailed(f"the job does not start there: {refused}", next_step="mend it, and the same again")
+        connection.need(keep_text(stay.disk), "the job cannot be started")  # one that ends a stay may still be there
+        time.sleep(_POLL_S)
     raise TimedOut(f"no run began within {_STARTED_S:g} s", where=f"{stay.folder}/{LOG}", next_step="look there")
 
 

@@ -24,7 +24,7 @@ from rlbox.machine.no_answer import NoAnswer
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.values import Command
 from rlbox.vast.act.account import set_instance
-from rlbox.vast.stay import PROJECT, RUN, STAY, Stay, read_stay
+from rlbox.vast.stay import PROJECT, REFUSED, RUN, STAY, Stay, read_stay
 
 _POLL_S = 2.0
 _NOTICE_S = 60.0
@@ -49,7 +49,8 @@ def keep(folder: Path) -> int:
     except RlboxError as error:
         _say(str(error))
         _notify(stay, {"event": "refused", "job": stay.job, "what": error.what, "next": error.next_step})
-        if not (folder / RUN).exists():  # it never ran: somebody who types `vast up` mends it
+        if not (folder / RUN).exists():  # it never ran: who types `vast up` is told, and mends it
+            write_atomic(folder / REFUSED, f"{error}\n")
             return error.exit_code
         code = error.exit_code
     else:

@@ -13,7 +13,7 @@ import pytest
 
 from rlbox.errors import WorkFailed
 from rlbox.vast.act import keeper
-from rlbox.vast.stay import RUN, STAY, Stay
+from rlbox.vast.stay import REFUSED, RUN, STAY, Stay
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 FACTS = {"event": "ended", "run": "sft-1", "state": "passed", "exit_code": 0}
@@ -83,6 +83,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
     monkeypatch.setattr(keeper, "_rlbox", refuse)
     assert keeper.keep(tmp_path) == 1
     assert stopped == [4711] * stops
+    assert (tmp_path / REFUSED).exists() != ran
 
 
 def test_one_keeps(tmp_path: Path) -> None:
