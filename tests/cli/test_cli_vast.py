@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import re
 import sys
 from collections.abc import Iterator
 
@@ -21,6 +24,12 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setattr("rlbox.vast.act.account._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())  # what they refuse is tried elsewhere
         yield served
+
+
+def unpacked(script: str) -> str:
+    """What an on-start script does, packed or plain."""
+    packed = re.search(r"<<'END'.*?\n(.*?)\nEND", script, re.DOTALL)
+    return gzip.decompress(base64.b64decode(packed[1])).decode() if packed and "base64 -d" in script else script
 
 
 def own(platform: Platform, number: int, label: str) -> None:
@@ -62,7 +71,9 @@ def test_create_says_the_price_then_sends_one_request(rlbox: Rlbox, platform: Pl
     assert body["env"] == {"A": "x y", "-p 8000:8000": "1"}
     assert (body["disk"], body["label"], body["cancel_unavail"]) == (350.0, "rlbox-vast-5090", True)
     assert (body["runtype"], body["image"]) == ("ssh_direc ssh_proxy", IMAGE[1])
-    assert body["onstart"] == rlbox("onstart", "vast-5090").out
+    own, kept = unpacked(rlbox("onstart", "vast-5090").out), unpacked(body["onstart"])
+    assert own.partition("    [ ! -x $own/bin/rlbox ]")[0] in kept  # a step more stands before the doctor
+    assert "-m rlbox.vast /workspace/.rlbox-up" in kept
 
 
 def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,16 +98,22 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     return 0
 
 
-def plan_deal(app: App, name: str, terms: Terms, added: str, job: str = "") -> Deal:
-    """Return what would be rented for a target, from whom; a dry run keeps why there is no offer."""
+def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "") -> Deal:
+    """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
+
+    Every start of the instance carries out `added`, and then takes up again what `vast up` began there.
+    """
     from rlbox.cli.rented.onstart import make_onstart
     from rlbox.cli.rented.vast_search import choose_offer
+    from rlbox.target.load import load_target
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
     from rlbox.vast.request import plan_request
+    from rlbox.vast.stay import keep_text
     from rlbox.vast.view import Deal
 
-    target, onstart = make_onstart(app, name, added)
+    disk = load_target(app.project, name).target.disk.mount
+    target, onstart = make_onstart(app, name, f"{added.rstrip()}\n{keep_text(disk)}".lstrip())
     given = parse_options(target, terms.options, terms.image)
     needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
     request = plan_request(target, needs, given, onstart, image=terms.image, job=job)

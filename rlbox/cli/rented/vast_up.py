@@ -55,7 +55,7 @@ def up(
     """
     from rlbox.job.load import load_job
     from rlbox.target.load import load_target
-    from rlbox.vast.stay import Stay, keep_text
+    from rlbox.vast.stay import Stay
 
     name = target or load_job(app.project, job).target
     disk = load_target(app.project, name).target.disk.mount
@@ -69,7 +69,7 @@ def up(
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        deal = plan_deal(app, name, terms, keep_text(disk), job)
+        deal = plan_deal(app, name, terms, job=job)
         if app.dry_run or deal.offer is None:
             would = f"{would_rent(deal, terms)}, and run {job} there"
             return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
