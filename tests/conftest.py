@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 from fakes import EngineSocket, Folder, Rlbox
+from following import Follow
 from hypothesis import settings
+from next_table import proven_by
 
 from rlbox.cli import main
 
@@ -146,6 +148,15 @@ def rlbox(folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     """The command line, typed in the project folder."""
     monkeypatch.chdir(folder.path)
     return Rlbox(main, capsys)
+
+
+@pytest.fixture
+def follow(rlbox: Rlbox, request: pytest.FixtureRequest) -> Iterator[Follow]:
+    """Follow what is advised; all that the table says of this test is to be met in it."""
+    places = proven_by(request.node.nodeid)
+    made = Follow(rlbox, places)
+    yield made
+    assert made.seen == set(places)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def plan_resume(
         raise SpecError(
             f"job {job.name} no longer has the stages of run {before.run_id}: "
             + ", ".join(stage.name for stage in before.stages),
-            next_step=f"start a new run: rlbox run {job.name}",
+            next_step=f"start a new run: rlbox run {job.name} --place {before.place}",
         )
     known = {name: value for name, value in before.params.items() if name in job.params}
     values = Values(profile=before.profile, params=known, origins=before.origins)

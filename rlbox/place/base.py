@@ -58,13 +58,17 @@ def held_by(target: Target) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
-def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], *, unpacked: bool = False) -> AdoptedBase:
+def adopt(
+    target: Target, found: MachinePython, accepted: Mapping[str, str], command: str, *, unpacked: bool = False
+) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
     ----------
     accepted
         Other versions that the user says will do, by canonical name.
+    command
+        The command line that applies the target there, for what is advised.
     unpacked
         It is the interpreter of the image itself.
 
@@ -79,7 +83,7 @@ def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], *, 
         raise NodeError(
             f"{who} does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
             where=f"{found.path}{f' (Python {found.version})' if found.version else ''}",
-            next_step=_next_step(target, holds, found, accepted, unpacked),
+            next_step=_next_step(target, holds, found, accepted, command, unpacked),
         )
     return AdoptedBase(
         python=found.path,
@@ -108,21 +112,27 @@ def _others(holds: Mapping[str, str], found: MachinePython, accepted: Mapping[st
 
 
 def _next_step(
-    target: Target, holds: Mapping[str, str], found: MachinePython, accepted: Mapping[str, str], unpacked: bool
+    target: Target,
+    holds: Mapping[str, str],
+    found: MachinePython,
+    accepted: Mapping[str, str],
+    command: str,
+    unpacked: bool,
 ) -> str:
     if unpacked:
-        own = f"rlbox apply {target.name} --python FILE"
-        return f"correct base.holds and python of the target, or take the machine's own: {own}"
+        return f"correct base.holds and python of the target, or take the machine's own: {command} --python FILE"
     missing = found.error or found.version != target.python.version or not all(map(found.packages.get, holds))
     if not missing:
-        words = " ".join(f"--accept {name}=={text}" for name, text in _others(holds, found, accepted).items())
+        command += f" --python {found.path}" if found.path != target.python.interpreter else ""
+        taken = {**accepted, **_others(holds, found, accepted)}
+        words = " ".join(f"--accept {name}=={text}" for name, text in taken.items())
         return (
-            f"install those versions there, or say that these will do: rlbox apply {target.name} {words}; "
+            f"install those versions there, or say that these will do: {command} {words}; "
             f"--unpack takes those of the image"
         )
     return (
-        f"name the interpreter that has them: rlbox apply {target.name} --python FILE; or unpack {target.base.image} "
-        f"here, which takes no Docker: rlbox apply {target.name} --unpack"
+        f"name the interpreter that has them: {command} --python FILE; or unpack {target.base.image} "
+        f"here, which takes no Docker: {command} --unpack"
     )
 
 

@@ -52,6 +52,10 @@ class Layout:
         """The file that says what was laid, and what stood there before."""
         return f"{self.own}/share/applied.json"
 
+    def apply(self, target: str) -> str:
+        """Return the command line that applies a target here, without its options."""
+        return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
+
     def holds(self, path: str) -> bool:
         """Whether a file at this path of the image has its effect on this machine."""
         return not self.prefix or path.startswith(_BELOW)

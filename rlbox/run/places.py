@@ -44,6 +44,11 @@ def place_named(name: str) -> RunPlace:
     return place
 
 
+def new_run(plan: RunPlan) -> str:
+    """Return the command line that starts the job of a run anew at its place."""
+    return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT else "")
+
+
 def reach(note: CarrierNote) -> Carrier:
     """Return the carrier that a note names, as the place of its run knows it."""
     return place_named(note.place or DEFAULT).carrier(note)

@@ -29,7 +29,7 @@ from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk
 from rlbox.run.inputs import SPEC, check_ports, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT_TARGET, ReadyPlace, RunWish, Start, place_named
+from rlbox.run.places import DEFAULT_TARGET, ReadyPlace, RunWish, Start, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
 
 
@@ -189,13 +189,13 @@ def _refuse(
     if state and not wish.first_stage and all(stage.state in DONE for stage in state.stages):
         raise SpecError(
             f"run {run} has nothing left to do: all its stages passed",
-            next_step=f"rlbox run {plan.job}, or run a stage again with: rlbox run --resume {run} --from STAGE",
+            next_step=f"{new_run(plan)}, or run a stage again with: rlbox run --resume {run} --from STAGE",
         )
     with app.checking("specs"):
         if changed and not wish.force:
             raise SpecError(
                 f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
-                next_step=f"start a new run: rlbox run {plan.job}; or override it with --force, which is recorded",
+                next_step=f"start a new run: {new_run(plan)}; or override it with --force, which is recorded",
             )
     with app.checking("stages"):
         if skipped and not wish.force:

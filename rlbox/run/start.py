@@ -29,7 +29,7 @@ from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT, ReadyPlace, RunPlace, RunWish, Start, place_named
+from rlbox.run.places import DEFAULT, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
 
 DONE = ("passed", "skipped")
 
@@ -158,7 +158,7 @@ def _begin_late(plan: RunPlan, ledger: Ledger, wish: RunWish) -> RunPlan:
         return plan
     if not wish.force:
         found = _run_with(ledger, plan, before)
-        step = f"rlbox run --resume {found} --from {wish.first_stage}" if found else f"rlbox run {plan.job}"
+        step = f"rlbox run --resume {found} --from {wish.first_stage}" if found else new_run(plan)
         raise SpecError(
             f"stage {wish.first_stage} may not begin: {', '.join(before)} has not passed in this run",
             next_step=f"{step}, or override it with --force, which is recorded",

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from applybox import give, tree
 from fakes import CHECKOUT, Folder, Rlbox
+from following import Follow
 from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
@@ -353,3 +354,19 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     assert look(prepared, "no").steps == ()
     assert lay_back(layout, lambda path: None) == ()
     assert not (disk / "rlbox").exists()
+
+
+def test_a_prefix_in_full_is_taken(follow: Follow, prefix: Path) -> None:
+    step = follow("apply", "small", "--offline", "--prefix", "place", "--dry-run", "--data", str(prefix.parent))
+    follow.again(step, *step.options({"DIR": str(prefix)}))
+
+
+def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: Path, store: Store) -> None:
+    out = prefix.parent / "export"
+    out.mkdir()
+    assert rlbox("fetch", "small", "--place", "here", "--export", str(out)).code == 0
+    shutil.rmtree(store.root)
+    step = follow(*words(prefix, "--dry-run"))
+    (command,) = step.commands({})
+    follow.changed(step, [*command, *step.options({"DIR": str(out)}, 1)], 0)
+    follow.again(step)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from applybox import IMAGE, PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
+from following import Follow
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.store.act.objects import Store
@@ -111,7 +112,7 @@ def test_what_is_not_here_is_refused_and_named(apply: Apply, prefix: Path, more:
     assert said.code == 5
     assert "takes of its base image: 2 of 2 packages are missing (torch 2.9.1+cu129, flash-attn 2.8.1)" in said.err
     assert f"where: {sys.executable} (Python {PYTHON})" in said.err
-    assert "rlbox apply held --python FILE" in said.err
+    assert f"rlbox apply held --prefix {prefix} --python FILE" in said.err
     assert IMAGE in said.err
     assert not prefix.exists()
 
@@ -123,7 +124,8 @@ def test_another_patch_version_is_told_and_taken_only_when_that_is_said(
     said = apply("--python", foreign.python)
     assert said.code == 5
     assert "base image: torch is 2.9.2+cu129, and 2.9.1+cu129 is wanted" in said.err
-    assert "rlbox apply held --accept torch==2.9.2+cu129" in said.err
+    told = f"rlbox apply held --prefix {prefix} --python {foreign.python} --accept torch==2.9.2+cu129"
+    assert told in said.err
     assert not prefix.exists()
     assert apply("--python", foreign.python, "--accept", "torch==2.9.3").code == 5
     said = apply("--python", foreign.python, "--accept", "Torch==2.9.2+cu129", "--json")
@@ -188,3 +190,23 @@ def test_a_run_in_place_finds_both(apply: Apply, foreign: Foreign, folder: Folde
     argv += ["--data", str(prefix.parent / "disk")]
     done = subprocess.run(argv, env={**os.environ, "CONDA_PREFIX": "/x"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_interpreter_that_has_them_is_named(follow: Follow, foreign: Foreign, prefix: Path) -> None:
+    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", sys.executable)
+    (named, _) = step.commands({"FILE": str(foreign.python)})
+    follow.changed(step, [*named, "--dry-run"], 0)
+
+
+def test_the_versions_that_are_there_are_taken(follow: Follow, foreign: Foreign, prefix: Path) -> None:
+    foreign.lay("torch", "2.9.2+cu129", TORCH)
+    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", str(foreign.python))
+    follow.changed(step, [*step.commands({})[0], "--dry-run"], 0)
+
+
+def test_another_place_is_taken_than_the_environment_itself(follow: Follow, foreign: Foreign, prefix: Path) -> None:
+    inner = Foreign(prefix / "opt/venv")
+    inner.lay("torch", "2.9.1+cu129", TORCH)
+    inner.lay("flash-attn", "2.8.1", "")
+    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", str(inner.python))
+    follow.again(step, *step.options({"DIR": f"{prefix}-other"}))

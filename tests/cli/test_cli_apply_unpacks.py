@@ -131,7 +131,7 @@ def snapshot(folder: Path) -> dict[Path, int]:
 
 def test_the_image_is_unpacked_proven_used_and_taken_away(apply: Apply, prefix: Path, registry: RegistryServer) -> None:
     refused = apply()
-    assert (refused.code, "rlbox apply held --unpack" in refused.err) == (5, True)
+    assert (refused.code, f"rlbox apply held --prefix {prefix} --unpack" in refused.err) == (5, True)
     dry = apply("--unpack", "--dry-run", "--json")
     assert [step["kind"] for step in dry.data["steps"]][:2] == ["base", "environment"]
     assert (prefix.exists(), registry.seen) == (False, [])

@@ -9,10 +9,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+from following import Follow
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.bootstrap import rootfs_path
@@ -494,3 +496,99 @@ def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pyt
         "  where: base.bootstrap\n"
         "  next:  apt-get install mmdebstrap (or set base.image to an image by digest)\n",
     )
+
+
+class Built(dict[str, Any]):
+    """The images of an engine that has one from the moment when the docker client was asked to build it."""
+
+    def __init__(self, noted: Path, image: dict[str, Any]) -> None:
+        super().__init__({TAG: image})
+        self._noted = noted
+
+    def __contains__(self, tag: object) -> bool:
+        return super().__contains__(tag) and self._noted.exists()
+
+
+@pytest.mark.allow("sockets", "processes")
+@pytest.mark.parametrize(
+    ("line", "code"), [("run one --dry-run", 0), ("shell mine -- true", 0), ("save mine x.tar", 4)]
+)
+def test_an_image_that_is_not_there_is_built(
+    follow: Follow,
+    mine: Folder,
+    engine: EngineSocket,
+    client: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    code: int,
+) -> None:
+    """This engine cannot give its image to a file."""
+    mine.job("one")
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
+    engine.images = Built(client(CASES / "image/build_log/built-docker-20.10.txt"), image_of(mine))
+    step = follow(*line.split())
+    follow.types(step)
+    follow.again(step, code=code)
+
+
+@pytest.mark.allow("sockets")
+def test_an_engine_is_brought(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images[TAG] = image_of(mine)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
+    step = follow("build", "mine")
+    monkeypatch.setattr(
+        "rlbox.engine.act.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+    )
+    ready = SimpleNamespace(ready=True, as_json=dict, text=str)  # what a machine's engine is asked for elsewhere
+    monkeypatch.setattr("rlbox.engine.act.bring.probe_status", lambda: ready)
+    follow.types(step)
+    follow.again(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_it_is_built_without_being_proven(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
+) -> None:
+    engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"}'
+    client()
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    step = follow("build", "mine", "--verify")
+    (left,) = step.options({})
+    follow.changed(step, [word for word in step.typed if word != left], 0)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_the_client_that_is_missing_is_there(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    monkeypatch.setenv("PATH", str(mine.path))
+    step = follow("build", "mine")
+    client(CASES / "image/build_log/built-docker-20.10.txt")
+    follow.again(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_what_was_locked_is_built_and_looked_into(
+    follow: Follow,
+    mine: Folder,
+    engine: EngineSocket,
+    client: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
+    engine.images[TAG] = image_of(mine)
+    follow.types(follow("lock", "mine", "--dry-run"))
+    step = follow("build", "mine")
+    client()
+    follow.changed(step, [*step.commands({})[0], "--", "true"], 0)
+
+
+@pytest.mark.allow("sockets")
+def test_a_context_goes_into_a_new_folder(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
+    step = follow("render", "mine", "--context", ".")
+    follow.instead(step, ".", "fresh")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -123,3 +124,20 @@ def test_an_interpreter_that_cannot_be_run(rlbox: Rlbox, folder: Folder) -> None
     said = rlbox("components", "--python", str(broken))
     assert said.code == 5
     assert said.err.startswith("rlbox: error: the stack's interpreter does not work: out of order\n")
+
+
+def test_an_interpreter_is_named(follow: Follow, site: Path) -> None:
+    for wrong in (("components",), ("components", "--python", "nosuchpython")):
+        step = follow(*wrong)
+        follow.again(step, *step.options({"FILE": sys.executable}))
+
+
+def test_in_the_image_of_another_target_its_own_stack_is_tested(
+    follow: Follow, site: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("p/opt/rlbox/share/lock.json", json.dumps({"target": "local"}))
+    python = folder.path / "p/opt/venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
+    follow.types(follow("components", "vast-5090"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -129,3 +130,33 @@ def test_parquet(rlbox: Rlbox, folder: Folder, tmp_path: Path) -> None:
     folder.write("train.parquet", "PAR1 and torn")
     said = rlbox("data", "check", "train.parquet", "--python", python, "--json")
     assert said.data["problems"][0].startswith("ArrowInvalid: ")
+
+
+def test_an_interpreter_is_named(follow: Follow, folder: Folder) -> None:
+    folder.write("train.jsonl", lines(turn(0)))
+    for wrong in ((), ("--python", "nosuchpython")):
+        step = follow("data", "check", "train.jsonl", *wrong)
+        follow.again(step, *step.options({"FILE": sys.executable}))
+
+
+def test_the_file_that_the_job_reads_is_given(follow: Follow, folder: Folder) -> None:
+    folder.write("train.jsonl", lines(turn(0)))
+    step = follow("data", "check", "missing.jsonl", "--python", sys.executable)
+    follow.instead(step, "missing", "train")
+
+
+def test_a_tiny_set_is_given_a_place(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("train.jsonl", lines(*map(turn, range(60))))
+    monkeypatch.delenv("DATA_OUTPUT_DIR", raising=False)
+    step = follow("data", "tiny", "train.jsonl", "--python", sys.executable)
+    follow.again(step, *step.options({"FILE": "tiny.jsonl"}))
+    monkeypatch.setenv(step.setting(), str(folder.path))
+    follow.again(step)
+
+
+def test_more_time_is_given(follow: Follow, folder: Folder) -> None:
+    folder.write("train.jsonl", lines(turn(0)))
+    slow = folder.write("slow", f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    step = follow("data", "check", "train.jsonl", "--python", str(slow), "--timeout", "1")
+    follow.again(step, *step.options({}), "60")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 from mirror import Mirror, serving
 from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
@@ -439,3 +440,105 @@ def test_what_apply_takes_has_no_file_of_the_operating_system() -> None:
         groups=(LockedGroup(name="engine", packages=(wheel,)),),
     )
     assert [file.name for file in artifacts_here(lock)] == ["six"]
+
+
+def test_what_is_gone_is_locked_anew(
+    follow: Follow, write: Callable[..., Lock], mirror: Mirror, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = write()
+    del mirror.files["two.bin"]
+    step = follow("fetch", "mine", "-q")
+    left = replace(lock, http=tuple(file for file in lock.http if file.name != "two"))
+    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", lambda *asked: left)
+    follow.types(step)
+    follow.again(step)
+
+
+def test_a_fetch_goes_on_where_it_stopped(follow: Follow, write: Callable[..., Lock], mirror: Mirror) -> None:
+    write()
+    mirror.files["two.bin"] = b"33" * 1000
+    step = follow("fetch", "mine", "-q")
+    mirror.files["two.bin"] = FILES["two.bin"]
+    assert "2 present, 1 fetched" in follow.types(step).out
+
+
+def test_an_export_is_finished(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    out = tmp_path / "out"
+    out.mkdir()
+    step = follow("fetch", "mine", "--import", str(out))
+    (words,) = step.commands({"TARGET": "mine"})
+    follow.changed(step, [*words, str(out)], 0)
+    follow.again(step)
+
+
+def test_a_damaged_export_is_made_again(
+    follow: Follow, rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path
+) -> None:
+    write()
+    out = tmp_path / "out"
+    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
+    path = out / "blobs/sha256" / sha(FILES["one.bin"])
+    path.unlink()
+    path.write_bytes(b"1" * 999 + b"x")
+    step = follow("fetch", "mine", "--store", str(tmp_path / "other"), "--import", str(out))
+    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
+    assert "2 present, 1 imported" in follow.again(step).out
+
+
+def test_an_export_of_the_same_lock_will_do(
+    follow: Follow, rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, tmp_path: Path
+) -> None:
+    older = write()
+    out = tmp_path / "out"
+    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
+    data = b"4444"
+    mirror.files["four.bin"] = data
+    four = HttpFile(name="four", url=f"{mirror.url}/four.bin", sha256=sha(data), size=len(data))
+    lock = replace(older, http=(*older.http, four))
+    (Path("images/mine/lock.json")).write_text(lock.text())
+    step = follow("fetch", "mine", "--store", str(tmp_path / "other"), "--import", str(out))
+    (words,) = step.commands({})
+    follow.changed(step, [*words, str(out)], 0)
+    follow.again(step)
+
+
+@pytest.mark.parametrize("place", ["out"])
+def test_a_folder_is_named_as_one(follow: Follow, write: Callable[..., Lock], place: str) -> None:
+    write()
+    step = follow("fetch", "mine", "--export", place)
+    follow.instead(step, place, step.text.split()[0])
+
+
+def test_an_empty_folder_takes_the_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("")
+    step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
+    follow.instead(step, str(tmp_path / "out"), str(tmp_path / "empty"))
+
+
+def test_another_store_is_named(
+    follow: Follow, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    step = follow("fetch", "mine", "--store", "/dev/null/x")
+    follow.again(step, *step.options({"DIR": str(tmp_path / "other")}))
+    monkeypatch.setenv("RLBOX_STORE", "/dev/null/x")
+    step = follow("fetch", "mine")
+    monkeypatch.setenv(step.setting(), str(tmp_path / "third"))
+    follow.again(step)
+
+
+def test_a_full_store_is_pruned(
+    follow: Follow, write: Callable[..., Lock], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    old = store.path("e" * 64)
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"old")
+    monkeypatch.setattr("rlbox.store.act.fetch.free_bytes", lambda path: 0 if old.exists() else 1 << 40)
+    step = follow("fetch", "mine")
+    follow.types(step)
+    follow.again(step)

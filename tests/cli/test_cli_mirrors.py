@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 from mirrorbox import MirrorServer, artifact, mirrors
 
 from rlbox.sources.mirrors import Machine
@@ -156,3 +157,18 @@ def test_files_of_a_lock_have_its_base_image() -> None:
             origin=f"nvcr.io/x@sha256:{digest}",
         ),
     )
+
+
+@pytest.mark.allow("sockets")
+def test_another_profile_is_chosen(follow: Follow, folder: Folder, hosts: list[MirrorServer]) -> None:
+    write(folder, python_rule(hosts[0], "good"), apt_rule(hosts[1]))
+    (folder.path / "sources/lan.toml").rename(folder.path / "sources/other.toml")
+    write(folder, python_rule(hosts[1], "gone"), apt_rule(hosts[1]))
+    step = follow("mirrors", "probe", "--sources", "lan")
+    follow.again(step, *step.options({"NAME": "other"}))
+
+
+@pytest.mark.allow("sockets")
+def test_what_is_listed_is_probed(follow: Follow, folder: Folder, hosts: list[MirrorServer]) -> None:
+    write(folder, python_rule(hosts[0], "good"), apt_rule(hosts[1]))
+    follow.types(follow("mirrors", "list", "--sources", "lan"))

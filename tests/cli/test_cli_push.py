@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
+from following import Follow
 from registry_server import RegistryServer, running
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
@@ -214,3 +215,22 @@ def test_a_folder_that_is_missing(rlbox: Rlbox, mine: Folder, engine: EngineSock
     said = rlbox("save", "mine", str(Path("none/x.tar")))
     assert (said.code, said.out) == (5, "")
     assert said.err.startswith("rlbox: error: the archive cannot be written: No such file or directory\n")
+
+
+def test_plain_http_is_allowed_where_it_will_do(
+    follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the engine wants its own word for it."""
+    for module in ("act.push", "act.wire", "push_log"):
+        monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
+    engine.images[TAG] = {"Id": "sha256:1"}
+    engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
+    step = follow("push", "mine", "--to", f"{server.host}/x")
+    follow.again(step, *step.options({}), code=4)
+
+
+def test_a_tag_is_chosen(follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer) -> None:
+    stored(server, engine)
+    step = follow("push", "mine", "--to", f"{server.host}/team/mine@sha256:{'a' * 64}")
+    (option, value) = step.options({"REGISTRY": server.host, "NAMESPACE": "team", "NAME": "mine", "TAG": "1"})
+    follow.changed(step, ["push", "mine", option, value], 0)

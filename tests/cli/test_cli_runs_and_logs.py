@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 
 from rlbox.files.act.folders import write_atomic
 
@@ -49,8 +50,9 @@ def test_runs_without_a_state(rlbox: Rlbox, disk: Path, monkeypatch: pytest.Monk
 
 
 def test_no_logs(rlbox: Rlbox, disk: Path) -> None:
+    step = "rlbox run JOB, or look at another data disk with --data DIR"
     assert rlbox("logs", "--data", str(disk)) == Said(
-        code=2, out="", err=f"rlbox: error: no run yet\n  where: {disk}/runs\n  next:  rlbox runs\n"
+        code=2, out="", err=f"rlbox: error: no run yet\n  where: {disk}/runs\n  next:  {step}\n"
     )
     run(disk, "smoke-1", 100)
     assert rlbox("logs", "--data", str(disk)) == Said(
@@ -165,3 +167,10 @@ def test_what_tab_offers_of_runs(
     monkeypatch.setenv("RLBOX_DATA", str(disk))
     typed = f"rlbox {words.replace('MISSING', str(disk / 'missing'))}"
     assert rlbox.offers(typed) == [f"plain,{offer}" for offer in offers]
+
+
+def test_the_disk_that_has_the_runs_is_named(follow: Follow, disk: Path, tmp_path: Path) -> None:
+    path = run(tmp_path / "other", "smoke-1", 100)
+    write_atomic(path / "stages/1-train-only/stage.log", "one\n")
+    step = follow("logs", "--data", str(disk))
+    follow.again(step, *step.options({"DIR": str(tmp_path / "other")}))

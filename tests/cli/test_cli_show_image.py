@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+from following import Follow
 
 from rlbox.errors import EngineError
 from rlbox.image.labels import image_labels
@@ -245,3 +246,16 @@ def test_no_engine(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
 def test_a_target_comes_before_an_image_of_the_same_name(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
     engine.images["mine"] = {"Id": ID, "Config": {"Labels": None}}
     assert rlbox("show", "mine").out.startswith("# target mine\n")
+
+
+def test_an_image_that_is_outdated_is_built(
+    follow: Follow, rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the engine makes of it is put there."""
+    built()
+    mine.target("mine", ON_IMAGE + '[env]\nA = "1"\n')
+    mine.lock("mine")
+    step = follow("show", TAG)
+    monkeypatch.setattr("rlbox.image.act.build.ImageBuild.carry_out", lambda *words, **more: built())
+    follow.types(step)
+    assert "next: " not in rlbox("show", TAG).out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fakes import Folder, Rlbox
+from following import Follow
 
 SPEC = """
 title = "t"
@@ -71,3 +74,22 @@ def test_a_fact_that_is_not_there_cannot_be_left_out(rlbox: Rlbox, folder: Folde
 def test_a_fact_left_out_is_not_judged(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", SPEC.format(torch="2.8.0") + '[compat.off]\nvllm-0-12 = "a build of ours"\n')
     assert rlbox("stack", "mine").code == 0
+
+
+@pytest.mark.parametrize("nth", [0, 1])
+def test_the_nearest_change_fits(follow: Follow, folder: Folder, nth: int) -> None:
+    folder.target("mine", SPEC.format(torch="2.8.0"))
+    step = follow("lock", "mine")
+    name, version = re.findall(r"set (\w+) to ([\d.]+)", step.text)[nth]
+    path = folder.path / "images/mine/target.toml"
+    path.write_text(re.sub(rf"\b{name}==[\d.*]+", f"{name}=={version}", path.read_text()))
+    assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
+
+
+def test_a_fact_that_is_wrong_is_left_out(follow: Follow, folder: Folder) -> None:
+    path = folder.target("mine", SPEC.format(torch="2.8.0"))
+    step = follow("lock", "mine")
+    found = re.search(r"\(([a-z0-9-]+)\) goes into (\[compat\.off\])", step.text)
+    assert found
+    path.write_text(path.read_text() + f'{found[2]}\n{found[1]} = "a build of ours"\n')
+    assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out

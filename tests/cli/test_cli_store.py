@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox, Said
+from following import Follow
 from mirror import artifact_of
 
 from rlbox.files.act.folders import cache_folder
@@ -133,3 +134,10 @@ def test_a_wrong_command_line(rlbox: Rlbox, words: list[str], message: str) -> N
     said = rlbox("store", *words)
     assert said.code == 2
     assert f"Error: {message}" in said.err
+
+
+def test_what_is_damaged_is_removed(follow: Follow, store: Store) -> None:
+    flip(store.path(sha(TWO)))
+    step = follow("store", "verify")
+    follow.types(step)
+    follow.again(step)

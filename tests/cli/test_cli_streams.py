@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, Folder
+from following import Follow
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -100,3 +101,15 @@ def removing(folder: Path) -> Path:
     path = folder / "settings"
     path.write_text('rmdir "$PWD"\n')
     return path
+
+
+def test_a_folder_that_is_there_is_entered(
+    follow: Follow, tmp_path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    step = follow("targets")
+    monkeypatch.chdir(folder.path)
+    follow.again(step)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from fakes import Rlbox
+from following import Follow
 from vastbox import KEY, Platform, recorded, serving
 
 pytestmark = pytest.mark.allow("sockets")
@@ -130,7 +131,7 @@ def test_an_instance_that_never_comes_to_run(rlbox: Rlbox, platform: Platform, s
     said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes")
     assert said.code == 1
     assert f"instance 14100002 is {state}" in said.err
-    assert "next:  rlbox vast destroy 14100002 --yes" in said.err
+    assert "next:  rlbox vast destroy 14100002 --unfetched --yes" in said.err
 
 
 def test_an_instance_that_takes_too_long(rlbox: Rlbox, platform: Platform) -> None:
@@ -261,3 +262,59 @@ def test_what_cannot_run_is_not_rented(
     said = rlbox("vast", "up", "sft", *IMAGE, *words, "--yes")
     assert (said.code, told in said.err) == (code, True), said.err
     assert platform.calls("PUT") == []
+
+
+def test_a_dear_offer_is_had_for_more(follow: Follow, platform: Platform) -> None:
+    platform.offers = [row for row in platform.offers if row["id"] == 4100004]
+    platform.offers[0]["dph_total"] = 2.45
+    step = follow("vast", "search", "vast-5090", "--disk", "400")
+    follow.again(step, *step.options({}), "3")
+
+
+def test_the_offer_that_is_shown_is_rented(follow: Follow, platform: Platform) -> None:
+    step = follow("vast", "search", "vast-5090")
+    (words,) = step.commands({"IMAGE": IMAGE[1]})
+    follow.changed(step, [*words, "--yes"], 0)
+    assert len(platform.calls("PUT")) == 1
+
+
+def test_another_offer_is_taken(follow: Follow, platform: Platform) -> None:
+    step = follow("vast", "create", "vast-5090", *IMAGE, "--offer", "4100003", "--yes")
+    follow.instead(step, "4100003", step.choices()[0])
+
+
+def test_what_did_not_come_to_run_is_destroyed(follow: Follow, platform: Platform) -> None:
+    platform.states = ["loading", "exited"]
+    follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"))
+    assert platform.instances == {}
+
+
+def test_a_disk_as_large_as_is_said_will_do(follow: Follow, platform: Platform) -> None:
+    step = follow("vast", "create", "vast-5090", *IMAGE, "--disk", "100", "--yes")
+    follow.again(step, *step.options({}))
+
+
+def test_an_instance_of_ones_own_is_destroyed(follow: Follow, platform: Platform) -> None:
+    own(platform, 20000001, "rlbox-vast-5090")
+    step = follow("vast", "destroy", "20000002", "--unfetched", "--yes")
+    follow.instead(step, "20000002", step.choices()[0])
+    assert platform.instances == {}
+
+
+def test_the_key_is_given(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VAST_API_KEY")
+    step = follow("vast", "search", "vast-5090")
+    monkeypatch.setenv(step.setting(), KEY)
+    follow.again(step)
+
+
+def test_a_refused_key_is_replaced(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    platform.refuses["POST"] = (401, {"success": False, "error": "auth_error", "msg": "Invalid user key"})
+    step = follow("vast", "search", "vast-5090")
+    platform.refuses.clear()  # the platform takes the next one
+    monkeypatch.setenv(step.setting(), KEY)
+    follow.again(step)
+
+
+def test_the_script_goes_with_a_search(follow: Follow, platform: Platform) -> None:
+    follow.types(follow("onstart", "vast-5090"))

@@ -163,6 +163,6 @@ def wait_for(app: App, number: int, timeout: float, *, started: bool = False) ->
     try:
         return wait_running(number, timeout, app.say, started=started)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"instance {number} is left, and costs money", next_step=f"rlbox vast destroy {number}"
-        ) from None
+        unseen = "" if started else " --unfetched"  # nothing is on its disk yet
+        step = f"rlbox vast destroy {number}{unseen}"
+        raise Interrupted(f"instance {number} is left, and costs money", next_step=step) from None

@@ -56,7 +56,7 @@ def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: L
             where=path,
             next_step=f"rlbox apply {target.name} --prefix DIR",
         )
-    return adopt(target, found, accepted)
+    return adopt(target, found, accepted, layout.apply(target.name))
 
 
 def unpacked_base(target: Target, layout: Layout) -> AdoptedBase:
@@ -72,7 +72,7 @@ def unpacked_base(target: Target, layout: Layout) -> AdoptedBase:
     if not target.base.holds:
         raise SpecError(
             f"target {target.name} takes no package of a base image: there is nothing to unpack",
-            next_step=f"rlbox apply {target.name}",
+            next_step=layout.apply(target.name),
         )
     check_machine(target.name, target.python.platform, os.uname().machine, _libc())
     folder = base_folder(layout)
@@ -88,7 +88,12 @@ def unpacked_base(target: Target, layout: Layout) -> AdoptedBase:
             where=path,
             next_step=ANOTHER_MACHINE,
         )
-    return replace(adopt(target, found, {}, unpacked=True), image=image, folder=folder, environment=environment)
+    return replace(
+        adopt(target, found, {}, layout.apply(target.name), unpacked=True),
+        image=image,
+        folder=folder,
+        environment=environment,
+    )
 
 
 def base_folder(layout: Layout) -> str:

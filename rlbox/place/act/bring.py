@@ -258,7 +258,7 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
         raise NodeError(
             f"what was laid here is target {record.target}",
             where=layout.record,
-            next_step=f"rlbox apply {record.target} --remove",
+            next_step=f"{layout.apply(record.target)} --remove",
         )
     paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
     paths += (record.base,) if record.base else ()
@@ -297,5 +297,5 @@ def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
     return NodeError(
         f"this machine is not at the lock of target {target}: {len(plan.steps)} changes are due{other}",
         where=layout.record,
-        next_step=f"rlbox apply {target} --data {layout.data}",
+        next_step=f"{layout.apply(target)} --data {layout.data}",
     )

@@ -94,10 +94,12 @@ class Ledger:
             return runs[0]
         if len(found) == 1:
             return found[0]
-        what = (
-            f"{len(found)} runs begin with {name!r}" if found else "no run yet" if name is None else f"no run {name!r}"
-        )
-        raise SpecError(what, where=str(self.folder / _RUNS), next_step="rlbox runs")
+        where = str(self.folder / _RUNS)
+        if name is None:
+            step = "rlbox run JOB, or look at another data disk with --data DIR"
+            raise SpecError("no run yet", where=where, next_step=step)
+        what = f"{len(found)} runs begin with {name!r}" if found else f"no run {name!r}"
+        raise SpecError(what, where=where, next_step="rlbox runs")
 
     def make(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:
         """Write the run directory of `plan`, as `fill_folder` does, and return it; it is there whole or not at all.

@@ -132,6 +132,8 @@ class Store:
                 return False
         except FileNotFoundError:
             return False
+        except NotADirectoryError as error:
+            raise not_writable(self.root, error) from error
         if self._seals:
             with suppress(PermissionError):
                 _seal(path)
@@ -207,7 +209,9 @@ class Store:
             os.replace(draft, path)
         except FileNotFoundError as error:
             raise WorkFailed(
-                f"the store does not hold {path.name} ({digest[:12]})", where=str(self.root), next_step="rlbox fetch"
+                f"the store does not hold {path.name} ({digest[:12]})",
+                where=str(self.root),
+                next_step="rlbox fetch TARGET",
             ) from error
         finally:
             draft.unlink(missing_ok=True)

@@ -107,7 +107,9 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         It did not run in time. It is there and costs money in both cases; the message says how to end it.
     """
     end, told = time.monotonic() + timeout_s, ""
-    ending = f"rlbox vast destroy {number} --yes"
+    ending = f"rlbox vast destroy {number} --unfetched --yes"  # nothing is on its disk that could be fetched
+    if started:
+        ending = f"rlbox vast start {number} later, or to lose its disk: rlbox vast destroy {number} --unfetched"
     while True:
         row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
         if row is None:

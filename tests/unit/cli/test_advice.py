@@ -12,11 +12,10 @@ from pathlib import Path
 import click
 import pytest
 from fakes import CHECKOUT
+from following import ADVISED
 
 from rlbox.cli.root import root
-from rlbox.cli.verbs import VERBS
 
-_TYPED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|]*)")
 _CODE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _DEFINITION = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PROSE = frozenset({"runs in was restarted {when}"})  # sentences in which `rlbox` is no command
@@ -54,17 +53,17 @@ def advice() -> Iterator[tuple[str, str]]:
     """Yield where a command line of rlbox's stands, and what is behind the word `rlbox`."""
     for path in sorted((CHECKOUT / "rlbox").rglob("*.py")):
         for text in texts_of(path):
-            yield from ((path.name, found[1]) for found in _TYPED.finditer(text))
+            yield from ((path.name, found[1]) for found in ADVISED.finditer(text))
     for text in verb_texts():
-        yield from (("help", found[1]) for found in _TYPED.finditer(text))
+        yield from (("help", found[1]) for found in ADVISED.finditer(text))
     for folder in ("rlbox", "jobs", "images"):
         for path in sorted((CHECKOUT / folder).rglob("*.toml")):
-            yield from ((path.name, found[1]) for found in _TYPED.finditer(path.read_text("utf-8")))
+            yield from ((path.name, found[1]) for found in ADVISED.finditer(path.read_text("utf-8")))
     for path in (*sorted((CHECKOUT / "docs").rglob("*.md")), *sorted(CHECKOUT.glob("README*.md"))):
         text = path.read_text("utf-8")
         quoted = re.findall(r"`(rlbox [^`\n]+)`", text)
         for line in (*quoted, *(line for block in _CODE.findall(text) for line in block.splitlines())):
-            yield from ((path.name, found[1]) for found in _TYPED.finditer(line.partition(" #")[0]))
+            yield from ((path.name, found[1]) for found in ADVISED.finditer(line.partition(" #")[0]))
 
 
 def wrong_in(typed: str) -> str:

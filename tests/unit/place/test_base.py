@@ -56,11 +56,11 @@ def test_all_that_is_missing_is_told_at_once() -> None:
     wanted = target("a800-cn-slime")
     held = dict(wanted.base.holds)
     whole = MachinePython(path="/env/bin/python", version="3.12", folders=("/env/site",), packages=held)
-    assert adopt(wanted, whole, {}).packages == held
+    assert adopt(wanted, whole, {}, "rlbox apply held").packages == held
     some = {**held, "torch": "2.9.1+cu128"}
     del some["flash-attn"]
     with pytest.raises(NodeError) as refused:
-        adopt(wanted, MachinePython(path="/env/bin/python", version="3.11", packages=some), {})
+        adopt(wanted, MachinePython(path="/env/bin/python", version="3.11", packages=some), {}, "rlbox apply held")
     for words in (
         "Python is 3.11, and 3.12 is wanted",
         "1 of 17 packages are missing (flash-attn 2.7.4.post1)",

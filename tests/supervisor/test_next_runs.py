@@ -1,0 +1,158 @@
+"""What is advised about runs is typed over real runs in place, and then it is otherwise."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from following import Follow
+from launched import FIRST, JOB, SECOND, Site
+from supervised import free_port, wait_for
+
+FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
+GOES_ON = "echo there; while ! [ -e {run}/go ]; do sleep 0.05; done; echo two > {run}/made-2; echo done"
+SERVES = "import http.server as h, sys; h.test(h.SimpleHTTPRequestHandler, port=int(sys.argv[1]))"
+AGAIN = ("run", "two", "--place", "here")
+
+
+@pytest.fixture
+def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
+    made = Site(tmp_path)
+    follow.rlbox = made
+    yield made
+    made.close()
+
+
+def edit(site: Site, old: str, new: str) -> None:
+    """Change the job as the next step says."""
+    path = site.folder.path / "jobs/two.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_later_stage_goes_on_with_the_run_that_passed_the_first(site: Site, follow: Follow) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    step = follow(*AGAIN, "--from", "second")
+    follow.types(step)
+
+
+def test_a_run_with_nothing_left_is_begun_anew(site: Site, follow: Follow) -> None:
+    site.job()
+    assert site.run().code == 0
+    run = site.run_dir().name
+    step = follow("run", "--resume", run)
+    follow.types(step)
+    assert len(site.runs()) == 2
+    follow.types(step, 1, STAGE="second")
+
+
+def test_changed_specs_want_a_new_run_or_force(site: Site, follow: Follow) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    site.job(first=f"true; {FIRST}", second=FAILS_ONCE)
+    step = follow("run", "--resume", site.run_dir().name)
+    follow.types(step, code=1)
+    assert len(site.runs()) == 2
+    follow.again(step, *step.options({}, 1))
+
+
+def test_a_stage_that_may_not_begin_yet(site: Site, follow: Follow) -> None:
+    site.job(first=f"[ {{attempt}} = 2 ] && {FIRST}")
+    assert site.run().code == 1
+    step = follow("run", "--resume", site.run_dir().name, "--from", "second")
+    follow.types(step)
+
+
+def test_a_job_of_other_stages_is_begun_anew(site: Site, follow: Follow) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    site.job()
+    edit(site, 'name = "second"', 'name = "third"')
+    step = follow("run", "--resume", site.run_dir().name, "--force")
+    follow.types(step)
+
+
+def test_a_stage_that_there_is(site: Site, follow: Follow) -> None:
+    site.job()
+    step = follow(*AGAIN, "--from", "secnd", "--dry-run")
+    follow.instead(step, "secnd", step.choices()[0])
+
+
+def test_the_run_that_has_the_disk_is_ended(site: Site, follow: Follow) -> None:
+    site.job(second=GOES_ON)
+    site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    site.job()
+    step = follow(*AGAIN)
+    follow.types(step, 1)
+    follow.again(step)
+
+
+def test_a_service_that_is_slow_gets_more_time(site: Site, follow: Follow) -> None:
+    port = free_port()
+    site.folder.job("two", _with_service(f"import time; time.sleep(3); {SERVES}", port))
+    step = follow(*AGAIN)
+    key = _key(step.text)
+    assert key == "start_s"
+    edit(site, f"{key} = 1", f"{key} = 60")
+    follow.again(step)
+
+
+def _with_service(program: str, port: int) -> str:
+    service = f"""[ports]
+http = {port}
+[[services]]
+name = "server"
+title = "answers"
+command = ["python3", "-c", "{program}", "{{port.http}}"]
+ports = ["http"]
+listens = ["{{port.http}}"]
+start_s = 1
+ready = {{ url = "http://127.0.0.1:{{port.http}}" }}
+"""
+    job = JOB.replace("FIRST", FIRST).replace("SECOND", SECOND)
+    with_it = job.replace('name = "first"', 'name = "first"\nservices = ["server"]')
+    return with_it.replace("[[stages]]", f"{service}[[stages]]", 1)
+
+
+def _key(text: str) -> str:
+    found = re.search(r"raise (?:limits\.)?([a-z_]+_s)", text)
+    assert found, text
+    return found[1]
+
+
+@pytest.mark.parametrize(("limit", "lower"), [("total_s = 60", "total_s = 2"), ("silence_s = 30", "silence_s = 2")])
+def test_what_was_no_hang_gets_more_time(site: Site, follow: Follow, limit: str, lower: str) -> None:
+    site.job(first=f"sleep 4; {FIRST}")
+    edit(site, limit, lower)
+    step = follow(*AGAIN)
+    edit(site, f"{_key(step.text)} = 2", f"{_key(step.text)} = 50")
+    follow.again(step)
+
+
+def test_a_listener_that_others_may_reach_is_declared(site: Site, follow: Follow) -> None:
+    port = free_port()
+    opens = f"import socket, time; s = socket.create_server(('0.0.0.0', {port})); time.sleep(3)"
+    site.job(first=f'python3 -c \\"{opens}\\"; {FIRST}')
+    step = follow(*AGAIN)
+    found = re.search(r"listens = \[.*?\]", step.text)
+    assert found
+    edit(site, 'name = "first"', f'name = "first"\n{found[0]}')
+    follow.again(step)
+
+
+def test_a_port_that_is_taken_is_given_another_number(site: Site, follow: Follow) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = free_port()
+        site.folder.job("two", _with_service(SERVES, port).replace("start_s = 1", "start_s = 60"))
+        step = follow(*AGAIN)
+        found = re.search(r"give (ports)\.([a-z]+) of the job", step.text)
+        assert found, step.text
+        edit(site, f"[{found[1]}]\n{found[2]} = {port}", f"[{found[1]}]\n{found[2]} = {other}")
+        follow.again(step)
