@@ -30,7 +30,7 @@ typed rlbox fixes explain mine >fixes
 typed rlbox run mine
 typed rlbox push mine --to "$REGISTRY/team/mine:1" --json >pushed
 found greeting fixes
-found "$REGISTRY/team/mine@sha256:" pushed
+found '"digest": "sha256:' pushed
 
 # CI, on every commit: nothing to build, the job's gates decide
 typed rlbox build mine --json >built
