@@ -63,7 +63,7 @@ while not over:
     at.with_suffix(".new").write_text(str(step))
     at.with_suffix(".new").replace(at)
 print("keys", sorted(name for name in os.environ if name.endswith("_KEY")), os.environ["FROM_PLATFORM"])
-print("Final loss", (disk / "text.txt").read_text().strip())
+print("Final loss", (disk / "phase_1_ SFT/text.txt").read_text().strip())
 """
 JOB = """
 title = "a training that a stop cuts"
@@ -187,6 +187,8 @@ def rented(tmp_path: Path) -> Iterator[Rented]:
 
 def come_home(rented: Rented, number: int, run: str, home: Path) -> None:
     """Fetch all, lose a file of it, and destroy: which is refused until it is at home again."""
+    some = rented.rlbox("fetch", str(number), "phase_1_ SFT", "--only", "--to", str(home), "--json")
+    assert (some.code, some.data["brought"], (home / "phase_1_ SFT/text.txt").read_text()) == (0, 1, "42\n"), some.err
     fetched = rented.rlbox("fetch", str(number), "at", "--to", str(home), "--json")
     assert fetched.code == 0, fetched.err
     last = int((home / "at").read_text())
@@ -210,7 +212,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     (project / "text").mkdir()
     (project / "text/text.txt").write_text("42\n")
     (project / "my.env").write_text(f"WANDB_API_KEY={SECRET}\n")
-    data = ("--data", "train.py", "--data", "text/text.txt")
+    data = ("--data", "train.py", "--data", "text=phase_1_ SFT")
     up = ("up", "count", "--image", "rlbox/rented:latest", *data, "--env-file", "my.env", "--then", "stop")
     notice = ("--notify", "echo $RLBOX_EVENT $RLBOX_STATE $RLBOX_RUN >>/workspace/notices")
     dry = rented.rlbox(*up, *notice, "--dry-run")

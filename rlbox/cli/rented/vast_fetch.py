@@ -16,9 +16,10 @@ from rlbox.cli.options import dry_run, shared
 @click.option(
     "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Where to; default: vast-ID, or as before."
 )
+@click.option("--only", is_flag=True, help="PATH and nothing else: the best checkpoint, the results.")
 @dry_run
 @shared
-def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) -> int:
+def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
     """Bring every run and every whole checkpoint of instance ID home, and PATH on its data disk besides.
 
     Each file counts when its sha256 is that of the instance. Called again it brings what changed, and goes on where it
@@ -38,6 +39,8 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     from rlbox.vast.act.instance import Home, address_of, wanted_files
     from rlbox.vast.stay import below
 
+    if only and not paths:
+        raise click.UsageError("--only brings what is named: add a PATH on the instance's data disk.")
     one = read_own(number)
     disk = disk_of(app, one)
     more = [below(path, disk) for path in paths]
@@ -45,7 +48,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     if not home.known and folder is None:
         home = Home(number, Path(f"vast-{number}").absolute())
     with Connection(address_of(one)) as connection:
-        files, troubles = wanted_files(connection, disk, more)
+        files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
         lacking = home.lacks(files)
         brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
         if app.dry_run:
