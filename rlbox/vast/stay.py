@@ -65,7 +65,7 @@ def read_stay(text: str) -> Stay:
 def find_tool(disk: str) -> str:
     """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
     places = " ".join((*_TOOLS, f"{disk}{_TOOLS[0]}"))
-    return f"tool=; for p in {places}; do [ ! -x $p/bin/rlbox ] || {{ tool=$p; break; }}; done"
+    return f"tool=; for p in {places}; do [ -x $p/bin/rlbox ] && [ -x $p/bin/python ] && tool=$p && break; done"
 
 
 def keep_text(disk: str) -> str:
@@ -73,6 +73,7 @@ def keep_text(disk: str) -> str:
     folder = f"{disk}/{FOLDER}"
     return (
         f"[ -e {folder}/{STAY} ] || exit 0\n{find_tool(disk)}\n"
+        f'[ -n "$tool" ] || {{ echo "this instance has no rlbox" >&2; exit 1; }}\n'
         f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG} 2>&1 9>&- &\n"
     )
 

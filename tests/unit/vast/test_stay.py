@@ -50,6 +50,14 @@ def test_every_start_of_an_instance_without_a_stay_does_nothing(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_instance_without_rlbox_says_so(tmp_path: Path) -> None:
+    (tmp_path / ".rlbox-up").mkdir()
+    (tmp_path / ".rlbox-up/stay.json").write_text(STAY.text())
+    text = keep_text(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
+    assert (done.returncode, "this instance has no rlbox" in done.stderr) == (1, True)
+
+
 def listed(base: Path, *roots: str, sums: bool = True) -> str:
     words = [sys.executable, "-c", PROGRAM, str(base), "sums" if sums else "times"]
     return subprocess.run(words, input="\n".join(roots), capture_output=True, text=True, check=True).stdout
