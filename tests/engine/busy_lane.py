@@ -60,6 +60,8 @@ def smoke(folder: Path) -> tuple[bool, str]:
     done = box("run", "smoke", "--json")
     if done.code == 0:
         return True, "passed"
+    if not list(folder.glob("runs/*/run.json")):
+        return False, f"it never began: {' '.join(done.err.split())[-300:]}"
     cause = next((stage["cause"] for stage in box.state()["stages"] if stage["cause"]), None)
     return bool(cause and cause["kind"] == "busy"), cause["what"] if cause else done.err[-300:]
 
