@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rlbox.errors import NodeError
 from rlbox.machine.act.command import PIPE, Started, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
 
-_CONNECT_S, _ASK_S = 15, 120.0
+_CONNECT_S, _ASK_S, _AGAIN_S = 15, 120.0, 5.0
 _BROKEN = 255
 """ssh's own exit code for a connection that broke, or never was."""
 _OPTIONS = (
@@ -51,18 +52,36 @@ class SshAddress:
 class Connection:
     """The connection that a block holds; each command is a session of it, and it ends with this process.
 
+    Parameters
+    ----------
+    patience_s
+        How long a machine that starts may refuse; it is asked again every few seconds.
+
     Raises
     ------
     NodeError
         ssh cannot connect without a question, or the connection broke; ssh's own words are quoted.
     """
 
-    def __init__(self, address: SshAddress) -> None:
-        self.address = address
+    def __init__(self, address: SshAddress, patience_s: float = 0.0) -> None:
+        self.address, self._patience_s = address, patience_s
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
         self._master: Started | None = None
 
     def __enter__(self) -> Connection:
+        end = time.monotonic() + self._patience_s
+        while refused := self._open():
+            if time.monotonic() >= end:
+                self._end()
+                raise self._failed(refused)
+            time.sleep(_AGAIN_S)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._end()
+
+    def _open(self) -> str:
+        """Start the connection; return ssh's last words when it was refused, else nothing."""
         self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         master = (*self.address.argv(), "-M", "-S", self._socket, "-T", "--", self.address.name)
         errors = self._folder / "errors"
@@ -77,12 +96,8 @@ class Connection:
         if line.decode("utf-8", "replace").strip() != _READY:
             self._master.wait()
             said = errors.read_text("utf-8", "replace").strip().splitlines()
-            self._end()
-            raise self._failed(said[-1] if said else "ssh ended without a word")
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._end()
+            return said[-1] if said else "ssh ended without a word"
+        return ""
 
     def ask(self, command: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> Outcome:
         """Run a shell command there to its end; its exit code is its own."""

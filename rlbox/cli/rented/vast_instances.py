@@ -112,15 +112,16 @@ def start(app: App, number: int, timeout: float) -> int:
       rlbox vast start --help
     """
     from rlbox.cli.rented.vast_create import wait_for
+    from rlbox.ssh.connection import Connection
     from rlbox.vast.act.account import read_own, set_instance
-    from rlbox.vast.act.instance import address_of, wait_reachable, wait_ready
+    from rlbox.vast.act.instance import address_of, wait_ready
 
     one = read_own(number)
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
     set_instance(number, "running")
     ready = wait_for(app, number, timeout, started=True)
-    with wait_reachable(address_of(ready), timeout) as connection:
+    with Connection(address_of(ready), timeout) as connection:
         wait_ready(connection, disk_of(app, one), number, timeout, app.say)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
     app.say(f"next: rlbox vast logs {number} -f")

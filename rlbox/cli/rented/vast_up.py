@@ -85,11 +85,12 @@ def _begin(
     """Bring all that the job needs to a rented instance, and start it; whatever cuts this, the instance is named."""
     from rlbox.errors import Interrupted
     from rlbox.files.act.progress import bytes_view
-    from rlbox.vast.act.instance import address_of, bring_data, bring_stay, start_keeper, wait_reachable, wait_ready
+    from rlbox.ssh.connection import Connection
+    from rlbox.vast.act.instance import address_of, bring_data, bring_stay, start_keeper, wait_ready
 
     try:
         instance = wait_for(app, number, timeout)
-        with wait_reachable(address_of(instance), timeout) as connection:
+        with Connection(address_of(instance), timeout) as connection:
             wait_ready(connection, stay.disk, number, timeout, app.say)
             total = sum(one.stat().st_size for path, _ in brought for one in _files(path))
             with bytes_view(app, "upload", total) as tell:

@@ -14,6 +14,7 @@ from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.room import free_bytes
+from rlbox.files.act.rows import read_table
 from rlbox.foreign import parse_json
 from rlbox.spec.project import Project
 from rlbox.ssh.connection import Connection, SshAddress
@@ -40,18 +41,6 @@ def address_of(instance: Instance) -> SshAddress:
         )
     hosts = _home(instance.id) / "known_hosts"
     return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
-
-
-def wait_reachable(address: SshAddress, timeout_s: float) -> Connection:
-    """Return an open connection as soon as sshd takes one; the last refusal when it did not in time."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            return Connection(address).__enter__()
-        except NodeError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(_POLL_S)
 
 
 def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float, say: Say) -> None:
@@ -173,7 +162,7 @@ class Home:
 
     def __init__(self, number: int, folder: Path | None = None) -> None:
         self._record = _home(number) / _MANIFEST
-        row = _read(self._record)
+        row = read_table(self._record, links=True)
         self.folder = folder or Path(str(row.get("folder", "")))
         self._proven = {}
         if str(row.get("folder")) == str(self.folder):
@@ -224,11 +213,3 @@ class Home:
 
 def _home(number: int) -> Path:
     return state_folder("vast", str(number))
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        row = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return row if isinstance(row, dict) else {}

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlbox.machine.act.command import PIPE, run_command, start_command, talk
 from rlbox.machine.act.http import Http, again, site_trust
 from rlbox.machine.act.site import site_ca
 from rlbox.machine.no_answer import NoAnswer
+from rlbox.record.act.rebuild import read_events
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.values import Command
 from rlbox.vast.act.account import set_instance
@@ -105,27 +106,12 @@ def _follow(run_dir: Path, stay: Stay) -> RunState:
         state = load_run_state(run_dir)
         if state.state in _ENDED:
             return state
-        rows = _events(run_dir)
+        rows = list(read_events(run_dir))
         for row in rows[told:]:
             if row.get("event") == "stalled":
                 _notify(stay, {**_facts(state), **row})
         told = len(rows)
         time.sleep(_POLL_S)
-
-
-def _events(run_dir: Path) -> Sequence[Mapping[str, Any]]:
-    try:
-        lines = (run_dir / "events.jsonl").read_text("utf-8").splitlines()
-    except OSError:
-        return ()
-    found = []
-    for line in lines:
-        try:
-            row = parse_json(line)
-        except ValueError:
-            break  # not written to its end yet
-        found.append(row if isinstance(row, dict) else {})
-    return found
 
 
 def _facts(state: RunState) -> dict[str, Any]:

@@ -94,4 +94,4 @@ def test_one_keeps(tmp_path: Path) -> None:
 
 def test_a_torn_line_of_events_waits(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"event": "run"}\n{"event": "stal')
-    assert [row["event"] for row in keeper._events(tmp_path)] == ["run"]
+    assert [row["event"] for row in keeper.read_events(tmp_path)] == ["run"]
