@@ -30,6 +30,7 @@ def test_four_commands_and_no_package(tmp_path: Path) -> None:
         assert done.code == 0, done.err
     own, shipped = layers("rlbox/mine:latest"), layers("rlbox/local:latest")
     assert len(own) == len(shipped)
-    moved = [one for one, other in zip(own, shipped, strict=True) if one != other]
+    # The last layer is the rest of rlbox: it decides no image, so one that was built by another tree is kept.
+    moved = [one for one, other in zip(own[:-1], shipped[:-1], strict=True) if one != other]
     assert len(moved) == 2  # the lock and the facts of the fixes, which name the target
     assert box.state()["state"] == "passed"
