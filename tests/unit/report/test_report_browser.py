@@ -68,7 +68,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
     dom, complaints = browse(page)
     assert complaints == ""
     found = dict(re.findall(r'data-(tip|zoomed|scrolled|heights|wide)="([^"]*)"', dom[dom.index("<body") :]))
-    assert re.match(r"11-20 \d\d:\d\d:\d\d\nall: \d+ %\nmain: \d+ %", found["tip"])
+    assert re.match(r"11-20 \d\d:\d\d:\d\d\nall: \d+ %\nothers on this machine: \d+ %\nmain: \d+ %", found["tip"])
     assert int(found["zoomed"]) >= 8  # all plots over time
     assert float(found["scrolled"]) > 0  # to the fatal line
     assert int(found["heights"]) == len(re.findall("<polyline[^>]* data-name", html))
