@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,13 +51,18 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True)
 class App:
-    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets."""
+    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets.
+
+    `language` is that of who reads, `told` gives a text in it; results as JSON stay as the code has them.
+    """
 
     project: Project
     as_json: bool = False
     dry_run: bool = False
     verbosity: int = 0
     colour: bool = True
+    language: str = "en"
+    told: Callable[[str], str] = str
     dry: DryRun = field(default_factory=DryRun)
 
     @property
@@ -68,7 +73,7 @@ class App:
     def say(self, text: str) -> None:
         """Write a line of talk to stderr."""
         if self.verbosity >= 0:
-            sys.stderr.write(printable(text) + "\n")
+            sys.stderr.write(self.told(printable(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -100,8 +105,12 @@ class App:
         if self.as_json:
             write_json(data)
         elif text:
-            sys.stdout.write(printable(text) + "\n")
-            sys.stdout.flush()
+            self.show(text)
+
+    def show(self, text: str) -> None:
+        """Write a part of the result for people to stdout."""
+        sys.stdout.write(self.told(printable(text)) + "\n")
+        sys.stdout.flush()
 
 
 def write_json(data: Mapping[str, Any]) -> None:

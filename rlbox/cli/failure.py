@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ import click
 from rlbox import __version__
 from rlbox.app import write_json
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
+from rlbox.cli.told import spoken
 from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.messages.language import teller
 from rlbox.printable import printable
 
 _OTHER, _ROOM = "name another", "free space there, or name another place"
@@ -78,18 +81,24 @@ def _interrupted() -> int:
 
 def _report_lost(error: OutputLost) -> int:
     if not error.left:
-        sys.stderr.write(printable(f"rlbox: error: {error}\n"))
+        _tell(f"rlbox: error: {error}\n", ())
     discard_output()
     return NO_READER if error.left else error.exit_code
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
-    sys.stderr.write(printable(f"rlbox: error: {error}\n"))
+    _tell(f"rlbox: error: {error}\n", words)
     return _as_json(error, words)
 
 
+def _tell(text: str, words: Sequence[str]) -> None:
+    sys.stderr.write(teller(spoken(words))(printable(text)))
+
+
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
-    error.show()
+    shown = io.StringIO()
+    error.show(shown)
+    _tell(shown.getvalue(), words)
     path = error.ctx.command_path if error.ctx else "rlbox"
     bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
     what = "a verb is missing" if bare else error.format_message()
@@ -119,5 +128,5 @@ def _report_bug(error: Exception) -> int:
     except OSError:
         sys.stderr.write(printable(text))
     told = f"rlbox: bug: {type(error).__name__}: {error}\n  where: {path}\n  next:  report it with that file\n"
-    sys.stderr.write(printable(told))
+    _tell(told, ())
     return 3

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,26 +12,44 @@ import click
 from rlbox.app import App, project_of
 from rlbox.cli.interrupts import interruptible
 from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
+from rlbox.cli.told import spoken
 from rlbox.errors import NotAnswered, SpecError
+from rlbox.messages.language import LANGUAGES, teller
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--project`, `--json`, `-v`, `-q` and hand the verb an `App` as its first argument."""
+    """Add `--project`, `--json`, `--lang`, `-v`, `-q` and hand the verb an `App` as its first argument."""
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+    @click.option("--lang", type=click.Choice(LANGUAGES), help="Language of what is told [RLBOX_LANG, else LANG].")
     @click.option("-v", "--verbose", count=True, help="Say more.")
     @click.option("-q", "--quiet", is_flag=True, help="Say only what goes wrong.")
     @functools.wraps(function)
     def with_app(
-        *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
+        *args: Any,
+        project: str | None,
+        as_json: bool,
+        lang: str | None,
+        verbose: int,
+        quiet: bool,
+        dry_run: bool = False,
+        **rest: Any,
     ) -> Any:
         found = _there(project_of(project))
         if dry_run:
             found = replace(found, kept={})
-        app = App(project=found, as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
+        language = lang or spoken(())
+        app = App(
+            project=found,
+            as_json=as_json,
+            dry_run=dry_run,
+            verbosity=-1 if quiet else verbose,
+            language=language,
+            told=teller(language),
+        )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
         with interruptible():
@@ -130,23 +147,6 @@ def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return placed
-
-
-def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--lang`: what is asked for, else what RLBOX_LANG says, else the language of the user's locale."""
-    return click.option(
-        "--lang",
-        type=click.Choice(["en", "zh"]),
-        envvar="RLBOX_LANG",
-        callback=lambda ctx, param, value: value or _locale_language(os.environ),
-        help="Language of what is told [RLBOX_LANG, else LANG].",
-    )(function)
-
-
-def _locale_language(env: Mapping[str, str]) -> str:
-    """Return `zh` for a Chinese locale, else `en`. Source: setlocale(3), which variable comes first."""
-    said = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
-    return "zh" if said.lower().startswith("zh") else "en"
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

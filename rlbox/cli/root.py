@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
+from rlbox.cli.told import ToldContext
 from rlbox.cli.verbs import COMPLETION, OTHER_WORDS, SECTIONS, TITLES, module_of
 from rlbox.cli.verbs import VERBS as VERBS
 
@@ -28,6 +29,8 @@ Examples:
 class LazyGroup(click.Group):
     """Imports a verb's module when the verb is used, so that `--help` costs no more than click."""
 
+    context_class = ToldContext
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in alphabetical order."""
         return sorted(VERBS)
@@ -37,6 +40,7 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = importlib.import_module(module_of(cmd_name)).verb
+        command.context_class = ToldContext
         return command
 
     def resolve_command(

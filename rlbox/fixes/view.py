@@ -17,21 +17,6 @@ from rlbox.target.target import Target
 
 _WIDTH = 100
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
-_WORDS = {
-    "kind": ("kind", "种类"),
-    "why": ("why", "原因"),
-    "applies": ("applies when", "适用条件"),
-    "everywhere": ("every target", "所有目标"),
-    "bakes": ("what is baked", "固化内容"),
-    "nothing": ("nothing", "无"),
-    "check": ("check", "检查"),
-    "signature": ("what the log says", "日志特征"),
-    "remedy": ("remedy", "补救"),
-    "covers": ("covers", "覆盖"),
-    "heals": ("heals", "修复的故障"),
-    "source": ("source", "来源"),
-    "untested": ("no fault test", "无故障测试"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,33 +71,29 @@ def fix_json(fix: Fix) -> dict[str, Any]:
 
 
 def fix_text(fix: Fix, lang: str) -> str:
-    """Return everything of a fix as people read it; title, remedy and headings in Chinese when `lang` is `zh`."""
-    return "\n".join(_fix_lines(fix, int(lang == "zh")))
+    """Return everything of a fix as people read it, its own words in the language that it has them in."""
+    return "\n".join(_fix_lines(fix, lang))
 
 
-def _fix_lines(fix: Fix, chinese: int) -> Iterator[str]:
-    def heading(key: str) -> str:
-        return _WORDS[key][chinese]
-
-    colon = "：" if chinese else ": "
-    yield f"# {fix.id}{colon}{(fix.title, fix.title_zh)[chinese]}"
-    yield f"{heading('kind')}{colon}{kind_of(fix)}"
+def _fix_lines(fix: Fix, language: str) -> Iterator[str]:
+    yield f"# {fix.id}: {_title(fix, language)}"
+    yield f"kind: {kind_of(fix)}"
     for key, values in (("covers", fix.covers), ("heals", fix.heals)):
         if values:
-            yield f"{heading(key)}{colon}{', '.join(values)}"
-    yield from ("", f"## {heading('why')}", *fix.why.strip().splitlines())
-    conditions = condition_words(fix.applies) or (heading("everywhere"),)
-    yield from ("", f"## {heading('applies')}", *(f"- {text}" for text in conditions))
+            yield f"{key}: {', '.join(values)}"
+    yield from ("", "## why", *fix.why.strip().splitlines())
+    conditions = condition_words(fix.applies) or ("every target",)
+    yield from ("", "## applies when", *(f"- {text}" for text in conditions))
     rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
-    yield from ("", f"## {heading('bakes')}", *(rows or [heading("nothing")]))
+    yield from ("", "## what is baked", *(rows or ["nothing"]))
     if fix.check:
-        yield from ("", f"## {heading('check')} ({', '.join(fix.check.when)})", *_indented(fix.check.run))
+        yield from ("", f"## check ({', '.join(fix.check.when)})", *_indented(fix.check.run))
     if fix.signature:
-        yield from ("", f"## {heading('signature')}", *(f"  {row.example}" for row in fix.signature))
-    yield from ("", f"## {heading('remedy')}", *(fix.remedy, fix.remedy_zh)[chinese].strip().splitlines())
-    yield from ("", f"## {heading('source')}", *(f"- {text}" for text in fix.source))
+        yield from ("", "## what the log says", *(f"  {row.example}" for row in fix.signature))
+    yield from ("", "## remedy", *(fix.remedy_zh if language == "zh" else fix.remedy).strip().splitlines())
+    yield from ("", "## source", *(f"- {text}" for text in fix.source))
     if fix.untested:
-        yield from ("", f"## {heading('untested')}", fix.untested)
+        yield from ("", "## no fault test", fix.untested)
 
 
 def _indented(text: str) -> list[str]:

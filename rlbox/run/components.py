@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.act.stack_place import find_stack, stack_here
 from rlbox.errors import NodeError, TimedOut, WorkFailed
-from rlbox.printable import printable
 from rlbox.run.places import place_named
 from rlbox.training.act.parts import probe_components
 from rlbox.training.parts import Part
@@ -26,8 +24,7 @@ def components_here(app: App, python: str, files: Sequence[str], timeout_s: floa
     for part in probe_components(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
         parts.append(part)
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
-            sys.stdout.write(printable(part_text(part)) + "\n")
-            sys.stdout.flush()
+            app.show(part_text(part))
     seconds = time.monotonic() - began
     app.result(parts_data(parts, stack.python, seconds), "")
     app.say(parts_summary(parts, seconds))

@@ -146,7 +146,7 @@ def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
     A terminal that is gone ends the showing, not the run.
     """
     try:
-        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
+        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0, tell=app.told) as show:
             _watch(run_dir, alive, show)
     except OSError:
         _watch(run_dir, alive, lambda state: None)

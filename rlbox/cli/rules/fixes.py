@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_fix, complete_target
-from rlbox.cli.options import lang_option, shared
+from rlbox.cli.options import shared
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ _NAMES = {
 @click.command()
 @click.argument("action", metavar="[list|show|explain|find|env]", default="list", type=click.Choice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
-@lang_option
 @shared
-def verb(app: App, action: str, name: str | None, lang: str) -> int:
+def verb(app: App, action: str, name: str | None) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
 
     `find` says what is known of a line of a log, `env` why each variable of a target's image is set.
@@ -56,19 +55,19 @@ def verb(app: App, action: str, name: str | None, lang: str) -> int:
     if bool(name) != (action != "list"):
         raise click.UsageError(_NAMES[action] or "list takes no name")
     does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
-    return does[action](app, name, lang) if name else _list(app, lang)
+    return does[action](app, name) if name else _list(app)
 
 
-def _list(app: App, lang: str) -> int:
+def _list(app: App) -> int:
     from rlbox.fixes.view import list_json, list_text
 
     fixes, code = _readable(app)
-    app.result(list_json(fixes), list_text(fixes, lang))
+    app.result(list_json(fixes), list_text(fixes, app.language))
     app.say("next: rlbox fixes show ID")
     return code
 
 
-def _show(app: App, name: str, lang: str) -> int:
+def _show(app: App, name: str) -> int:
     from rlbox.fixes.view import fix_json, fix_text
     from rlbox.spec.check import suggest
 
@@ -76,11 +75,11 @@ def _show(app: App, name: str, lang: str) -> int:
     known = {fix.id: fix for fix in fixes}
     if name not in known:
         raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
-    app.result(fix_json(known[name]), fix_text(known[name], lang))
+    app.result(fix_json(known[name]), fix_text(known[name], app.language))
     return code
 
 
-def _find(app: App, text: str, lang: str) -> int:
+def _find(app: App, text: str) -> int:
     from rlbox.fixes.guide import fixes_that_know
     from rlbox.fixes.view import fix_json, fix_text
 
@@ -88,7 +87,9 @@ def _find(app: App, text: str, lang: str) -> int:
     found = fixes_that_know(fixes, text)
     if not found:
         raise WorkFailed("no fix knows that line", next_step="rlbox fixes list, or the whole log: rlbox lint FILE")
-    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, "\n\n".join(fix_text(fix, lang) for fix in found))
+    app.result(
+        {"fixes": [fix_json(fix)["fix"] for fix in found]}, "\n\n".join(fix_text(fix, app.language) for fix in found)
+    )
     return code
 
 
@@ -102,7 +103,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
     return fixes, broken[0].exit_code if broken else 0
 
 
-def _env(app: App, name: str, lang: str) -> int:
+def _env(app: App, name: str) -> int:
     from dataclasses import asdict
 
     from rlbox.amounts import columns
@@ -114,13 +115,13 @@ def _env(app: App, name: str, lang: str) -> int:
 
     loaded = load_fixed_target(app.project, name)
     versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
-    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, lang == "zh")
+    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, app.language == "zh")
     shown = columns((row.name, row.fix or "-", row.reason, row.value) for row in rows) if rows else []
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
     return 0
 
 
-def _explain(app: App, name: str, lang: str) -> int:
+def _explain(app: App, name: str) -> int:
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
@@ -136,7 +137,7 @@ def _explain(app: App, name: str, lang: str) -> int:
         refusal = error
     judged = judge_all(loaded.fixes, loaded.target, versions)
     data = explain_json(name, judged, refusal.what if refusal else "")
-    app.result(data, explain_text(name, judged, lang, whole=app.verbosity > 0))
+    app.result(data, explain_text(name, judged, app.language, whole=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

@@ -129,7 +129,9 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
     streams: dict[Path, PrintableStream] = {}
     with (
         contextlib.closing(follower),
-        status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
+        status_view(
+            run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0, tell=app.told
+        ) as status,
     ):
         while True:
             quiet = True

@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, lang_option, shared
+from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import NodeError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
@@ -20,14 +20,13 @@ POINTS = 400
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@lang_option
 @click.option(
     "--open", "opened", type=click.Choice(["auto", "yes", "no"]), default="auto", help="Show it in a browser."
 )
 @disk_options
 @dry_run
 @shared
-def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, target: str, data: str | None) -> None:
+def verb(app: App, name: str | None, out: str | None, opened: str, target: str, data: str | None) -> None:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
     \b
@@ -41,7 +40,7 @@ def verb(app: App, name: str | None, out: str | None, lang: str, opened: str, ta
 
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
-    html = render_report(record, made_at=utc_now(), language=lang)
+    html = render_report(record, made_at=utc_now(), language=app.language)
     if out in ("-", "/dev/stdout"):
         sys.stdout.buffer.write(html.encode("utf-8", "replace"))
         return

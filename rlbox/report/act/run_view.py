@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -32,30 +33,35 @@ _LOOK_S = 1.0
 
 
 @contextmanager
-def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[RunState], None]]:
+def run_view(
+    run_dir: Path, *, live: bool, quiet: bool, tell: Callable[[str], str] = str
+) -> Iterator[Callable[[RunState], None]]:
     """Yield a function to be given the run's state again and again; what it shows is gone when the block ends.
 
     Parameters
     ----------
     live
         Whether standard error is a terminal that a person looks at. One that cannot move its cursor gets lines.
+    tell
+        Gives a text in the language of who looks.
     """
     if quiet:
         yield lambda state: None
     elif live and can_paint():
-        painter = Painter()
+        painter = Painter(tell=tell)
         try:
             yield _Live(run_dir, painter).show
         finally:
             painter.clear()
     else:
-        yield _Lines().show
+        yield _Lines(tell).show
 
 
 class _Lines:
     """Off a terminal: a line for every change of a stage or of one of its services."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], str]) -> None:
+        self._tell = tell
         self._seen: dict[str, str] = {}
 
     def show(self, state: RunState) -> None:
@@ -66,7 +72,8 @@ class _Lines:
 
     def _line(self, key: str, now: str, shown: str) -> None:
         if self._seen.get(key, "waiting") != now:
-            sys.stderr.write(printable(f"{datetime.now(timezone.utc):%H:%M:%S} {shown}: {now}") + "\n")
+            told = self._tell(printable(f"{shown}: {now}"))
+            sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {told}\n")
             sys.stderr.flush()
         self._seen[key] = now
 
@@ -98,12 +105,12 @@ def summary_text(state: RunState) -> str:
 
 
 @contextmanager
-def status_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[StatusView]:
+def status_view(run_dir: Path, *, live: bool, quiet: bool, tell: Callable[[str], str] = str) -> Iterator[StatusView]:
     """Yield the status of a run that is followed; on a terminal (`live`) nothing of it is left when the block ends.
 
     Elsewhere it is a line on standard error for every change of stage, phase or gate.
     """
-    view = StatusView(run_dir, Painter() if live and can_paint() else None, quiet=quiet)
+    view = StatusView(run_dir, Painter(tell=tell) if live and can_paint() else None, quiet=quiet, tell=tell)
     try:
         yield view
     finally:
@@ -113,7 +120,10 @@ def status_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[StatusVie
 class StatusView:
     """`hide` before anything is printed, `show` after it."""
 
-    def __init__(self, run_dir: Path, painter: Painter | None, *, quiet: bool) -> None:
+    def __init__(
+        self, run_dir: Path, painter: Painter | None, *, quiet: bool, tell: Callable[[str], str] = str
+    ) -> None:
+        self._say = tell
         self._run_dir = run_dir
         self._watch = RunWatch(run_dir)
         self._painter = painter
@@ -156,7 +166,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(printable(f"-- {line.plain.strip('─ ')}") + "\n")
+            sys.stderr.write(f"-- {self._say(printable(line.plain.strip('─ ')))}\n")
         sys.stderr.flush()
 
 
@@ -172,7 +182,8 @@ class Painter:
     finds out.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, tell: Callable[[str], str] = str) -> None:
+        self._tell = tell
         self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
         self._live: Live | None = None
         self._lines: list[Text] = []
@@ -188,6 +199,7 @@ class Painter:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
         lines = [line if (text := printable(line.plain)) == line.plain else Text(text) for line in lines]
+        lines = [_told(line, self._tell, width) for line in lines]
         if not lines:
             self.clear()
         elif [*lines] != self._lines or width != self._width:
@@ -217,3 +229,14 @@ class Painter:
         if width < self._width:
             more = sum(max(1, -(-line.cell_len // (width + 1))) - 1 for line in self._lines)
             self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * more))
+
+
+def _told(line: Text, tell: Callable[[str], str], width: int) -> Text:
+    """Return a line in the language of who looks, its parts in their styles, and cut where it became wider."""
+    ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
+    parts = [line[begin:end] for begin, end in pairwise(ends)]
+    told = Text.assemble(
+        *((tell(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
+    )
+    told.truncate(width, overflow="ellipsis")
+    return told

@@ -1,0 +1,34 @@
+"""The language of a command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from rlbox.messages.language import language_of, teller
+
+
+def spoken(words: Sequence[str]) -> str:
+    """Return the language that a command line, the environment or the locale asks for; English where letters lack."""
+    language = language_of(words, os.environ)
+    try:
+        "，的".encode(sys.stderr.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "en"
+    return language
+
+
+class ToldContext(click.Context):
+    """Formats help in the language of the command line."""
+
+    def make_formatter(self) -> click.HelpFormatter:
+        """Return what lays out the help of a verb."""
+        language = spoken(self.find_root().obj or ())
+        if language == "en":
+            return super().make_formatter()
+        from rlbox.cli.told_help import ToldFormatter
+
+        return ToldFormatter(teller(language), width=self.terminal_width, max_width=self.max_content_width)
