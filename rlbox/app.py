@@ -70,6 +70,12 @@ class App:
         """Whether progress may move: a person looks at stderr."""
         return sys.stderr.isatty() and not self.as_json and self.verbosity >= 0
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The shared options as words, for an rlbox elsewhere that does the work of this one."""
+        spoken = () if self.language == "en" else ("--lang", self.language)
+        return (*["--json"] * self.as_json, *spoken, *["-v"] * self.verbosity, *["-q"] * (self.verbosity < 0))
+
     def say(self, text: str) -> None:
         """Write a line of talk to stderr."""
         if self.verbosity >= 0:

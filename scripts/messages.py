@@ -71,6 +71,9 @@ def halves() -> dict[str, str]:
     return found
 
 
+_BRACKETS = re.compile(r"\([^()]*\)")
+
+
 def main(words: list[str]) -> int:
     """Bring the catalogue up to date, or say what it lacks."""
     found = dict(sorted(everything().items()))
@@ -144,9 +147,9 @@ def _table_room(path: Path) -> str:
 
 def click_modules() -> Iterable[Any]:
     """Return click's modules that speak."""
-    from click import core, decorators, exceptions, formatting, types
+    from click import core, decorators, exceptions, formatting, parser, types
 
-    return core, decorators, exceptions, formatting, types
+    return core, decorators, exceptions, formatting, parser, types
 
 
 def gettext_of(module: Any) -> Iterator[str]:
@@ -278,7 +281,8 @@ def messages_of(text: str) -> Iterator[str]:
     for kept, lines in paragraphs(text):
         for line in [" ".join(line.strip() for line in lines)] if not kept and _prose(lines) else lines:
             for cell in re.split(r"\s{2,}", line.strip()):
-                message = unique_places(_EDGE.sub("", cell))
+                bare = _EDGE.sub("", cell)
+                message = unique_places(bare[1:-1] if _BRACKETS.fullmatch(bare) else bare)
                 if is_message(message):
                     yield message
 

@@ -21,6 +21,22 @@ def spoken(words: Sequence[str]) -> str:
     return language
 
 
+class ToldGroup(click.Group):
+    """Lists its verbs with the whole first sentence of each, which click would cut."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """As click's."""
+        cmd.context_class = ToldContext
+        super().add_command(cmd, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(1000)) for name in self.list_commands(ctx)]
+            )
+
+
 class ToldContext(click.Context):
     """Formats help in the language of the command line."""
 

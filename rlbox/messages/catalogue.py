@@ -6,15 +6,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from rlbox.messages.layout import cells_told
 from rlbox.messages.template import PLACE, Template
 
-_JOINT = re.compile(r"(; |: |, | \(|\)|\. | · | – |\? |: ?$|\.$)")
+_JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$)")
 _WORD = re.compile(r"[^\W\d_]+")
 _MARGIN = re.compile(r"(?:\s|#+ |[*>-]+ |── )*")
-_FEW = 6
-"""Letters of a template below which it is tried on a part without joints alone: `{} and {}` is in many sentences."""
+_WIDEST = 24
+"""Parts between joints that one message has at most."""
 _DEEPEST = 5
 
 
@@ -24,75 +25,74 @@ class Catalogue:
     def __init__(self, pairs: Mapping[str, str]) -> None:
         self._exact = {english: other for english, other in pairs.items() if not PLACE.search(english)}
         self._by_word = _indexed(Template(*pair) for pair in pairs.items() if PLACE.search(pair[0]))
-        self.message = lru_cache(maxsize=4096)(self._message)
+        self._message = lru_cache(maxsize=4096)(self._find)
 
     def told(self, text: str) -> str:
         """Return a text of any number of lines in the language of the catalogue."""
         return "\n".join(map(self._line, text.split("\n")))
 
     def _line(self, line: str) -> str:
-        if line.isspace() or not line:
-            return line
         margin = _MARGIN.match(line)[0]  # type: ignore[index]
-        body = line[len(margin) :]
-        whole = self.message(body.rstrip(), 0) if "  " not in body else None
-        return margin + (cells_told(body, self._cell) if whole is None else whole)
+        return margin + cells_told(line[len(margin) :], lambda cell: self._cell(cell, 0).text)
 
-    def _cell(self, text: str, depth: int = 0) -> str:
-        """Tell what stands in a cell or a place: one message, or messages with joints between."""
+    def _cell(self, text: str, depth: int) -> _Told:
+        """Tell what stands in a cell or a place: messages with joints between, rather long ones than many."""
         body = text.strip()
-        if not _WORD.search(body):
-            return text
-        found = self.message(body, depth)
-        return text.replace(body, self._parts(body, depth) if found is None else found, 1)
+        if depth > _DEEPEST or not _WORD.search(body):
+            return _Told(text)
+        parts = _JOINT.split(body)  # texts, with the joints between
+        best = [_Told("")]  # of the parts up to each, from none on
+        for end in range(1, len(parts) + 1):
+            found = (self._upto(parts, begin, end, depth, best[begin]) for begin in range(max(0, end - _WIDEST), end))
+            best.append(max(found, key=lambda told: told.score))
+        return best[-1]._replace(text=text.replace(body, best[-1].text, 1))
 
-    def _parts(self, text: str, depth: int) -> str:
-        """Tell the longest runs of parts that are messages, from the left; a joint goes with the message before it."""
-        parts = _JOINT.split(text)  # texts, with the joints between
-        told, at, known = "", 0, False
-        while at < len(parts):
-            if at % 2:
-                told += self._exact.get(parts[at], parts[at]) if known else parts[at]
-                at += 1
-                continue
-            end, found = self._run(parts, at, depth)
-            told += parts[at] if found is None else found
-            known, at = found is not None, end
-        return told
+    def _upto(self, parts: Sequence[str], begin: int, end: int, depth: int, before: _Told) -> _Told:
+        """Return what is told of the parts up to `end`, the last message of which begins at `begin`."""
+        text = "".join(parts[begin:end])
+        joint = begin % 2 == 1
+        found = None if joint or not text.strip() else self._message(text, depth)
+        if found:
+            return _Told(
+                before.text + found.text, before.letters + found.letters, before.score + found.letters**2, True
+            )
+        if joint and before.known:  # it is of the message before it
+            text = self._exact.get(text, text)
+        return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=False)
 
-    def _run(self, parts: Sequence[str], at: int, depth: int) -> tuple[int, str | None]:
-        """Return where the longest message that begins at a part ends, and the message told; `None` for no message."""
-        for end in range(len(parts), at, -1) if parts[at].strip() else ():
-            found = self.message("".join(parts[at:end]), depth) if end - at < len(parts) else None
-            if found is not None:
-                return end, found
-        return at + 1, self._fitting(parts[at], depth, few=True)
-
-    def _message(self, text: str, depth: int) -> str | None:
-        """Return one whole message; `None` when none fits. A message in a message's place is told as well."""
+    def _find(self, text: str, depth: int) -> _Told | None:
+        """Return one whole message told; `None` when none fits. A message in a message's place is told as well."""
         if text in self._exact:
-            return self._exact[text]
-        if depth > _DEEPEST or not _WORD.search(text):
-            return None
-        return self._fitting(text, depth, few=False)
-
-    def _fitting(self, text: str, depth: int, *, few: bool) -> str | None:
-        """Return a text told by the template that fits it and says most; `few` asks for those of few letters."""
+            return _Told(self._exact[text], len(text))
         words = set(_WORD.findall(text))
-        near = (one for word in words for one in self._by_word.get(word, ()))
-        fits = [one for one in near if one.words <= words and few == (one.letters < _FEW)]
-        for template in sorted(fits, key=lambda one: -one.letters):
+        near = (one for word in words for one in self._by_word.get(word, ()) if one.words <= words)
+        for template in sorted(near, key=lambda one: -one.letters):
             values = template.read(text)
             if values is not None:
-                return template.fill(values, lambda value: self._cell(value, depth + 1))
+                told = {name: self._cell(value, depth + 1) for name, value in values.items() if name in template.open}
+                shown = {**values, **{name: one.text for name, one in told.items()}}
+                return _Told(template.fill(shown), template.letters + sum(one.letters for one in told.values()))
+        if text.endswith(".") and (found := self._message(text[:-1], depth)):
+            return found._replace(text=found.text + self._exact.get(".", "."))
         return None
+
+
+class _Told(NamedTuple):
+    """A text, told: its letters that are of messages, the squares of each message's, and whether its end is one."""
+
+    text: str
+    letters: int = 0
+    score: int = 0
+    known: bool = False
 
 
 def _indexed(templates: Iterable[Template]) -> Mapping[str, list[Template]]:
     """Return the templates by the rarest of their words; one without any would fit whatever others wrote."""
-    known = [one for one in templates if one.words]
+    known = [one for one in templates if one.words or one.stems]
     often = Counter(word for one in known for word in one.words)
     found = defaultdict(list)
     for one in known:
-        found[min(one.words, key=lambda word: (often[word], word))].append(one)
+        rarest = min(one.words, key=lambda word: (often[word], word), default="")
+        for word in [rarest] if rarest else [*one.stems, *(f"{stem}s" for stem in one.stems)]:
+            found[word].append(one)
     return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 PLACE = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"[^\W\d_]+")
+_WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
 _QUOTES = "`'\""
 
 
@@ -21,8 +22,13 @@ class Template:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words that every text of this message has."""
-        return frozenset(_WORD.findall(PLACE.sub(" ", self.english)))
+        """The words that every text of this message has: those that no place touches."""
+        return frozenset(_WHOLE_WORD.findall(PLACE.sub("{}", self.english)))
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """What stands before a place that may make a plural of it; as `words`, where there are none."""
+        return frozenset(re.findall(r"([^\W\d_]+)\{", PLACE.sub("{}", self.english)))
 
     @cached_property
     def letters(self) -> int:
@@ -35,9 +41,11 @@ class Template:
         return re.compile("".join("(.*?)" if at % 2 else re.escape(part) for at, part in enumerate(parts)), re.DOTALL)
 
     @cached_property
-    def _told(self) -> Mapping[str, bool]:
-        """Place to whether what stands there may be a message: not what is quoted, as a name or a command is."""
-        return {hit[1]: self.english[max(hit.start() - 1, 0)] not in _QUOTES for hit in PLACE.finditer(self.english)}
+    def open(self) -> frozenset[str]:
+        """The places in which a message may stand: not the quoted ones, where a name or a command is."""
+        edged = f" {self.english} "
+        around = {hit[1]: (edged[hit.start()], edged[hit.end() + 1]) for hit in PLACE.finditer(self.english)}
+        return frozenset(name for name, (one, other) in around.items() if one not in _QUOTES or one != other)
 
     def read(self, text: str) -> Mapping[str, str] | None:
         """Return what stands in the places of a text of this message; `None` when it is another's.
@@ -50,9 +58,9 @@ class Template:
         found = dict(zip(PLACE.findall(self.english), hit.groups(), strict=True))
         return found if all(map(_whole, found.values())) else None
 
-    def fill(self, values: Mapping[str, str], tell: Callable[[str], str]) -> str:
-        """Return the message in the other language; `tell` gives the values that may be messages themselves."""
-        return PLACE.sub(lambda hit: tell(values[hit[1]]) if self._told[hit[1]] else values[hit[1]], self.other)
+    def fill(self, values: Mapping[str, str]) -> str:
+        """Return the message in the other language with its places filled."""
+        return PLACE.sub(lambda hit: values[hit[1]], self.other)
 
 
 def _whole(value: str) -> bool:

@@ -51,5 +51,4 @@ def components_at(
 
 
 def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:
-    flags = [*(["--json"] if app.as_json else []), *["-v"] * app.verbosity, *(["-q"] if app.verbosity < 0 else [])]
-    return ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *flags)
+    return ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *app.words)

@@ -10,9 +10,10 @@ from rlbox.cli.rented.vast_fetch import fetch
 from rlbox.cli.rented.vast_instances import list_them, logs, ssh, start, stop
 from rlbox.cli.rented.vast_search import search
 from rlbox.cli.rented.vast_up import up
+from rlbox.cli.told import ToldGroup
 
 
-@click.group(epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
+@click.group(cls=ToldGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def verb() -> None:
     """Rent a machine of vast.ai, run a job there, bring all home, end it.
 

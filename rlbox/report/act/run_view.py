@@ -199,7 +199,7 @@ class Painter:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
         lines = [line if (text := printable(line.plain)) == line.plain else Text(text) for line in lines]
-        lines = [_told(line, self._tell, width) for line in lines]
+        lines = [told_line(line, self._tell, width) for line in lines]
         if not lines:
             self.clear()
         elif [*lines] != self._lines or width != self._width:
@@ -231,7 +231,7 @@ class Painter:
             self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * more))
 
 
-def _told(line: Text, tell: Callable[[str], str], width: int) -> Text:
+def told_line(line: Text, tell: Callable[[str], str], width: int) -> Text:
     """Return a line in the language of who looks, its parts in their styles, and cut where it became wider."""
     ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
     parts = [line[begin:end] for begin, end in pairwise(ends)]
