@@ -30,13 +30,28 @@ HAND = "words"
 """The file that is kept by hand: single words, joints, states, which no rule can tell from names."""
 UNSHOWN = ("doctor/act/programs/", "docs/", "messages/", "sandbox/act/programs/", "scaffold/files/")
 TABLES = ("templates/**/*.toml", "images/*/target.toml", "jobs/*.toml", "rlbox/**/*.toml")
-KEYS = ("title", "help", "remedy", "why", "says", "summary", "hint", "note", "reason", "next_step", "next", "cause")
+KEYS = (
+    "title",
+    "what",
+    "rule",
+    "help",
+    "remedy",
+    "why",
+    "says",
+    "summary",
+    "hint",
+    "note",
+    "reason",
+    "next_step",
+    "next",
+    "cause",
+)
 """Keys of shipped specs and tables whose values are sentences."""
 DEAF_CALLS = (
     "compile", "match", "fullmatch", "search", "sub", "finditer", "findall", "split", "rsplit", "partition",
     "rpartition", "startswith", "endswith", "get", "getattr", "setattr", "hasattr", "replace", "strip", "lstrip",
     "rstrip", "removeprefix", "removesuffix", "encode", "decode", "Path", "joinpath", "open", "pop", "setdefault",
-    "count", "find", "rfind", "index", "isinstance", "TypeVar", "namedtuple", "import_module", "fromkeys",
+    "count", "find", "rfind", "index", "isinstance", "TypeVar", "namedtuple", "import_module",
     "strptime", "strftime", "NewType", "ArgumentParser", "add_argument",
 )  # fmt: skip
 """Calls whose words are no message: patterns, keys, formats."""
@@ -54,7 +69,8 @@ DEAF_KEYWORDS = (
     "script",
 )
 COMMAND = re.compile(
-    r"(rlbox|python3?|docker|ssh|git|pip|uv|sh|bash|apt-get|kill|nvidia-smi|ray|df|curl|-{1,2}\w[\w-]*) [^;.:]*$"
+    r"(?:next: )?(?:rlbox|python3?|docker|ssh|git|pip|uv|sh|bash|apt-get|kill|nvidia-smi|ray|df|curl|-{1,2}\w[\w-]*) "
+    r"(?!.*\b(?:is|are|was|has|the|of|no|not|cannot|does|finds|wants|says|what|takes|goes|needs|only|this|that|which|must|may|to|for|a|an)\b)[^;.:]*$"
 )
 _WORD = re.compile(r"(?<![\w{./<-])[A-Za-z][a-z'’]+(?![\w}/(=<>]|\.\w|-\w)")
 _EDGE = re.compile(r"^(?:[\s;:,.?·–#*>]+(?=\S)|-+ |\((?=[^)]*$))+|(?:\s+)$")
@@ -67,11 +83,21 @@ def halves() -> dict[str, str]:
         table = load_toml(path)
         for key in KEYS:
             if f"{key}_zh" in table:
-                found[" ".join(str(table[key]).split())] = " ".join(str(table[f"{key}_zh"]).split())
+                english, other = (
+                    unique_places(placed(_FILLED.sub(_place, " ".join(table[name].split()))))
+                    for name in (key, f"{key}_zh")
+                )
+                found[english] = other
     return found
 
 
 _BRACKETS = re.compile(r"\([^()]*\)")
+
+
+SPEAKS = re.compile(r'\b(?:echo|cannot|may_install|say|fail|refuse)((?:\s+"(?:[^"\\]|\\.)*")+)')
+
+
+_FILLED = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 
 
 def main(words: list[str]) -> int:
@@ -96,6 +122,11 @@ def main(words: list[str]) -> int:
     for room in (*stale, *gone) if "--check" in words else ():
         sys.stdout.write(f"rlbox/messages/zh/{room}.json is not up to date: python scripts/messages.py\n")
     return int("--check" in words and bool(stale or gone or lacking))
+
+
+def _place(hit: re.Match[str]) -> str:
+    names = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", hit[1]))
+    return f"{{{names[-1] if names else 'x'}}}"
 
 
 def read(room: str) -> dict[str, str | None]:
@@ -133,11 +164,20 @@ def all_texts() -> Iterator[tuple[str, str]]:
             room = name.split("/")[0].removesuffix(".py") if "/" in name else "ground"
             room = "-".join(name.split("/")[:2]).removesuffix(".py") if room == "cli" else room
             yield from ((room, text) for text in texts_of(ast.parse(path.read_text("utf-8"))))
+    for path in sorted((CHECKOUT / "rlbox/engine/act/programs").glob("*.sh")):
+        yield from (("engine", text) for text in shell_texts(path.read_text("utf-8")))
     for pattern in TABLES:
         for path in sorted(CHECKOUT.glob(pattern)):
             if "_shipped" not in path.parts and path.name not in ("words.toml", "demands.toml"):
-                yield from ((_table_room(path), text) for text in sentences(load_toml(path)))
+                yield from ((_table_room(path), placed(text)) for text in sentences(load_toml(path)))
+    for path in sorted((CHECKOUT / "jobs").glob("*.toml")):
+        yield from (("table-jobs", name) for name in parts_of(load_toml(path)))
     yield from (("click", text) for module in click_modules() for text in gettext_of(module))
+
+
+def placed(text: str) -> str:
+    """Return a text with places for the image's folders, which lie elsewhere on a machine without engine."""
+    return text.replace("/opt/venv", "{venv}").replace("/opt/rlbox", "{own}")
 
 
 def _table_room(path: Path) -> str:
@@ -164,13 +204,29 @@ def sentences(value: Any, key: str = "") -> Iterator[str]:
     """Yield the sentences of a spec or table."""
     if isinstance(value, dict):
         for name, inner in value.items():
+            if name in ("run", "hook") and isinstance(inner, str):
+                yield from shell_texts(_FILLED.sub(_place, inner))
             if name != "why" or "title_zh" not in value:  # the story of a fix is a page, not a message
                 yield from sentences(inner, name)
     elif isinstance(value, list):
         for inner in value:
             yield from sentences(inner, key)
     elif isinstance(value, str) and key in KEYS:
-        yield value
+        yield _FILLED.sub(_place, value)
+
+
+def parts_of(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a job calls the parts of the memory and disk that it needs, as it is shown."""
+    for stage in job.get("fits", {}).get("stages", {}).values():
+        for kind in ("card", "host", "disk", "shm"):
+            yield from (name.replace("_", " ") for name in stage.get(kind, {}))
+
+
+def shell_texts(script: str) -> Iterator[str]:
+    """Yield what a shell script says: the quoted words behind a command that speaks, `$name` being a place."""
+    for said in SPEAKS.findall(script):
+        for text in re.findall(r'"((?:[^"\\]|\\.)*)"', said):
+            yield re.sub(r"\$(?:\{(\w+)[^}]*\}|(\w+))", lambda hit: f"{{{hit[1] or hit[2]}}}", text.replace('\\"', '"'))
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:
@@ -182,7 +238,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
 def _texts(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
         if is_verb(node) and (said := ast.get_docstring(node)):
-            yield said
+            yield "\n\n".join("\n".join(lines) if kept else " ".join(lines) for kept, lines in paragraphs(said))
         body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
         parts: list[ast.AST] = [*node.decorator_list, *body]
         if not isinstance(node, ast.ClassDef):
@@ -277,19 +333,13 @@ def inner(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def messages_of(text: str) -> Iterator[str]:
-    """Yield the messages of a text: its paragraphs, or lines, or cells; each without the joints at its edges."""
-    for kept, lines in paragraphs(text):
-        for line in [" ".join(line.strip() for line in lines)] if not kept and _prose(lines) else lines:
-            for cell in re.split(r"\s{2,}", line.strip()):
-                bare = _EDGE.sub("", cell)
-                message = unique_places(bare[1:-1] if _BRACKETS.fullmatch(bare) else bare)
-                if is_message(message):
-                    yield message
-
-
-def _prose(lines: list[str]) -> bool:
-    """Whether lines are one wrapped paragraph, as a docstring's, and not lines of their own."""
-    return len(lines) > 1 and all(len(line) > 60 for line in lines[:-1])
+    """Yield the messages of a text: the cells of its lines, each without the joints at its edges."""
+    for line in text.split("\n"):
+        for cell in re.split(r"\s{2,}", line.strip()):
+            bare = _EDGE.sub("", cell)
+            message = unique_places(bare[1:-1] if _BRACKETS.fullmatch(bare) else bare)
+            if is_message(message):
+                yield message
 
 
 def unique_places(text: str) -> str:

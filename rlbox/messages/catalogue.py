@@ -11,12 +11,14 @@ from typing import NamedTuple
 from rlbox.messages.layout import cells_told
 from rlbox.messages.template import PLACE, Template
 
-_JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$)")
+_JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
 _WORD = re.compile(r"[^\W\d_]+")
-_MARGIN = re.compile(r"(?:\s|#+ |[*>-]+ |── )*")
+_MARGIN = re.compile(r"(?:\s|#+ |[*>✓✗=…-]+ |── )*")
 _WIDEST = 24
 """Parts between joints that one message has at most."""
 _DEEPEST = 5
+_COVER = 20
+"""How much a letter counts by itself, beside those of the same message: few long messages are meant, but no word left."""
 
 
 class Catalogue:
@@ -32,12 +34,11 @@ class Catalogue:
         return "\n".join(map(self._line, text.split("\n")))
 
     def _line(self, line: str) -> str:
-        margin = _MARGIN.match(line)[0]  # type: ignore[index]
-        return margin + cells_told(line[len(margin) :], lambda cell: self._cell(cell, 0).text)
+        return cells_told(line, lambda cell: self._cell(cell, 0).text)
 
     def _cell(self, text: str, depth: int) -> _Told:
         """Tell what stands in a cell or a place: messages with joints between, rather long ones than many."""
-        body = text.strip()
+        body = text[_MARGIN.match(text).end() :].rstrip()  # type: ignore[union-attr]
         if depth > _DEEPEST or not _WORD.search(body):
             return _Told(text)
         parts = _JOINT.split(body)  # texts, with the joints between
@@ -52,13 +53,29 @@ class Catalogue:
         text = "".join(parts[begin:end])
         joint = begin % 2 == 1
         found = None if joint or not text.strip() else self._message(text, depth)
+        if end == begin + 1 and not joint:
+            found = found or self._beginning(text)
         if found:
             return _Told(
-                before.text + found.text, before.letters + found.letters, before.score + found.letters**2, True
+                before.text + found.text,
+                before.letters + found.letters,
+                before.score + found.letters * (found.letters + _COVER),
+                True,
             )
         if joint and before.known:  # it is of the message before it
             text = self._exact.get(text, text)
         return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=False)
+
+    def _beginning(self, text: str) -> _Told | None:
+        """Return a part told of which two or more words at one end are a message: what stands beside them is a name."""
+        words = text.split(" ")
+        for count in range(len(words) - 1, 1, -1):
+            first, last = " ".join(words[:count]), " ".join(words[-count:])
+            if first in self._exact:
+                return _Told(" ".join([self._exact[first], *words[count:]]), len(first))
+            if last in self._exact:
+                return _Told(" ".join([*words[:-count], self._exact[last]]), len(last))
+        return None
 
     def _find(self, text: str, depth: int) -> _Told | None:
         """Return one whole message told; `None` when none fits. A message in a message's place is told as well."""
@@ -66,15 +83,17 @@ class Catalogue:
             return _Told(self._exact[text], len(text))
         words = set(_WORD.findall(text))
         near = (one for word in words for one in self._by_word.get(word, ()) if one.words <= words)
-        for template in sorted(near, key=lambda one: -one.letters):
-            values = template.read(text)
-            if values is not None:
-                told = {name: self._cell(value, depth + 1) for name, value in values.items() if name in template.open}
-                shown = {**values, **{name: one.text for name, one in told.items()}}
-                return _Told(template.fill(shown), template.letters + sum(one.letters for one in told.values()))
+        told = (self._filled(one, values, depth) for one in near if (values := one.read(text)) is not None)
+        if best := max(told, key=lambda one: one.letters, default=None):
+            return best
         if text.endswith(".") and (found := self._message(text[:-1], depth)):
             return found._replace(text=found.text + self._exact.get(".", "."))
         return None
+
+    def _filled(self, template: Template, values: Mapping[str, str], depth: int) -> _Told:
+        told = {name: self._cell(value, depth + 1) for name, value in values.items() if name in template.open}
+        shown = {**values, **{name: one.text for name, one in told.items()}}
+        return _Told(template.fill(shown), template.letters + sum(one.letters for one in told.values()))
 
 
 class _Told(NamedTuple):

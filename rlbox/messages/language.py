@@ -64,4 +64,5 @@ def _pseudo(english: str) -> str:
     from rlbox.messages.template import PLACE
 
     parts, table = PLACE.split(english), str.maketrans(_PLAIN, _OTHER)
-    return "".join(f"{{{part}}}" if at % 2 else part.translate(table) for at, part in enumerate(parts))
+    told = "".join(f"{{{part}}}" if at % 2 else part.translate(table) for at, part in enumerate(parts))
+    return told.replace("rlbox".translate(table), "rlbox")

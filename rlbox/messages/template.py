@@ -10,6 +10,7 @@ from functools import cached_property
 PLACE = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
+_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+)"""
 _QUOTES = "`'\""
 
 
@@ -37,8 +38,10 @@ class Template:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
+        """What reads a text; a value that Python shows is quoted in either way, or a number."""
         parts = PLACE.split(self.english)
-        return re.compile("".join("(.*?)" if at % 2 else re.escape(part) for at, part in enumerate(parts)), re.DOTALL)
+        text = "".join("(.*?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
+        return re.compile(text.replace("'(.*?)'", _SHOWN), re.DOTALL)
 
     @cached_property
     def open(self) -> frozenset[str]:
@@ -55,7 +58,10 @@ class Template:
         hit = self._pattern.fullmatch(text)
         if not hit:
             return None
-        found = dict(zip(PLACE.findall(self.english), hit.groups(), strict=True))
+        found = {
+            name: value if name in self.open else value.strip(_QUOTES)
+            for name, value in zip(PLACE.findall(self.english), hit.groups(), strict=True)
+        }
         return found if all(map(_whole, found.values())) else None
 
     def fill(self, values: Mapping[str, str]) -> str:

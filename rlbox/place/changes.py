@@ -254,7 +254,7 @@ def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[
     path = wanted.layout.at(VENV)
     drift = drift_of(wanted, facts.installed)
     new = f"Python {wanted.python}, {len(wanted.packages)} packages of the lock"
-    new += f" on {len(wanted.base.packages)} of {wanted.base.python}" if wanted.base else ""
+    new += f", on {len(wanted.base.packages)} of {wanted.base.python}" if wanted.base else ""
     if facts.foreign:
         yield PathChange(kind="environment", path=path, old="not one of rlbox", new=new, keep=True)
     elif facts.torn:

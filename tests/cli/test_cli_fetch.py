@@ -384,7 +384,7 @@ def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: Regist
     assert rlbox("fetch", "mine").code == 0
     assert len(registry.seen) == asked
     assert "base layer 1 (oci, base; mine)" in rlbox("store", "ls").out
-    assert rlbox("store", "prune").out == "0 B are free again\n"
+    assert rlbox("store", "prune").out == "freed 0 B\n"
 
 
 def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer) -> None:

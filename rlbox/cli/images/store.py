@@ -98,6 +98,6 @@ def _prune(app: App, store: Store) -> None:
     verb = "would remove" if app.dry_run else "removed"
     lines = [f"{verb} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
     lines += [f"{verb} {digest[:12]}  half written" for digest in done.partials]
-    lines.append(f"{size_text(done.freed)} {'would be' if app.dry_run else 'are'} free again")
+    lines.append(f"{'would free' if app.dry_run else 'freed'} {size_text(done.freed)}")
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     app.result({**data, "removed": not app.dry_run}, "\n".join(lines))

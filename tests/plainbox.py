@@ -1,0 +1,62 @@
+"""What stays plain when a text is told in letters that no English has: text that no message knows."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from fakes import Rlbox, Said
+
+from rlbox.messages.language import PSEUDO, teller
+
+_RUN = re.compile(r"(?<![\w/.=`'\"<-])[A-Za-z][a-z]+(?: [a-z]{2,})+(?![\w/=(])")
+_NAMES = re.compile(
+    r"`[^`]*`|'[^']*'|\"[^\"]*\""  # names, values, commands
+    r"|\b(?:rlbox|docker|ray|uv|ssh|sudo|apptainer) [^;:(]*"  # commands without backticks
+    r"|\[[^\]]*\]$"  # where a fact is from
+)
+_OTHERS = re.compile(
+    r"^\s*(?:\||/|[✓=✗] \[|ERROR: |#? *gate: (?:require|forbid|benign) |ray-start |\S+  # service )"
+    # what files, programs, the system and vast.ai say
+    r"|JSONDecodeError|broken TOML|not UTF-8|No closing quotation|File exists|Is a directory|Read-only file|too long"
+    r"|Too many|Field required|ModuleNotFoundError|ImportError|Remote end closed|Connection refused|exporting to image"
+    r"|vast\.ai refused|this engine only knows|running image|truncated header|empty file|Docker daemon"
+    r"|No interpreter found|AssertionError|No such file|not permitted|Permission denied|Expecting"
+    r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
+    # what tests call their own things
+    r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"
+    r"|nothing here|read the reason|rent two|how long|an answer$|import sys|attention kernels|(?:gamma|beta) \d"
+    r"|git \w+(?:-lm)? [0-9a-f]{12}"
+)
+
+
+@functools.cache
+def plain_words(line: str) -> tuple[str, ...]:
+    """Return the words of a line that stay plain, two or more beside each other; none of a line that others wrote."""
+    if _OTHERS.search(line):
+        return ()
+    return tuple(_RUN.findall(_NAMES.sub(" ", teller(PSEUDO)(line))))
+
+
+VERBATIM = frozenset({"completion", "export", "fixes", "logs", "onstart", "render", "shell", "show"})
+"""Verbs whose results are files, logs, specs and pages, and not talk."""
+
+
+class Overheard(Rlbox):
+    """The command line, and what it said that no message knows: `plain`, by what was typed."""
+
+    def __init__(self, heard: Rlbox) -> None:
+        self._heard = heard
+        self.plain: list[tuple[str, ...]] = []
+
+    def __call__(self, *words: str) -> Said:
+        said = self._heard(*words)
+        own = not {"--json", "-V", "--version", "--lang", "--lang=zh"} & set(words)
+        shown = words and not VERBATIM & set(words[:1]) and not {"-h", "--help", "help"} & set(words)
+        for line in f"{said.err}{said.out if shown else ''}".splitlines() if own and words[:1] != ("render",) else ():
+            if found := plain_words(line):
+                self.plain.append((*found, line))
+        return said
+
+    def offers(self, typed: str) -> list[str]:
+        return self._heard.offers(typed)
