@@ -67,6 +67,7 @@ DEAF_KEYWORDS = (
     "env",
     "command",
     "script",
+    "description",
 )
 COMMAND = re.compile(
     r"(?:next: )?(?:rlbox|python3?|docker|ssh|git|pip|uv|sh|bash|apt-get|kill|nvidia-smi|ray|df|curl|-{1,2}\w[\w-]*) "
