@@ -106,16 +106,19 @@ class App:
         self.result({**data, "verdict": self.dry.as_json(would)}, f"{text}\n\n{verdict}" if text else verdict)
         return self.dry.exit_code
 
-    def result(self, data: Mapping[str, Any], text: str) -> None:
-        """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""
+    def result(self, data: Mapping[str, Any], text: str, *, verbatim: bool = False) -> None:
+        """Write the result to stdout: `data` as one JSON object with `--json`, else `text`.
+
+        What is `verbatim` is a file, a script or a page, whatever the language of who reads it.
+        """
         if self.as_json:
             write_json(data)
         elif text:
-            self.show(text)
+            self.show(text, verbatim=verbatim)
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, *, verbatim: bool = False) -> None:
         """Write a part of the result for people to stdout."""
-        sys.stdout.write(self.told(printable(text)) + "\n")
+        sys.stdout.write((str if verbatim else self.told)(printable(text)) + "\n")
         sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ from rlbox.messages.language import PSEUDO, teller
 _RUN = re.compile(r"(?<![\w/.=`'\"<-])[A-Za-z][a-z]+(?: [a-z]{2,})+(?![\w/=(])")
 _NAMES = re.compile(
     r"`[^`]*`|'[^']*'|\"[^\"]*\""  # names, values, commands
-    r"|\b(?:rlbox|docker|ray|uv|ssh|sudo|apptainer) [^;:(]*"  # commands without backticks
+    r"|\b(?:rlbox|vastai|docker|ray|uv|ssh|sudo|apptainer) [^;:(]*"  # commands without backticks
     r"|\[[^\]]*\]$"  # where a fact is from
 )
 _OTHERS = re.compile(
@@ -21,11 +21,12 @@ _OTHERS = re.compile(
     r"|JSONDecodeError|broken TOML|not UTF-8|No closing quotation|File exists|Is a directory|Read-only file|too long"
     r"|Too many|Field required|ModuleNotFoundError|ImportError|Remote end closed|Connection refused|exporting to image"
     r"|vast\.ai refused|this engine only knows|running image|truncated header|empty file|Docker daemon"
-    r"|No interpreter found|AssertionError|No such file|not permitted|Permission denied|Expecting"
+    r"|No interpreter found|AssertionError|No such file|No space left|not permitted|Permission denied|Expecting"
     r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"
-    r"|nothing here|read the reason|rent two|how long|an answer$|import sys|attention kernels|(?:gamma|beta) \d"
+    r"|nothing here|read the reason|rent two|how long|of the GPU's memory|an answer$|import sys"
+    r"|attention kernels|(?:gamma|beta) \d"
     r"|git \w+(?:-lm)? [0-9a-f]{12}"
 )
 
@@ -52,8 +53,13 @@ class Overheard(Rlbox):
     def __call__(self, *words: str) -> Said:
         said = self._heard(*words)
         own = not {"--json", "-V", "--version", "--lang", "--lang=zh"} & set(words)
-        shown = words and not VERBATIM & set(words[:1]) and not {"-h", "--help", "help"} & set(words)
-        for line in f"{said.err}{said.out if shown else ''}".splitlines() if own and words[:1] != ("render",) else ():
+        helped = "Options:" in said.err or not words
+        shown = not helped and not VERBATIM & set(words[:1]) and not {"-h", "--help", "help"} & set(words)
+        for line in (
+            f"{said.err}{said.out if shown else ''}".splitlines()
+            if own and not helped and words[:1] != ("render",)
+            else ()
+        ):
             if found := plain_words(line):
                 self.plain.append((*found, line))
         return said

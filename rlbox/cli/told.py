@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,9 @@ def spoken(words: Sequence[str]) -> str:
     return language
 
 
+_SENTENCE = re.compile(r"(?<=。)|(?<=\.) ")
+
+
 class ToldGroup(click.Group):
     """Lists its verbs with the whole first sentence of each, which click would cut."""
 
@@ -32,9 +36,11 @@ class ToldGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's."""
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, self.commands[name].get_short_help_str(1000)) for name in self.list_commands(ctx)]
-            )
+            formatter.write_dl([(name, self._short(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _short(self, ctx: click.Context, name: str) -> str:
+        first = " ".join((self.commands[name].help or "").partition("\n\n")[0].split())
+        return _SENTENCE.split(teller(spoken(ctx.find_root().obj or ()))(first))[0].rstrip("。.")
 
 
 class ToldContext(click.Context):

@@ -21,7 +21,7 @@ class ToldFormatter(click.HelpFormatter):
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """As click's."""
-        super().write_usage(prog, args, prefix=f"{self._tell(prefix or 'Usage:').strip()} ")
+        super().write_usage(prog, args, prefix=self._tell(prefix or "Usage:").strip().replace(":", ": "))
 
     def write_heading(self, heading: str) -> None:
         """As click's."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from rlbox.fixes.patches import chosen_package
 from rlbox.fixes.words import BakedRow, baked_rows, condition_words, kind_of
 from rlbox.target.target import Target
 
-_WIDTH = 100
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
 
 
@@ -70,30 +68,30 @@ def fix_json(fix: Fix) -> dict[str, Any]:
     return {"fix": {**data, "kind": kind_of(fix), "applies": applies, "bake": bake}}
 
 
-def fix_text(fix: Fix, lang: str) -> str:
-    """Return everything of a fix as people read it, its own words in the language that it has them in."""
-    return "\n".join(_fix_lines(fix, lang))
+def fix_text(fix: Fix, lang: str, tell: Callable[[str], str] = str) -> str:
+    """Return everything of a fix as people read it; `tell` gives what the catalogue of messages knows of it."""
+    return "\n".join(_fix_lines(fix, lang, tell))
 
 
-def _fix_lines(fix: Fix, language: str) -> Iterator[str]:
+def _fix_lines(fix: Fix, language: str, tell: Callable[[str], str]) -> Iterator[str]:
     yield f"# {fix.id}: {_title(fix, language)}"
-    yield f"kind: {kind_of(fix)}"
+    yield tell(f"kind: {kind_of(fix)}")
     for key, values in (("covers", fix.covers), ("heals", fix.heals)):
         if values:
-            yield f"{key}: {', '.join(values)}"
-    yield from ("", "## why", *fix.why.strip().splitlines())
+            yield tell(f"{key}: {', '.join(values)}")
+    yield from ("", tell("## why"), *fix.why.strip().splitlines())
     conditions = condition_words(fix.applies) or ("every target",)
-    yield from ("", "## applies when", *(f"- {text}" for text in conditions))
+    yield from ("", tell("## applies when"), *(tell(f"- {text}") for text in conditions))
     rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
-    yield from ("", "## what is baked", *(rows or ["nothing"]))
+    yield from ("", tell("## what is baked"), *(rows or [tell("nothing")]))
     if fix.check:
-        yield from ("", f"## check ({', '.join(fix.check.when)})", *_indented(fix.check.run))
+        yield from ("", tell(f"## check ({', '.join(fix.check.when)})"), *_indented(fix.check.run))
     if fix.signature:
-        yield from ("", "## what the log says", *(f"  {row.example}" for row in fix.signature))
-    yield from ("", "## remedy", *(fix.remedy_zh if language == "zh" else fix.remedy).strip().splitlines())
-    yield from ("", "## source", *(f"- {text}" for text in fix.source))
+        yield from ("", tell("## what the log says"), *(f"  {row.example}" for row in fix.signature))
+    yield from ("", tell("## remedy"), *(fix.remedy_zh if language == "zh" else fix.remedy).strip().splitlines())
+    yield from ("", tell("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
-        yield from ("", "## no fault test", fix.untested)
+        yield from ("", tell("## no fault test"), tell(fix.untested))
 
 
 def _indented(text: str) -> list[str]:
@@ -127,31 +125,28 @@ def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[st
     }
 
 
-def explain_text(target: str, judged: Iterable[Judged], lang: str, *, whole: bool) -> str:
+def explain_text(
+    target: str, judged: Iterable[Judged], lang: str, *, whole: bool, tell: Callable[[str], str] = str
+) -> str:
     """Return what a target gets and why as people read it; `whole` shows the lines of files and hooks."""
     rows = list(judged)
     given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
-    lines = [f"# {target}: {_count(len(given), 'fix applies', 'fixes apply')}"]
+    lines = [tell(f"# {target}: {_count(len(given), 'fix applies', 'fixes apply')}")]
     for one in given:
         lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix, lang)}"]
-        lines += _wrapped("because", one.reasons)
+        lines += [tell(f"  because {'; '.join(one.reasons)}")]
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
-    lines += ["", f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign"]
+    lines += ["", tell(f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign")]
     lines += columns((one.fix.id, _title(one.fix, lang)) for one in advice)
-    lines += ["", f"# {_count(len(left), 'fix is', 'fixes are')} skipped"]
-    lines += columns((one.fix.id, "; ".join(one.reasons)) for one in left)
+    lines += ["", tell(f"# {_count(len(left), 'fix is', 'fixes are')} skipped")]
+    lines += columns((one.fix.id, tell("; ".join(one.reasons))) for one in left)
     return "\n".join(lines)
 
 
 def _title(fix: Fix, lang: str) -> str:
     return fix.title_zh if lang == "zh" else fix.title
-
-
-def _wrapped(label: str, reasons: tuple[str, ...]) -> list[str]:
-    text = f"{label} {'; '.join(reasons)}"
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _count(number: int, one: str, more: str) -> str:

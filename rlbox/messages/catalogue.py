@@ -13,15 +13,20 @@ from rlbox.messages.template import PLACE, Template
 
 _JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
 _WORD = re.compile(r"[^\W\d_]+")
+_PLAIN = re.compile(r"(?<!\S)[a-z]{2,}(?!\S)")
 _MARGIN = re.compile(r"(?:\s|#+ |[*>✓✗=…-]+ |── )*")
+_COMMAND = re.compile(r"rlbox [a-z]")
+_FEWEST, _FEW = 5, 10
+"""Letters of a message below which it has no joints, and what stands in its places must be one name, or
+messages themselves: `{} of {}` is in many sentences."""
 _WIDEST = 24
 """Parts between joints that one message has at most."""
 _DEEPEST = 5
 _COVER = 20
-"""How much a letter counts by itself, beside those of the same message: few long messages are meant, but no word left."""
+"""What a letter counts by itself, beside those of its message: few long messages are meant, but no word is left."""
 
 
-class Catalogue:
+class Messages:
     """Tells text; what no message fits stays as it is, for it is a name, a path, a command or somebody else's words."""
 
     def __init__(self, pairs: Mapping[str, str]) -> None:
@@ -41,12 +46,14 @@ class Catalogue:
         body = text[_MARGIN.match(text).end() :].rstrip()  # type: ignore[union-attr]
         if depth > _DEEPEST or not _WORD.search(body):
             return _Told(text)
+        if body in self._exact:
+            return _of(text.replace(body, self._exact[body], 1), len(body))
         parts = _JOINT.split(body)  # texts, with the joints between
         best = [_Told("")]  # of the parts up to each, from none on
         for end in range(1, len(parts) + 1):
             found = (self._upto(parts, begin, end, depth, best[begin]) for begin in range(max(0, end - _WIDEST), end))
             best.append(max(found, key=lambda told: told.score))
-        return best[-1]._replace(text=text.replace(body, best[-1].text, 1))
+        return best[-1]._replace(text=text.replace(body, _paired(best[-1].text), 1))
 
     def _upto(self, parts: Sequence[str], begin: int, end: int, depth: int, before: _Told) -> _Told:
         """Return what is told of the parts up to `end`, the last message of which begins at `begin`."""
@@ -72,37 +79,69 @@ class Catalogue:
         for count in range(len(words) - 1, 1, -1):
             first, last = " ".join(words[:count]), " ".join(words[-count:])
             if first in self._exact:
-                return _Told(" ".join([self._exact[first], *words[count:]]), len(first))
+                return _of(" ".join([self._exact[first], *words[count:]]), len(first))
             if last in self._exact:
-                return _Told(" ".join([*words[:-count], self._exact[last]]), len(last))
+                return _of(" ".join([*words[:-count], self._exact[last]]), len(last))
         return None
 
     def _find(self, text: str, depth: int) -> _Told | None:
         """Return one whole message told; `None` when none fits. A message in a message's place is told as well."""
         if text in self._exact:
-            return _Told(self._exact[text], len(text))
+            return _of(self._exact[text], len(text))
         words = set(_WORD.findall(text))
         near = (one for word in words for one in self._by_word.get(word, ()) if one.words <= words)
-        told = (self._filled(one, values, depth) for one in near if (values := one.read(text)) is not None)
-        if best := max(told, key=lambda one: one.letters, default=None):
+        told = (self._filled(one, text, depth) for one in near)
+        if best := max(filter(None, told), key=lambda one: one.score, default=None):
             return best
         if text.endswith(".") and (found := self._message(text[:-1], depth)):
             return found._replace(text=found.text + self._exact.get(".", "."))
         return None
 
-    def _filled(self, template: Template, values: Mapping[str, str], depth: int) -> _Told:
+    def _filled(self, template: Template, text: str, depth: int) -> _Told | None:
+        """Return a message told; `None` where it has few letters, and holds a sentence that no message knows."""
+        values = None if template.letters < _FEWEST and _JOINT.search(text) else template.read(text)
+        if values is None:
+            return None
         told = {name: self._cell(value, depth + 1) for name, value in values.items() if name in template.open}
+        strange = any(not one.letters and len(_PLAIN.findall(values[name])) > 1 for name, one in told.items())
+        if template.letters < _FEW and (strange or _COMMAND.match(text)):
+            return None
         shown = {**values, **{name: one.text for name, one in told.items()}}
-        return _Told(template.fill(shown), template.letters + sum(one.letters for one in told.values()))
+        made = _of(template.fill(shown), template.letters)
+        parts = told.values()
+        return made._replace(
+            letters=sum((one.letters for one in parts), made.letters),
+            score=sum((one.score for one in parts), made.score),
+        )
 
 
 class _Told(NamedTuple):
-    """A text, told: its letters that are of messages, the squares of each message's, and whether its end is one."""
+    """A text, told: how many of its letters are of messages, how well they fit, and whether its end is one."""
 
     text: str
     letters: int = 0
     score: int = 0
     known: bool = False
+
+
+def _of(text: str, letters: int) -> _Told:
+    """Return a message told, of which so many letters are its own: one of many fits better than many of few."""
+    return _Told(text, letters, letters * (letters + _COVER))
+
+
+def _paired(text: str) -> str:
+    """Return a text whose brackets close as they open: one of both kinds becomes the plain one."""
+    opened, signs = [], list(text)
+    for at, sign in enumerate(signs):
+        if sign in "(（":
+            opened.append(at)
+        elif sign in ")）" and opened:
+            begin = opened.pop()
+            if (signs[begin] == "（") != (sign == "）"):
+                signs[begin], signs[at] = "(", ")"
+        elif sign == "）":
+            signs[at] = ")"
+    return "".join(signs)
 
 
 def _indexed(templates: Iterable[Template]) -> Mapping[str, list[Template]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlbox.foreign import parse_json
 
 if TYPE_CHECKING:
-    from rlbox.messages.catalogue import Catalogue
+    from rlbox.messages.catalogue import Messages
 
 Tell = Callable[[str], str]
 LANGUAGES = ("en", "zh")
@@ -43,15 +43,15 @@ def teller(language: str) -> Tell:
 
 
 @lru_cache
-def catalogue(language: str) -> Catalogue:
+def catalogue(language: str) -> Messages:
     """Return the messages of a language."""
-    from rlbox.messages.catalogue import Catalogue
+    from rlbox.messages.catalogue import Messages
 
     pairs = messages("zh")
     told = {english: english if other is None else other for english, other in pairs.items() if other != ""}
     if language == PSEUDO:
         told = {english: english if other is None else _pseudo(english) for english, other in pairs.items()}
-    return Catalogue(told)
+    return Messages(told)
 
 
 def messages(language: str) -> dict[str, str | None]:

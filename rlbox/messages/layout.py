@@ -19,6 +19,8 @@ def cells_told(line: str, tell: Callable[[str], str]) -> str:
         column += len(part)
         if at % 2 == 0:
             told += tell(part)
+        elif told.endswith("："):
+            continue
         elif told.strip():
             told += " " * max(2, column - cell_len(told))
         else:

@@ -45,7 +45,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
 
         write_export(Path(output), text)
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
-    app.result(data, output or text.rstrip("\n"))
+    app.result(data, output or text.rstrip("\n"), verbatim=True)
     app.say(f"next: {_next(name, form, output or 'FILE', image)}")
 
 

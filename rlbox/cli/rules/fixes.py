@@ -62,7 +62,7 @@ def _list(app: App) -> int:
     from rlbox.fixes.view import list_json, list_text
 
     fixes, code = _readable(app)
-    app.result(list_json(fixes), list_text(fixes, app.language))
+    app.result(list_json(fixes), list_text(fixes, app.language), verbatim=True)
     app.say("next: rlbox fixes show ID")
     return code
 
@@ -75,7 +75,7 @@ def _show(app: App, name: str) -> int:
     known = {fix.id: fix for fix in fixes}
     if name not in known:
         raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
-    app.result(fix_json(known[name]), fix_text(known[name], app.language))
+    app.result(fix_json(known[name]), fix_text(known[name], app.language, app.told), verbatim=True)
     return code
 
 
@@ -87,9 +87,8 @@ def _find(app: App, text: str) -> int:
     found = fixes_that_know(fixes, text)
     if not found:
         raise WorkFailed("no fix knows that line", next_step="rlbox fixes list, or the whole log: rlbox lint FILE")
-    app.result(
-        {"fixes": [fix_json(fix)["fix"] for fix in found]}, "\n\n".join(fix_text(fix, app.language) for fix in found)
-    )
+    told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)
+    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told, verbatim=True)
     return code
 
 
@@ -137,7 +136,7 @@ def _explain(app: App, name: str) -> int:
         refusal = error
     judged = judge_all(loaded.fixes, loaded.target, versions)
     data = explain_json(name, judged, refusal.what if refusal else "")
-    app.result(data, explain_text(name, judged, app.language, whole=app.verbosity > 0))
+    app.result(data, explain_text(name, judged, app.language, whole=app.verbosity > 0, tell=app.told), verbatim=True)
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

@@ -45,7 +45,7 @@ def progress_view(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterato
         yield lambda row: None
     elif app.interactive:
         with _bars(in_bytes=in_bytes) as bars:
-            yield _Live(bars, whole, app.told).show
+            yield _Live(bars, whole, app.told("all files")).show
     else:
         yield _printer(app.told)
 
@@ -67,7 +67,7 @@ def _printer(tell: Callable[[str], str]) -> Callable[[Row], None]:
     def show(row: Row) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {tell(printable(f'{row.title}  {row.told}'.rstrip()))}\n")
+            sys.stderr.write(f"{row.mark} {printable(row.title)}  {tell(printable(row.told))}".rstrip() + "\n")
             sys.stderr.flush()
 
     return show
@@ -86,9 +86,9 @@ def _bars(*, in_bytes: bool) -> Progress:
 class _Live:
     """The bars of things, of which the oldest make room where the terminal is full."""
 
-    def __init__(self, bars: Progress, whole: int, tell: Callable[[str], str]) -> None:
-        self._bars, self._tell = bars, tell
-        self._all = bars.add_task(tell("all files"), total=whole, mark="") if whole else None
+    def __init__(self, bars: Progress, whole: int, title: str) -> None:
+        self._bars = bars
+        self._all = bars.add_task(title, total=whole, mark="") if whole else None
         self._tasks: dict[object, TaskID] = {}
         self._done: dict[object, int] = {}
 
@@ -99,10 +99,10 @@ class _Live:
             bars.advance(self._all, row.done - self._done.get(row.key, 0))
             self._done[row.key] = row.done
         if row.key not in self._tasks:
-            self._tasks[row.key] = bars.add_task(self._tell(printable(row.title)), total=row.total or None, mark="")
+            self._tasks[row.key] = bars.add_task(printable(row.title), total=row.total or None, mark="")
         sign, style = _STYLES[row.mark]
         task = self._tasks[row.key]
-        bars.update(task, description=self._tell(printable(row.title)), completed=row.done, mark=f"[{style}]{sign}[/]")
+        bars.update(task, description=printable(row.title), completed=row.done, mark=f"[{style}]{sign}[/]")
         if row.total:
             bars.update(task, total=row.total)
         if row.mark:
