@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs site relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs messages site relock gpu-images gpu-check gpu-hangs gpu-fits
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -51,6 +51,10 @@ sandbox-attack: .venv/rlbox.stamp
 
 sandbox-humaneval: .venv/rlbox.stamp
 	$(PY) tests/sandbox/humaneval.py $(ARGS)
+
+# The catalogue of messages brought up to date with the code: new ones wait there for their other half.
+messages: .venv/rlbox.stamp
+	$(PY) scripts/messages.py
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
