@@ -1,6 +1,7 @@
-"""Write docs/report.png: the report of a made-up run as Chromium shows it.
+"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py RUN OTHER`.
 
-`python scripts/make_report_picture.py`; it needs `chromium` on the machine, which nothing else of rlbox does.
+RUN and OTHER are folders of real runs, as of `rlbox run smoke` twice. The report is shown wide, as on a phone, and the live
+page dark and in Chinese, each as Chromium shows it; it needs `chromium` on the machine, which nothing else of rlbox does.
 """
 
 from __future__ import annotations
@@ -9,45 +10,54 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from html import escape
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PICTURE = CHECKOUT / "docs/report.png"
-SIZE = "920,850"
-LOOKS = "html { zoom: .74 } nav, dl, .service, figure details { display: none }"
-NOT_SHOWN = " &lt;script&gt;alert(1)&lt;/script&gt;"  # the tests want it in the log
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
+PHONE = (360, 980)
 
 
-def main() -> int:
-    """Make the run, its report and the picture; return the exit code."""
-    sys.path.insert(0, str(CHECKOUT / "tests"))
-    from reportbox import iso, write_run
-
+def main(words: list[str]) -> int:
+    """Make the pictures; return the exit code."""
+    sys.path.insert(0, str(CHECKOUT))
+    from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.html import render_report
+    from rlbox.report.act.live import LivePage
     from rlbox.report.act.read import load_run_record
     from rlbox.secrets.masks import Masks
 
     chromium = shutil.which("chromium")
-    if not chromium:
-        sys.stderr.write("no chromium on this machine\n")
+    if not chromium or len(words) != 2:
+        sys.stderr.write("chromium and the folders of two runs are needed\n")
         return 1
+    run, other = (load_run_record(Path(word), Masks({}), points=400) for word in words)
+
+    def shot(name: str, address: str, size: tuple[int, int], *flags: str) -> None:
+        with tempfile.TemporaryDirectory() as profile:
+            told = (f"--window-size={size[0]},{size[1]}", f"--screenshot={CHECKOUT}/docs/{name}.png", *flags)
+            argv = [chromium, *FLAGS, *told, f"--user-data-dir={profile}", address]
+            subprocess.run(argv, check=True, capture_output=True, timeout=120)
+
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder, "holdem-20261120-080000-95ac")
-        write_run(run_dir)
-        html = render_report(load_run_record(run_dir, Masks({}), points=400), made_at=iso(20030))
         page = Path(folder, "report.html")
-        page.write_text(html.replace("</style>", f"{LOOKS}</style>").replace(NOT_SHOWN, ""), encoding="utf-8")
-        flags = (
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            f"--user-data-dir={folder}/profile",
+        html = render_report(run, made_at=utc_now(), other=other)
+        page.write_text(html, encoding="utf-8")
+        shot("report", page.as_uri(), (1180, 1000))
+        frame = f'<iframe width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff" srcdoc="{escape(html)}"></iframe>'
+        page.write_text(
+            f'<body style="margin: 0; background: #9aa3af; display: flex; justify-content: center">{frame}',
+            encoding="utf-8",
         )
-        shot = ("--hide-scrollbars", f"--window-size={SIZE}", f"--screenshot={PICTURE}")
-        subprocess.run([chromium, *flags, *shot, page.as_uri()], check=True, capture_output=True, timeout=120)
+        shot("report-phone", page.as_uri(), (500, PHONE[1]))
+    with LivePage(Path(words[0]), lambda: render_report(run, made_at=utc_now(), language="zh", live=True)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        dark = "--blink-settings=preferredColorScheme=0"
+        shot("report-live", f"http://127.0.0.1:{server.port}/", (820, PHONE[1]), dark)
+        server.shutdown()
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -147,6 +149,27 @@ def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return placed
+
+
+def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--open`: whether a page is shown in a browser."""
+    return click.option(
+        "--open",
+        "opened",
+        type=click.Choice(["auto", "yes", "no"]),
+        default="auto",
+        is_flag=False,
+        flag_value="yes",
+        help="Show it in a browser.",
+    )(function)
+
+
+def shows_browser(app: App, opened: str) -> bool:
+    """Whether to open a browser: when asked to, or when a person at a desktop waits for it."""
+    if opened != "auto":
+        return opened == "yes"
+    desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return app.interactive and sys.stdout.isatty() and desktop
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,6 +35,7 @@ SECTIONS = {
         "run": "run a job stage by stage, stopping at the first fatal line",
         "runs": "list the runs on the data disk, or compare two",
         "stop": "end a run that goes on, from any shell",
+        "watch": "show a run as a live page in a browser",
     },
     "machines": {
         "apply": "bring this machine, which has no Docker, to a target's lock",
@@ -86,7 +87,6 @@ OTHER_WORDS = {
     "bash": "shell",
     "ssh": "shell",
     "tail": "logs",
-    "watch": "attach",
     "kill": "stop",
     "cancel": "stop",
     "down": "stop",

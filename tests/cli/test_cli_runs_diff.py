@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,29 @@ def test_a_run_that_is_not_there(rlbox: Rlbox, folder: Folder, disk: Path) -> No
     said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("rlbox: error: no run 'two-a'\n")
+
+
+def test_both_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
+    """The report of one beside the other: what differs, and each metric of both in one plot."""
+    make_run(folder, disk, plan_of(folder, disk, "two-1"))
+    make_run(folder, disk, plan_of(folder, disk, "two-2", "full"), version="1.17.0", loss=0.25)
+    page = tmp_path / "both.html"
+    said = rlbox("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk))
+    assert said.code == 0
+    text = page.read_text()
+    assert "Compared with two-1" in text
+    assert re.search(
+        r"<td[^>]*>parameters</td><th[^>]*>rounds</th><td[^>]*>2</td><td[^>]*>8 \(profile full\)</td>", text
+    )
+    assert re.search(r"<td[^>]*>lock</td><th[^>]*>six</th><td[^>]*>1.16.0</td><td[^>]*>1.17.0</td>", text)
+    beside = text[text.index('id="beside"') : text.index('id="timeline"')]
+    assert re.findall(r'data-name="([^"]*)"', beside) == ["two-1", "two-2"]
+
+
+def test_an_equal_one_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
+    for name in ("two-1", "two-2"):
+        make_run(folder, disk, plan_of(folder, disk, name))
+    page = tmp_path / "both.html"
+    words = ("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk), "--lang", "zh")
+    assert rlbox(*words).code == 0
+    assert "相同：配置、验收门、结果和指标。" in page.read_text()

@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.cli.options import disk_options, dry_run, open_option, shared, shows_browser
 from rlbox.errors import NodeError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
@@ -19,20 +19,24 @@ POINTS = 400
 
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@click.option(
-    "--open", "opened", type=click.Choice(["auto", "yes", "no"]), default="auto", help="Show it in a browser."
-)
+@open_option
 @disk_options
 @dry_run
 @shared
-def verb(app: App, name: str | None, out: str | None, opened: str, target: str, data: str | None) -> None:
+def verb(
+    app: App, name: str | None, other: str | None, out: str | None, opened: str, target: str, data: str | None
+) -> None:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
+
+    With OTHER, what differs between the two is shown as well, and their metrics over each other.
 
     \b
     Examples:
       rlbox report
       rlbox report smoke-20260101 --out smoke.html --lang zh
+      rlbox report smoke-20260102 smoke-20260101
     """
     from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.html import render_report
@@ -40,7 +44,9 @@ def verb(app: App, name: str | None, out: str | None, opened: str, target: str, 
 
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
-    html = render_report(record, made_at=utc_now(), language=app.language)
+    before = _run_folder(app, other, target, data) if other else None
+    beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
+    html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
     if out in ("-", "/dev/stdout"):
         sys.stdout.buffer.write(html.encode("utf-8", "replace"))
         return
@@ -50,7 +56,7 @@ def verb(app: App, name: str | None, out: str | None, opened: str, target: str, 
     for gap in record.gaps:
         app.say(f"left out: {gap}")
     app.result({"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}, str(path))
-    if not app.dry_run and _shows(app, opened):
+    if not app.dry_run and shows_browser(app, opened):
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
@@ -74,11 +80,3 @@ def _write(path: Path, html: str) -> None:
         raise NodeError(
             f"the report cannot be written: {error.strerror}", where=str(path), next_step="name another file with --out"
         ) from error
-
-
-def _shows(app: App, opened: str) -> bool:
-    """Whether to open a browser: when asked to, or when a person at a desktop waits for it."""
-    if opened != "auto":
-        return opened == "yes"
-    desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return app.interactive and sys.stdout.isatty() and desktop

@@ -17,15 +17,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlbox.amounts import duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
+from rlbox.messages.language import teller
 from rlbox.record.act.state import RunState, StageState, run_cause
 from rlbox.record.resources import Sample
+from rlbox.report.act.beside import beside
 from rlbox.report.act.metric_series import Metric
 from rlbox.report.act.read import RunRecord, listed, table, tables
 from rlbox.report.act.timeline import Bar, TimelineRow, make_timeline, time_range
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot
 from rlbox.spec.load import load_toml
 
-LANGUAGES = ("en", "zh")
 MOST_BYTES = 2_000_000
 _LABELLED = 0.06
 """Share of the timeline from which on a phase is wide enough for its name."""
@@ -41,7 +42,9 @@ _FULL = 95
 """Percent of what it could use from which on a run had all of it, and there is nothing to draw."""
 
 
-def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> str:
+def render_report(
+    record: RunRecord, *, made_at: str, language: str = "en", other: RunRecord | None = None, live: bool = False
+) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
     Parameters
@@ -49,11 +52,21 @@ def render_report(record: RunRecord, *, made_at: str, language: str = "en") -> s
     made_at
         The time, ISO 8601 in UTC; what goes on ends there.
     language
-        One of `LANGUAGES`.
+        One of those of the catalogue of messages.
+    other
+        A run that is shown beside it, as the one before.
+    live
+        Whether the page asks again where it came from: what changed takes the place of what is shown.
+
+    Raises
+    ------
+    SpecError
+        The plan of one of two runs cannot be read.
     """
-    text, template, words = "", _template(), load_toml(_DATA / "words.toml")[language]
+    text, template, words = "", _template(teller(language)), load_toml(_DATA / "words.toml")[language]
+    known = {"live": live, "beside": beside(record, other) if other else None}
     for level in _LEVELS:
-        text = template.render(_context(record, made_at, words, level))
+        text = template.render(_context(record, made_at, words, level), **known)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             break
     return text
@@ -200,7 +213,7 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-def _template() -> Any:
+def _template(tell: Callable[[str], str]) -> Any:
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,
@@ -208,7 +221,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "seconds": moment}
+    environment.filters |= {"utc": _utc, "seconds": moment, "told": tell}
     return environment.get_template("report.html.j2")
 
 

@@ -1,5 +1,5 @@
 "use strict";
-(() => {
+const draw = () => {
   const pad = (n) => String(n).padStart(2, "0");
   const clock = (d, day) => (day ? `${pad(d.getMonth() + 1)}-${pad(d.getDate())} ` : "") + `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
   for (const time of document.querySelectorAll("time")) {
@@ -109,6 +109,25 @@
       const open = !all.every((one) => one.open);
       for (const one of all) one.open = open;
     });
-  addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
   if (location.hash) { const one = document.querySelector(location.hash); if (one && one.tagName === "DETAILS") one.open = true; }
-})();
+};
+draw();
+addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
+if (document.body.dataset.live) {
+  let tag = "";
+  const look = async () => {
+    const answer = await fetch(document.body.dataset.live, tag ? { headers: { "If-None-Match": tag } } : {});
+    if (answer.status !== 200) return;
+    const first = tag === "";
+    tag = answer.headers.get("ETag") || "";
+    if (first) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const open = new Set([...document.querySelectorAll("details[open]")].map((one) => one.id || one.querySelector("summary").textContent.replace(/\d+/g, "")));
+    for (const part of ["header", "main", "title"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
+    for (const one of document.querySelectorAll("details")) if (open.has(one.id || one.querySelector("summary").textContent.replace(/\d+/g, ""))) one.open = true;
+    document.body.dataset.drawn = String(1 + Number(document.body.dataset.drawn || 0));
+    draw();
+  };
+  const again = () => look().catch(() => undefined).finally(() => setTimeout(again, 2000));
+  again();
+}

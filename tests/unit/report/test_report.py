@@ -14,8 +14,9 @@ import pytest
 from reportbox import FATAL, iso, write_run, write_wide_run
 
 from rlbox.errors import SpecError
+from rlbox.messages.language import LANGUAGES
 from rlbox.record.act.state import RunState, write_run_state
-from rlbox.report.act.html import LANGUAGES, MOST_BYTES, render_report
+from rlbox.report.act.html import MOST_BYTES, render_report
 from rlbox.report.act.read import load_run_record
 from rlbox.report.act.timeline import make_timeline, time_range
 from rlbox.secrets.masks import Masks

@@ -1,0 +1,97 @@
+"""A run as a page that follows it: on this machine alone, to be read and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+_PAGES = ("/", "/page")
+_FOLLOWED = ("run.json", "events.jsonl", "resources.jsonl")
+
+
+class LivePage(ThreadingHTTPServer):
+    """Serves what `make` makes of a run, made anew when the run's record has grown.
+
+    Only names of this machine are answered: a page of somebody else's that a browser was led to (DNS rebinding) gets
+    nothing. There is no route that changes anything.
+
+    Raises
+    ------
+    OSError
+        The port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, run_dir: Path, make: Callable[[], str], port: int = 0) -> None:
+        self._run_dir, self._make = run_dir, make
+        self._made: tuple[str, str] = ("", "")
+        super().__init__((LOOPBACK, port), _Handler)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """What a browser may call this machine."""
+        return frozenset(f"{name}:{self.port}" for name in (LOOPBACK, "localhost"))
+
+    def page(self) -> tuple[str, str]:
+        """Return the entity tag and the page; the same ones while the record is the same."""
+        tag = self._tag()
+        if tag != self._made[0]:
+            self._made = tag, self._make()
+        return self._made
+
+    def _tag(self) -> str:
+        found = []
+        for name in _FOLLOWED:
+            path = self._run_dir / name
+            facts = path.stat() if path.is_file() else None
+            found.append((name, facts.st_size, facts.st_mtime_ns) if facts else (name, 0, 0))
+        return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LivePage
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        if self.headers.get("Host", "") not in self.server.hosts:
+            return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        if self.path.partition("?")[0] not in _PAGES:
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        tag, page = self.server.page()
+        if self.headers.get("If-None-Match") == f'"{tag}"':
+            self.send_response(HTTPStatus.NOT_MODIFIED)
+            self.end_headers()
+            return None
+        data = page.encode("utf-8", "replace")
+        self.send_response(HTTPStatus.OK)
+        for name, value in (
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Content-Length", str(len(data))),
+            ("ETag", f'"{tag}"'),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: a terminal is not told of every look."""

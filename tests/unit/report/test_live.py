@@ -1,0 +1,74 @@
+"""The page that follows a run: made anew when the record grew, told to this machine alone, changing nothing."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlbox.report.act.live import LivePage
+
+pytestmark = pytest.mark.allow("sockets")
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[LivePage]:
+    """A run with a record, and its page, which says how often it was made."""
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    made: list[int] = []
+
+    def page() -> str:
+        made.append(0)
+        return f"<p>made {len(made)} 次"
+
+    with LivePage(tmp_path, page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def ask(live: LivePage, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=10)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+def test_it_is_made_when_the_record_grew(live: LivePage, tmp_path: Path) -> None:
+    assert ask(live)[2] == ask(live, "/page")[2] == "<p>made 1 次"
+    tag = ask(live)[1]["ETag"]
+    assert ask(live, If_None_Match=tag)[0] == 304
+    (tmp_path / "resources.jsonl").write_text("{}\n")
+    status, headers, text = ask(live, If_None_Match=tag)
+    assert (status, text) == (200, "<p>made 2 次")
+    assert headers["ETag"] != tag
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_what_only_looks_gets_no_page(live: LivePage) -> None:
+    status, headers, text = ask(live, method="HEAD")
+    assert (status, headers["Content-Length"], text) == (200, "13", "")
+
+
+def test_a_page_that_a_browser_was_led_to_gets_nothing(live: LivePage) -> None:
+    """As by a name of somebody else's that leads to 127.0.0.1."""
+    assert ask(live, Host=f"evil.example:{live.port}")[0] == 421
+    assert ask(live, Host="127.0.0.1")[0] == 421
+    assert ask(live, Host=f"localhost:{live.port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(live: LivePage, method: str) -> None:
+    assert ask(live, method=method)[0] == 501
+
+
+@pytest.mark.parametrize("path", ["/other", "/../run.json", "/page/x", "//etc/passwd"])
+def test_there_is_no_other_page(live: LivePage, path: str) -> None:
+    assert ask(live, path)[0] == 404
+
+
+def test_it_listens_on_this_machine_alone(live: LivePage) -> None:
+    assert live.server_address[0] == "127.0.0.1"
