@@ -24,6 +24,7 @@ _SETTING = re.compile(r"\b(?:export|set|with|or) ([A-Z][A-Z_]{3,})\b")
 _EXAMPLE = re.compile(r"\(([^()]+)\)|: (\w+),")
 _FORM = re.compile(r"\S*[A-Z]{3,}[/=:]\S*[A-Z]")
 _KEY = re.compile(r"([a-z.]+)\.([a-z_-]+) = (\"[^\"]*\")")
+_FINDING = re.compile(r"^(?:error|warning|note): (?P<id>[a-z0-9-]+): .*\n(?:  where: .*\n)?  next:  (?P<step>.*)", re.M)
 
 
 class Typed(Protocol):
@@ -66,6 +67,11 @@ class Step:
         part = [part for part in self.text.split(";") if "--" in part][nth]
         return filled(" ".join(_OPTION.findall(part)), fill).split()
 
+    def shell(self) -> str:
+        """Return the shell text that the advice begins with, without the words around it."""
+        said, _, ends = self.text.partition(", then end them: ")
+        return ends or re.split(r",? or | \(| +# ", said)[0].strip("`")
+
     def setting(self, nth: int = 0) -> str:
         """Return the variable of the environment that is to be set."""
         found = _SETTING.findall(self.text)
@@ -104,14 +110,20 @@ class Follow:
         """Type a line whose outcome has a next step of one of the places."""
         return self.step(typed, self.rlbox(*typed))
 
-    def step(self, typed: Sequence[str], said: Typed) -> Step:
-        """Take the next step out of what was said."""
-        text = step_text(said)
+    def step(self, typed: Sequence[str], said: Typed, text: str = "") -> Step:
+        """Take the next step out of what was said; `text`: this one of several."""
+        text = text or step_text(said)
         one_line = " ".join(text.split())
         met = {place for place in self._places if place.pattern.search(one_line)}
         assert met, f"{text!r} is of none of {[str(place) for place in self._places]}"
         self.seen |= met
         return Step(tuple(typed), said, text)
+
+    def found(self, typed: Sequence[str], said: Typed, finding: str) -> Step:
+        """Take the next step of one finding out of what `rlbox doctor` said; all that it found is looked at."""
+        steps = findings(said)
+        assert finding in steps, (steps, said.err)
+        return self.step(typed, said, steps[finding])
 
     def types(self, step: Step, nth: int = 0, code: int = 0, **fill: str) -> Typed:
         """Type the command that is advised; it ends with `code`, and not as the line that advised it."""
@@ -142,6 +154,11 @@ def step_text(said: Typed) -> str:
         found = [said.data["error"]["next"]]
     assert found, f"no next step: {said.err or said.out}"
     return str(found[-1])
+
+
+def findings(said: Typed) -> dict[str, str]:
+    """Return what `rlbox doctor` found, each by its id, with its next step."""
+    return {found["id"]: found["step"] for found in _FINDING.finditer(said.out)}
 
 
 def told(said: Typed) -> str:
