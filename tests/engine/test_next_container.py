@@ -6,6 +6,7 @@ second.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -25,10 +26,13 @@ from wheelbox import make_wheel
 
 from rlbox.spec.load import load_toml
 
-ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_container.toml"))["rows"]
+TABLE = load_toml(Path(__file__).with_name("next_container.toml"))
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+LINES: list[dict[str, Any]] = TABLE["lines"]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"/opt/venv/lib/python{PYTHON}/site-packages"
 _OPTION = re.compile(r"--[a-z-]+[= ]\S*\d[a-z]?\b|--init\b")
+HELLO = hashlib.sha256(b"hello").hexdigest()
 Start = Callable[..., "Container"]
 
 
@@ -44,9 +48,9 @@ class Container:
         assert done.code == 0, (text, done.err)
         self._environ = [f"--env={line}" for line in done.out.split("\0") if line]
 
-    def doctor(self, *words: str, user: str = "0") -> Result:
-        """Type `rlbox doctor`."""
-        return self._typed(user, sys.executable, "-m", "rlbox", "doctor", *words)
+    def rlbox(self, line: str, user: str = "0") -> Result:
+        """Type a line that begins with `rlbox`."""
+        return self._typed(user, "sh", "-c", f'rlbox() {{ {sys.executable} -m rlbox "$@"; }}; {line}')
 
     def _typed(self, user: str, *words: str) -> Result:
         argv = ["docker", "exec", f"--user={user}", *self._environ, self.name, *words]
@@ -59,8 +63,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image with a stack of one package, whose wheel lies in /wheels."""
     root = tmp_path_factory.mktemp("root")
     venv.EnvBuilder(symlinks=True).create(root / "opt/venv")
-    for name in ("etc", "opt/rlbox/share", "tmp", "wheels"):
+    for name in ("etc", "opt/rlbox/share", "tmp", "wheels", "store/names", f"store/objects/sha256/{HELLO[:2]}"):
         (root / name).mkdir(parents=True)
+    (root / f"store/objects/sha256/{HELLO[:2]}/{HELLO}").write_text("hello")
     (root / "tmp").chmod(0o1777)
     (root / "etc/passwd").write_text("root:x:0:0::/tmp:/bin/sh\nsomebody:x:1000:1000::/tmp:/bin/sh\n")
     locked = {"python": PYTHON, "groups": [{"packages": [{"name": "alpha", "version": "1.0"}]}]}
@@ -111,19 +116,42 @@ def test_what_is_found_is_mended(row: dict[str, Any], follow: Follow, start: Sta
     usual = {"--tmpfs": "/data:size=16m", "--shm-size": "64m", "--network": "none"}
     needs = {"run": {"shm_gib": 0.05}, "disk": {"need_gib": 0.001}, **row.get("needs", {})}
     options = {**usual, **row.get("options", {})}
-    words, user = row.get("words", []), row.get("user", "0")
+    line, user = row.get("typed", "rlbox doctor"), row.get("user", "0")
     box = start(*as_words(options), RLBOX_LIMITS=json.dumps(needs))
     box.shell(row.get("made", "true"))
-    said = box.doctor(*words, user=user)
-    step = follow.found(("doctor",), said, row["finding"])
+    said = box.rlbox(line, user)
+    step = follow.found((line,), said, row["finding"])
     if "then" in row:
         advised = dict(re.split("[= ]", found, maxsplit=1) for found in map(with_value, _OPTION.findall(step.text)))
         box = start(*as_words({**options, **advised, **row["then"]}), RLBOX_LIMITS=json.dumps(needs))
     else:
         box.shell(row.get("done") or step.shell())
-    again = box.doctor(*words, user=user)
+    again = box.rlbox(line, user)
     assert row["finding"] not in findings(again), again.out
     assert again.code <= said.code
+
+
+@pytest.mark.parametrize("row", LINES, ids=[row["typed"] for row in LINES])
+def test_a_line_is_typed_again(row: dict[str, Any], follow: Follow, start: Start) -> None:
+    options = {"--tmpfs": "/data:size=16m", "--network": "none", **row.get("options", {})}
+    box = start(*as_words(options))
+    user, line = row.get("user", "0"), row["typed"]
+    box.shell(row.get("made", "true").replace("PYTHON ", f"{sys.executable} ").replace("TESTS", f"{CHECKOUT}/tests"))
+    step = follow.step((line,), box.rlbox(line, user))
+    if "then" in row:
+        box = start(*as_words({**options, **row["then"]}))
+    box.shell(row.get("done", "true"))
+    if "fill" in row:
+        line = " ".join([line, *step.options(row["fill"])])
+    line = line.replace(*row.get("instead", ("", "")))
+    follow.rlbox = lambda *words: box.rlbox(words[0], row.get("as", user))
+    follow.changed(step, [line], row.get("code", 0))
+
+
+def test_a_full_disk_of_the_cache_stops_nothing(start: Start) -> None:
+    box = start("--tmpfs=/data:size=1m", XDG_CACHE_HOME="/data")
+    box.shell("head -c 2000000 /dev/zero > /data/old || true")
+    assert box.rlbox("rlbox show local").code == 0
 
 
 def with_value(option: str) -> str:
