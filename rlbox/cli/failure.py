@@ -128,6 +128,7 @@ def _report_bug(error: Exception) -> int:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
         told += f"  where: {path}\n  next:  report it with that file\n"
     except OSError:
-        told = f"{text}{told}  next:  report it with the lines above\n"
+        told = text + told
+        told += "  next:  report it with the lines above\n"
     _tell(told, ())
     return 3
