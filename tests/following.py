@@ -12,7 +12,7 @@ from next_places import Place
 
 from rlbox.cli.verbs import VERBS
 
-ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|]*)")
+ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|&]*)")
 """A command line of rlbox's in a text; the group is what stands behind the word `rlbox`."""
 _STEP = re.compile(r"^(?:# )? *next: +(.*(?:\n(?:# )? {9}.*)*)", re.MULTILINE)
 _ERROR = re.compile(r"^(?:rlbox: error|Error): ", re.MULTILINE)
@@ -51,7 +51,7 @@ class Step:
     def commands(self, fill: Mapping[str, str]) -> list[list[str]]:
         """Return the command lines of rlbox's in the advice, in their order; `fill` has values for its CAPITALS."""
         found = [found[1].strip().rstrip(".") for found in ADVISED.finditer(self.text)]
-        lines = [re.split(r" (?:&&|then|or|and|goes|prints|tells|puts|on|outside)\b", line)[0] for line in found]
+        lines = [re.split(r" (?:then|or|and|goes|prints|tells|puts|on|outside)\b", line)[0] for line in found]
         assert lines, f"no command of rlbox's in {self.text!r}"
         return [shlex.split(filled(line, fill)) for line in lines]
 

@@ -71,3 +71,10 @@ def test_what_is_found_is_mended(
     shell(place, row.get("done") or step.shell(), monkeypatch)
     assert row["finding"] not in findings(again := follow.rlbox("doctor")), again.out
     assert again.code <= said.code
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_the_target_of_this_place_is_examined(follow: Follow, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(place, {})
+    monkeypatch.chdir(place)
+    follow.types(follow("doctor", "another"))

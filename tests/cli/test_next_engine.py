@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, EngineSocket, Folder
+from fakes import ON_IMAGE, EngineSocket, Folder, Said
 from following import Follow, findings
+from reportbox import write_run
 from test_cli_build import image_of
 
 from rlbox.doctor.judge.host import DriverFacts
+from rlbox.engine.act.login import find_login
+from rlbox.errors import RegistryError
+from rlbox.files.act.copies import whole_file
+from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.lock import hold
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:latest"
@@ -179,6 +187,76 @@ def test_what_the_engine_refused_is_mended(
     follow.again(step, *(step.options({}) if name == "no GPU" else ()), code=1)
     asked = engine.made[-1]["HostConfig"]
     assert not {"Ulimits", "DeviceRequests"}.intersection(name for name, value in asked.items() if value)
+
+
+@pytest.mark.parametrize(
+    "words", ["all predefined address pools have been fully subnetted", "Failed to Setup IP tables"]
+)
+def test_no_network_of_its_own(follow: Follow, mine: Folder, engine: EngineSocket, words: str) -> None:
+    mine.job("own")
+    lay(mine, engine, "")
+    engine.answers["/networks/create"] = 500, json.dumps({"message": words}).encode()
+    step = follow("run", "own")
+    (table, key, value), *_ = re.findall(r"or (\w+)\.(\w+) = (\S+)", step.text)
+    lay(mine, engine, f"[{table}]\n{key} = {value}\n")
+    follow.again(step, code=1)
+    assert engine.made[-1]["HostConfig"]["NetworkMode"] == "host"
+
+
+def test_an_engine_that_broke_off(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
+    lay(mine, engine, "")
+    path = f"/images/{TAG}/get"
+    engine.answers[path] = 200, Cut(b"half of it")
+    step = follow("save", "mine", "x.tar")
+    engine.answers[path] = 404, b'{"message": "no such image"}'
+    follow.again(step, code=4)
+
+
+class Cut(bytes):
+    """An answer that ends before it is whole."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 1000
+
+
+def test_an_engine_is_brought(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
+    step = follow("engine", "status")
+    monkeypatch.setattr(
+        "rlbox.engine.act.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+    )
+    said = follow.types(step, code=4)  # the version that this one says has no buildx beside it
+    assert "engine 28.2.2" in said.out
+
+
+def test_credentials_are_written_anew(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What speaks to a registry is asked by itself: a registry that wants a login speaks TLS."""
+    config = mine.write("config/config.json", '{"credsStore": "nosuch"}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(config.parent))
+    mine.write("bin/docker", f"#!/bin/sh\n[ $1 = login ] || exit\necho '{{}}' > {config}\n")
+    with pytest.raises(RegistryError) as refused:
+        find_login("127.0.0.1:9")
+    step = follow.step((), Said(code=6, out="", err=f"rlbox: error: {refused.value}\n"))
+    subprocess.run(step.text.split(), check=True)
+    assert find_login("127.0.0.1:9") == {}
+
+
+def test_another_rlbox_is_waited_for(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
+    lay(mine, engine, "")
+    current = engine.images.pop(TAG)
+    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+        step = follow("build", "mine")
+    engine.images[TAG] = current  # the other one has built it
+    follow.again(step)
+
+
+def test_another_archive_is_waited_for(follow: Follow, mine: Folder, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs/own-1", samples=2, steps=2)
+    with whole_file(mine.path / "x.tar.gz", 0):
+        step = follow("bundle", "own-1", "--out", "x.tar.gz")
+    follow.again(step)
 
 
 def lay(mine: Folder, engine: EngineSocket, more: str) -> None:
