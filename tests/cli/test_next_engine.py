@@ -137,6 +137,25 @@ def test_the_engine_is_mended(
     assert finding not in findings(follow.rlbox("doctor", "mine"))
 
 
+def test_the_target_asks_for_fewer_gpus(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = DriverFacts(present=True, devices=1, cuda=(99, 0))
+    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: driver)
+    lay(mine, engine, "[hardware]\ngpus = 2\n")
+    follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), "gpu-count")
+    lay(mine, engine, "[hardware]\ngpus = 1\n")
+    assert "gpu-count" not in findings(follow.rlbox("doctor", "mine"))
+
+
+def test_ssh_is_installed(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@far.example")
+    monkeypatch.setenv("PATH", f"{mine.path}/bin")
+    step = follow("runs")
+    mine.write("bin/ssh", "#!/bin/sh\necho 'no route to host' >&2\nexit 255\n").chmod(0o755)
+    assert "no route to host" in follow.again(step, code=4).err
+
+
 def test_containers_of_ended_runs_are_removed(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
     labels = {"rlbox.target": "mine", "rlbox.run": "own-1", "rlbox.owner": "1000"}
     engine.containers = [{"Id": "c", "Names": ["/rlbox-own-1"], "Labels": labels, "State": "exited", "Mounts": []}]

@@ -150,6 +150,14 @@ def test_files_that_are_not_there_are_named_otherwise(follow: Follow, platform: 
     follow.instead(step, "nothing.env", "my.env")
 
 
+def test_a_file_of_secrets_that_cannot_be_read(follow: Follow, platform: Platform, folder: Folder) -> None:
+    """It is known before anything is rented."""
+    folder.write("my.env", "HF_TOKEN=abcdefgh12345678\n")
+    step = follow("vast", "up", "own", *IMAGE, "--env-file", "/proc/self/mem", "--yes")
+    assert list(platform.instances) == [NUMBER]
+    follow.instead(step, "/proc/self/mem", "my.env")
+
+
 def test_secrets_are_given(follow: Follow, platform: Platform, folder: Folder) -> None:
     folder.job("own", 'secrets = ["HF_TOKEN"]\n' + JOB.replace('"mine"', '"rented"') + 'secrets = ["HF_TOKEN"]\n')
     step = follow("vast", "up", "own", *IMAGE, "--dry-run")

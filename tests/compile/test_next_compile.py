@@ -75,6 +75,15 @@ def test_a_spec_is_mended(follow: Follow, tmp_path: Path, name: str) -> None:
     follow.again(step)
 
 
+def test_the_image_is_built_with_what_was_compiled(follow: Follow, tmp_path: Path) -> None:
+    box = make_box(tmp_path)
+    assert "small not compiled yet" in box.rlbox("build", "mine", "--dry-run").out
+    step = typed(follow, box, "compile", "mine")
+    said = follow.rlbox(*step.commands({})[0], "--dry-run")
+    assert said.out
+    assert "not compiled yet" not in said.out
+
+
 def test_the_same_command_goes_on(follow: Follow, tmp_path: Path) -> None:
     box = make_box(tmp_path, UNITS + STOPS)
     step = typed(follow, box, "compile", "mine")
