@@ -1,7 +1,7 @@
 """Write the pictures of docs/report.md: `python scripts/make_report_picture.py RUN OTHER`.
 
-RUN and OTHER are folders of real runs, as of `rlbox run smoke` twice. The report is shown wide, as on a phone, and the live
-page dark and in Chinese, each as Chromium shows it; it needs `chromium` on the machine, which nothing else of rlbox does.
+RUN and OTHER are folders of real runs, as of `rlbox run smoke` twice. The report is shown wide and as on a phone, the
+live page dark and in Chinese, each as Chromium shows it; it needs `chromium`, which nothing else of rlbox does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main(words: list[str]) -> int:
         html = render_report(run, made_at=utc_now(), other=other)
         page.write_text(html, encoding="utf-8")
         shot("report", page.as_uri(), (1180, 1000))
-        frame = f'<iframe width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff" srcdoc="{escape(html)}"></iframe>'
+        shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
+        frame = f'<iframe {shape} srcdoc="{escape(html)}"></iframe>'
         page.write_text(
             f'<body style="margin: 0; background: #9aa3af; display: flex; justify-content: center">{frame}',
             encoding="utf-8",

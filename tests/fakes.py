@@ -149,13 +149,15 @@ class Said:
 class EngineSocket:
     """An engine that knows images and its version, behind a socket of its own; other requests are answered 501.
 
-    A container ends at once, without a word; `made` is what each was made from. `networks` are the names of all.
+    A container ends at once, without a word; `made` is what each was made from. `networks` are the names of all,
+    `containers` the rows of those that are listed. What `answers` has of a path comes before all that.
     """
 
     def __init__(self, path: Path) -> None:
         self.images: dict[str, dict[str, Any]] = {}
         self.made: list[dict[str, Any]] = []
         self.networks = ["bridge"]
+        self.containers: list[dict[str, Any]] = []
         version = b'{"Version": "28.2.2", "ApiVersion": "1.45"}'
         self.answers: dict[str, tuple[int, bytes]] = {"/version": (200, version)}
         self.address = f"unix://{path}"
@@ -170,8 +172,6 @@ class EngineSocket:
         self._server.server_close()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
-        if path in self.answers:
-            return self.answers[path]
         if path.startswith("/images/") and path.endswith("/json"):
             tag = path.removeprefix("/images/").removesuffix("/json")
             if tag in self.images:
@@ -185,8 +185,11 @@ class EngineSocket:
             case ["containers", "create"]:
                 self.made.append(json.loads(body))
                 return 201, b'{"Id": "c1"}'
+            case ["containers", "json"]:
+                return 200, json.dumps(self.containers).encode()
             case ["containers", _, "json"]:
-                return 200, b'{"Id": "c1", "Config": {"Tty": false}}'
+                ended = {"Status": "exited", "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0}
+                return 200, json.dumps({"Id": "c1", "Config": {"Tty": False}, "State": ended}).encode()
             case ["containers", _, "wait"]:
                 return 200, b'{"StatusCode": 0}'
             case ["containers", _, "logs"]:
@@ -204,12 +207,13 @@ class EngineSocket:
                 return self._answer(path)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        carry_out = self._carry_out
+        carry_out, answers = self._carry_out, self.answers
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, body = carry_out(re.sub(r"^/v1\.\d+/", "/", self.path), asked)
+                path = re.sub(r"^/v1\.\d+/", "/", self.path)
+                status, body = answers.get(path) or carry_out(path, asked)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -12,18 +12,19 @@ from next_places import Place
 
 from rlbox.cli.verbs import VERBS
 
-ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|]*)")
+ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|&]*)")
 """A command line of rlbox's in a text; the group is what stands behind the word `rlbox`."""
 _STEP = re.compile(r"^(?:# )? *next: +(.*(?:\n(?:# )? {9}.*)*)", re.MULTILINE)
 _ERROR = re.compile(r"^(?:rlbox: error|Error): ", re.MULTILINE)
 _CAUSE = re.compile(r"^cause: .*", re.MULTILINE)
 _REFUSED = re.compile(r"^# refused: .*", re.MULTILINE)
 _CHOICES = re.compile(r"(?:choose(?: one)? of|parameters|known|it has|take another|instances of rlbox): (.*)")
-_OPTION = re.compile(r"--[a-z][a-z-]*(?: (?!(?:or|and|DIR,|FILE,)\b)[^\s,;)]+)?")
+_OPTION = re.compile(r"--[a-z][a-z-]*(?: (?!(?:or|and|to|DIR,|FILE,)\b)[^\s,;)]+)?")
 _SETTING = re.compile(r"\b(?:export|set|with|or) ([A-Z][A-Z_]{3,})\b")
 _EXAMPLE = re.compile(r"\(([^()]+)\)|: (\w+),")
 _FORM = re.compile(r"\S*[A-Z]{3,}[/=:]\S*[A-Z]")
 _KEY = re.compile(r"([a-z.]+)\.([a-z_-]+) = (\"[^\"]*\")")
+_FINDING = re.compile(r"^(?:error|warning|note): (?P<id>[a-z0-9-]+): .*\n(?:  where: .*\n)?  next:  (?P<step>.*)", re.M)
 
 
 class Typed(Protocol):
@@ -50,7 +51,7 @@ class Step:
     def commands(self, fill: Mapping[str, str]) -> list[list[str]]:
         """Return the command lines of rlbox's in the advice, in their order; `fill` has values for its CAPITALS."""
         found = [found[1].strip().rstrip(".") for found in ADVISED.finditer(self.text)]
-        lines = [re.split(r" (?:&&|then|or|and|goes|prints|tells|puts|on|outside)\b", line)[0] for line in found]
+        lines = [re.split(r" (?:then|or|and|goes|prints|tells|puts|on|outside)\b", line)[0] for line in found]
         assert lines, f"no command of rlbox's in {self.text!r}"
         return [shlex.split(filled(line, fill)) for line in lines]
 
@@ -65,6 +66,11 @@ class Step:
         self._found(_OPTION)
         part = [part for part in self.text.split(";") if "--" in part][nth]
         return filled(" ".join(_OPTION.findall(part)), fill).split()
+
+    def shell(self) -> str:
+        """Return the shell text that the advice begins with, without the words around it."""
+        said, _, ends = self.text.partition(", then end them: ")
+        return ends or re.split(r",? or | \(| +# ", said)[0].strip("`")
 
     def setting(self, nth: int = 0) -> str:
         """Return the variable of the environment that is to be set."""
@@ -104,14 +110,20 @@ class Follow:
         """Type a line whose outcome has a next step of one of the places."""
         return self.step(typed, self.rlbox(*typed))
 
-    def step(self, typed: Sequence[str], said: Typed) -> Step:
-        """Take the next step out of what was said."""
-        text = step_text(said)
+    def step(self, typed: Sequence[str], said: Typed, text: str = "") -> Step:
+        """Take the next step out of what was said; `text`: this one of several."""
+        text = text or step_text(said)
         one_line = " ".join(text.split())
         met = {place for place in self._places if place.pattern.search(one_line)}
         assert met, f"{text!r} is of none of {[str(place) for place in self._places]}"
         self.seen |= met
         return Step(tuple(typed), said, text)
+
+    def found(self, typed: Sequence[str], said: Typed, finding: str) -> Step:
+        """Take the next step of one finding out of what `rlbox doctor` said; all that it found is looked at."""
+        steps = findings(said)
+        assert finding in steps, (steps, said.err)
+        return self.step(typed, said, steps[finding])
 
     def types(self, step: Step, nth: int = 0, code: int = 0, **fill: str) -> Typed:
         """Type the command that is advised; it ends with `code`, and not as the line that advised it."""
@@ -142,6 +154,11 @@ def step_text(said: Typed) -> str:
         found = [said.data["error"]["next"]]
     assert found, f"no next step: {said.err or said.out}"
     return str(found[-1])
+
+
+def findings(said: Typed) -> dict[str, str]:
+    """Return what `rlbox doctor` found, each by its id, with its next step."""
+    return {found["id"]: found["step"] for found in _FINDING.finditer(said.out)}
 
 
 def told(said: Typed) -> str:

@@ -21,7 +21,9 @@ _OTHERS = re.compile(
     r"|JSONDecodeError|broken TOML|not UTF-8|No closing quotation|File exists|Is a directory|Read-only file|too long"
     r"|Too many|Field required|ModuleNotFoundError|ImportError|Remote end closed|Connection refused|exporting to image"
     r"|vast\.ai refused|this engine only knows|running image|truncated header|empty file|Docker daemon"
-    r"|No interpreter found|AssertionError|No such file|No space left|not permitted|Permission denied|Address already in use|Expecting"
+    r"|No interpreter found|AssertionError|No such file|No space left|not permitted|Permission denied|Expecting"
+    r"|Input/output error|no route to host|no such image|address pools|IP tables|Connection broken"
+    r"|could not select device|error setting rlimit|Address already in use|log in$|certificate verify failed|reset by peer"
     r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"

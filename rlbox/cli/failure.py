@@ -123,10 +123,12 @@ def _report_bug(error: Exception) -> int:
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))
+    told = f"rlbox: bug: {type(error).__name__}: {error}\n"
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
+        told += f"  where: {path}\n  next:  report it with that file\n"
     except OSError:
-        sys.stderr.write(printable(text))
-    told = f"rlbox: bug: {type(error).__name__}: {error}\n  where: {path}\n  next:  report it with that file\n"
+        told = text + told
+        told += "  next:  report it with the lines above\n"
     _tell(told, ())
     return 3

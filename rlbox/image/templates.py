@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
+
+
+class _Compiled(FileSystemBytecodeCache):
+    """Compiled templates, kept where there is room for them."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):  # a full disk: jinja2 passes over one that cannot be opened alone
+            super().dump_bytecode(bucket)
 
 
 @cache
@@ -17,7 +27,7 @@ def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment
     """Return the template environment over `folders`, the first wins; `bytecode` is a folder for compiled ones."""
     env = Environment(
         loader=FileSystemLoader(folders),
-        bytecode_cache=FileSystemBytecodeCache(str(bytecode)) if bytecode else None,
+        bytecode_cache=_Compiled(str(bytecode)) if bytecode else None,
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701 - the output is a Dockerfile, not HTML
         trim_blocks=True,

@@ -370,3 +370,9 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
     (command,) = step.commands({})
     follow.changed(step, [*command, *step.options({"DIR": str(out)}, 1)], 0)
     follow.again(step)
+
+
+def test_what_was_laid_is_entered(follow: Follow, prefix: Path) -> None:
+    step = follow(*words(prefix))
+    entered = ["sh", "-c", f"{step.shell()} && echo $SMALL_WORDS"]
+    assert "as it is" in subprocess.run(entered, capture_output=True, text=True, check=True).stdout

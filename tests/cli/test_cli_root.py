@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -124,7 +125,20 @@ def test_a_bug_without_a_place_for_its_report(rlbox: Rlbox, monkeypatch: pytest.
     said = rlbox("render", "local")
     assert said.code == 3
     assert said.err.startswith("Traceback (most recent call last):\n")
-    assert "rlbox: bug: ZeroDivisionError" in said.err
+    assert said.err.endswith("\nrlbox: bug: ZeroDivisionError: \n  next:  report it with the lines above\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "next_step"),
+    [
+        (errno.ENOSPC, "free space there, or name another place"),
+        (errno.EIO, "look at the disk: `dmesg` says what is wrong with it"),
+    ],
+)
+def test_what_this_machine_refuses(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str) -> None:
+    fail_with(monkeypatch, OSError(number, "no", "/some/file"))
+    told = f"rlbox: error: this machine refuses: no\n  where: /some/file\n  next:  {next_step}\n"
+    assert rlbox("render", "local") == Said(code=5, out="", err=told)
 
 
 def test_an_interrupt(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes import Rlbox
+from fakes import Folder, Rlbox
+from following import Follow
 
 from rlbox.machine.act import page_cache
 from rlbox.machine.act.page_cache import resident_bytes
@@ -105,3 +106,8 @@ def test_no_file(rlbox: Rlbox, tmp_path: Path) -> None:
     said = rlbox("warm", str(tmp_path / "none"))
     assert said.code == 2
     assert said.err.startswith("rlbox: error: there is no file to warm\n")
+
+
+def test_a_name_that_is_too_long(follow: Follow, folder: Folder) -> None:
+    folder.write("text.txt", "some")
+    follow.instead(follow("warm", "x" * 300), "x" * 300, "text.txt")

@@ -35,7 +35,7 @@ def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
     """The target `tiny` with a data disk of the test's own; leaves no container behind."""
     project = tmp_path / "project"
-    shutil.copytree(tiny_project, project)
+    shutil.copytree(tiny_project, project, dirs_exist_ok=True)
     data = tmp_path / "data"
     data.mkdir()
     box = Box(project=project, data=data)

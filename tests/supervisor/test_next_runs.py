@@ -156,3 +156,46 @@ def test_a_port_that_is_taken_is_given_another_number(site: Site, follow: Follow
         assert found, step.text
         edit(site, f"[{found[1]}]\n{found[2]} = {port}", f"[{found[1]}]\n{found[2]} = {other}")
         follow.again(step)
+
+
+def test_the_log_of_a_stage_says_how_far_it_came(site: Site, follow: Follow) -> None:
+    site.job(first="echo one > {run}/made-1; echo no more data")
+    step = follow(*AGAIN)
+    assert "no more data" in site("logs").out
+    site.job()
+    follow.again(step)
+
+
+def test_what_a_stage_needs_is_written_again(site: Site, follow: Follow) -> None:
+    site.job(
+        first=f"{FIRST}; [ {{attempt}} = 2 ] || rm -f {{run}}/weights; [ {{attempt}} = 1 ] || touch {{run}}/weights"
+    )
+    edit(site, 'name = "second"', 'name = "second"\nneeds = [{ path = "{run}/weights", min_bytes = 0 }]')
+    step = follow(*AGAIN)
+    follow.changed(step, ["run", "--resume", site.run_dir().name, "--from", "first"], 0)
+
+
+def test_a_request_is_sent_by_hand(site: Site, follow: Follow) -> None:
+    port = free_port()
+    job = _with_service(SERVES, port).replace("start_s = 1", "start_s = 60")
+    site.folder.job(
+        "two", job + f'probes = [{{ url = "http://127.0.0.1:{port}/nosuch", status = 200, within_s = 0.5 }}]\n'
+    )
+    edit(site, 'name = "second"', 'name = "second"\nservices = ["server"]')
+    step = follow(*AGAIN)
+    by_hand = f"python3 -c 'import urllib.request as u; u.urlopen(\\\"http://127.0.0.1:{port}/nosuch\\\")' 2>&1"
+    edit(site, SECOND, f"{by_hand}; {SECOND}")
+    assert site.run().code == 1
+    assert "HTTP Error 404: File not found" in site("logs").out
+    edit(site, '/nosuch", status', '/", status')
+    follow.again(step)
+
+
+def test_a_run_that_was_lost_is_resumed(site: Site, follow: Follow) -> None:
+    site.job(second=f"[ {{attempt}} = 2 ] || sleep 60; {SECOND}")
+    site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    site.close()
+    site.wait_for_end()
+    step = follow("attach", site.run_dir().name)
+    follow.types(step)

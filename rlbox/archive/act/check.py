@@ -100,7 +100,7 @@ def _digest(name: str) -> str:
 
 def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: Path) -> Manifest:
     if INDEX_FILE not in members:
-        step = "docker load takes archives of docker's own" if "manifest.json" in members else "rlbox save TARGET FILE"
+        step = f"docker load --input {path}" if "manifest.json" in members else "rlbox save TARGET FILE"
         raise WorkFailed(
             "this is no OCI archive: it has no index.json, or is cut short", where=str(path), next_step=step
         )

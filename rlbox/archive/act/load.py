@@ -41,7 +41,7 @@ def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Lo
         raise WorkFailed(
             f"this archive holds {len(archive.manifests)} images with {len(archive.tags)} names; rlbox loads one",
             where=str(archive.path),
-            next_step="docker load takes such archives",
+            next_step=f"docker load --input {archive.path}",
         )
     tag, manifest = archive.tags[0], archive.manifests[0]
     whole = _keeps_manifests()

@@ -143,12 +143,17 @@ def _require_fit(app: App, job: str, profiles: tuple[str, ...], settings: tuple[
 
 
 def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
-    """Raise `SpecError` when the job wants secrets and no file has them."""
+    """Raise `SpecError` when the job wants secrets and no file has them, or the file cannot be read."""
     from rlbox.errors import SpecError
     from rlbox.job.load import load_job
 
     if env_file is not None and not env_file.is_file():
         raise SpecError("the file of --env-file is not there", where=str(env_file), next_step="name one that is")
+    try:
+        _ = env_file and env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
+    except (OSError, ValueError) as error:
+        what = f"the file of --env-file cannot be read: {getattr(error, 'strerror', '') or error}"
+        raise SpecError(what, where=str(env_file), next_step="name a file of text that you may read") from error
     if (wanted := load_job(app.project, job).secrets) and env_file is None:
         names = ", ".join(map(str, wanted))
         raise SpecError(

@@ -172,8 +172,10 @@ def _remedy(place: PlaceFacts, who: str) -> str:
     match place.kind:
         case "missing" | "file" if place.role == "data":
             return f"mount it: docker run --volume DIR:{place.path}; rlbox does with --data DIR"
-        case "missing" | "file":
+        case "missing":
             return f"mkdir -p {place.path}"
+        case "file":
+            return f"move what is there out of the way, then: mkdir -p {place.path}"
         case "read-only":
             return "mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`"
         case "denied":

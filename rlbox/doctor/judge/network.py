@@ -79,7 +79,7 @@ def _localhost(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
 def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
     seen = f"{facts.hostname} is {', '.join(facts.hostname_ips) or 'unknown'}"
     only_loopback = all(ip.startswith("127.") or ip == "::1" for ip in facts.hostname_ips)
-    if demands.nodes > 1 and only_loopback:
+    if demands.nodes > 1 and only_loopback and not facts.environ.get("GLOO_SOCKET_IFNAME"):
         yield Finding(
             id="hostname-loopback", title="other nodes cannot reach this one by its name", seen=seen,
             where="/etc/hosts", remedy="give the name the node's own address there, or set GLOO_SOCKET_IFNAME",

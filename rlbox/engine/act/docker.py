@@ -60,7 +60,7 @@ class PortTaken(EngineError):
     """Ports that a container was to publish are taken on the engine's machine; `ports` are those that it named."""
 
     def __init__(self, what: str, *, ports: Iterable[int]) -> None:
-        super().__init__(what, next_step="end what holds it, or publish another port")
+        super().__init__(what)
         self.ports = frozenset(ports)
 
 

@@ -37,8 +37,8 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     Raises
     ------
     OSError
-        It cannot be written, or what has its name is no regular file: devices, FIFOs, sockets and folders stay.
-        A link to a regular file is replaced, not what it leads to.
+        It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
+        folders stay. A link to a regular file is replaced, not what it leads to.
     """
     if kind := special_kind(path):
         raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
@@ -50,6 +50,9 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
             file.write(text.encode() if isinstance(text, str) else text)
             os.fchmod(file.fileno(), mode)
         os.replace(draft, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a write names none
+        raise
     finally:
         draft.unlink(missing_ok=True)
 

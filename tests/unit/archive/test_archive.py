@@ -11,11 +11,14 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rlbox.archive.act import load
 from rlbox.archive.act.check import Archive, check_archive
 from rlbox.archive.act.load import docker_archive
+from rlbox.archive.act.save import pack_layers
 from rlbox.archive.act.write import ArchiveWriter
 from rlbox.archive.parts import (
     INDEX_FILE,
@@ -151,7 +154,7 @@ def test_no_archive(data: bytes, what: str, tmp_path: Path) -> None:
 
 def test_an_archive_of_dockers_own(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tar", {"manifest.json": b"[]"})
-    assert refusal(path)[2] == "docker load takes archives of docker's own"
+    assert refusal(path)[2] == f"docker load --input {path}"
 
 
 @pytest.mark.parametrize("text", [b"<html>", b"[]", b"{}"])
@@ -310,3 +313,36 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(WorkFailed, match="this is no archive, but a FIFO"):
         check_archive(tmp_path / "pipe")
+
+
+# ---- engines that fail ----------------------------------------------------------------------------------------------
+
+
+def test_an_engine_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "write /var/lib/docker/x: no space left on device"
+    monkeypatch.setattr(load, "engine", lambda: SimpleNamespace(load=lambda chunks: [{"error": words}]))
+    with pytest.raises(NodeError, match="the engine's disk is full") as full:
+        load._send(iter(()))
+    assert full.value.next_step == "free space there, then repeat"
+
+
+def test_an_engine_whose_store_is_damaged() -> None:
+    config = json.dumps({"rootfs": {"diff_ids": [sha256_of(b"first")]}}).encode()
+    files = {
+        "layer.tar": b"another",
+        "config.json": config,
+        "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(),
+    }
+    with pytest.raises(WorkFailed, match="the engine's store is damaged") as damaged:
+        pack_layers(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
+    assert damaged.value.next_step == "remove the image and build it again"
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()

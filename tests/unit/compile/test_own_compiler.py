@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 from locks import WHOLE
 
-from rlbox.compile.act import rooms
+from rlbox.compile.act import build, rooms
 from rlbox.errors import NodeError
 from rlbox.fixes.load import load_fixed_target
 from rlbox.spec.project import Project
@@ -44,3 +44,24 @@ def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.Monke
         "this machine's Python 3.11 lies where a build has folders of its own: /tmp/conda/bin/python3.12\n"
         "  next:  install Python 3.11 outside of /tmp"
     )
+
+
+@pytest.mark.parametrize(
+    ("there", "next_step"),
+    [((), "apt-get install g++"), (("g++", "c++"), "install Python 3.11 with its headers")],
+)
+def test_what_this_machine_lacks_to_compile(
+    there: tuple[str, ...], next_step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
+    target = load_fixed_target(Project(folder=CHECKOUT), "a800-cn").target
+    monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
+    with pytest.raises(NodeError) as refused:
+        rooms.build_system(target, WHOLE, Store(tmp_path))
+    assert refused.value.next_step == next_step
+
+
+def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
+    with pytest.raises(NodeError, match="no namespaces of its own, and so no place without network: refused"):
+        build.probe_spaces()

@@ -111,6 +111,7 @@ def test_an_older_image_is_a_note() -> None:
         ((DRIVER | {"ok": False, "code": 34},), ["cuda-stubs-order"]),
         ((DRIVER | {"ok": False, "code": 804},), ["cuda-compat-shadows-driver"]),
         ((DRIVER | {"ok": False, "code": 100},), ["no-gpu-visible"]),
+        ((DRIVER | {"ok": False, "code": 999},), ["cuda-after-restart"]),
         ((DRIVER | {"ok": False, "code": 7},), ["gpu-driver-broken"]),
         ((DRIVER | {"count": 1},), ["gpu-count"]),
         ((DRIVER, MEMORY | {"free": 9 << 30, "users": [[7, 120 << 30]]}), ["gpu-busy"]),
@@ -148,6 +149,9 @@ def test_driver() -> None:
     assert ids(judge_driver(driver, ImageNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
     assert ids(judge_driver(replace(driver, devices=1), ImageNeeds(), TARGET)) == ["gpu-count"]
     assert ids(judge_driver(DriverFacts(), ImageNeeds(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(judge_driver(replace(driver, error="libcuda.so.1: wrong"), ImageNeeds(), TARGET)) == [
+        "gpu-driver-broken"
+    ]
     assert ids(judge_driver(DriverFacts(), ImageNeeds(), Demands())) == []
 
 

@@ -1,0 +1,80 @@
+"""What `rlbox doctor` advises of a shell is done, and then it finds it no more: the situations of `next_doctor.toml`.
+
+Each is a place of its own, laid as `rlbox apply` lays one, in which the shell that the row describes types `rlbox
+doctor`, then what the advice says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from following import Follow, findings
+
+from rlbox.doctor.act.fix_checks import PLACE
+from rlbox.spec.load import load_toml
+
+ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_doctor.toml"))["rows"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place with nothing wrong: a stack without packages, a data disk; the shell is in it."""
+    for name in ("opt/rlbox/share", "disk", "home", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    venv.EnvBuilder(symlinks=True).create(tmp_path / "opt/venv")
+    monkeypatch.setenv(PLACE, str(tmp_path / "opt/rlbox"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/opt/venv/bin{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("rlbox.doctor.act.checks.probe_running", lambda venv: ())  # of this whole machine
+    return tmp_path
+
+
+def lay(place: Path, row: dict[str, Any]) -> None:
+    """Write what the place says of itself: `needs` of its target, and what is locked."""
+    share, python = place / "opt/rlbox/share", f"{sys.version_info.major}.{sys.version_info.minor}"
+    locked = [{"name": name, "version": version} for name, version in row.get("locked", {}).items()]
+    needs = {"disk": {"mount": str(place / "disk"), "need_gib": 0.001}, **row.get("needs", {})}
+    (share / "fixes.json").write_text(json.dumps({"target": "mine", "facts": needs}))
+    (share / "lock.json").write_text(json.dumps({"python": python, "groups": [{"packages": locked}]}))
+
+
+def shell(place: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Type a text into the shell, and go on with the environment that it has then."""
+    words = ["bash", "-c", f"{{ {text}\n}} >&2 && env -0"]
+    environ = {**os.environ, "P": str(place)}
+    done = subprocess.run(words, cwd=place, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (text, done.stderr)
+    became = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
+    for name in os.environ.keys() - became.keys():
+        monkeypatch.delenv(name)
+    for name, value in became.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.allow("processes", "sockets")
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row['finding']}{row.get('way', '')}" for row in ROWS])
+def test_what_is_found_is_mended(
+    row: dict[str, Any], follow: Follow, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(place, row)
+    monkeypatch.chdir(place)
+    shell(place, row["made"], monkeypatch)
+    said = follow.rlbox("doctor")
+    step = follow.found(("doctor",), said, row["finding"])
+    shell(place, row.get("done") or step.shell(), monkeypatch)
+    assert row["finding"] not in findings(again := follow.rlbox("doctor")), again.out
+    assert again.code <= said.code
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_the_target_of_this_place_is_examined(follow: Follow, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(place, {})
+    monkeypatch.chdir(place)
+    follow.types(follow("doctor", "another"))

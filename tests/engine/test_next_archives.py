@@ -1,0 +1,91 @@
+"""What `rlbox save` and `rlbox load` advise is done, with a real image and the real client."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from enginebox import Box, Result, docker
+from following import Follow
+
+
+@pytest.fixture
+def box(tiny: Box, follow: Follow) -> Box:
+    """The project of the target `tiny`, in which all that is followed is typed."""
+    follow.rlbox = tiny
+    return tiny
+
+
+@pytest.fixture
+def whole(box: Box) -> Path:
+    """An archive of its image."""
+    assert box("save", "tiny", "x.tar").code == 0
+    return box.project / "x.tar"
+
+
+@pytest.fixture
+def tags() -> Iterator[list[str]]:
+    """Names of images that are removed at the end."""
+    made: list[str] = []
+    yield made
+    for tag in made:
+        docker("image", "rm", tag)
+
+
+def client(text: str) -> Result:
+    """Type a line of the docker client's."""
+    done = subprocess.run(shlex.split(text), capture_output=True, text=True, timeout=120)
+    return Result(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def test_what_was_saved_is_loaded_and_started(follow: Follow, box: Box) -> None:
+    step = follow("save", "tiny", "x.tar")
+    said = follow.types(step)
+    again = follow.step(step.commands({})[0], said)
+    assert client(f"{again.text} true").code == 0
+
+
+def test_an_archive_that_was_cut_is_copied_again(follow: Follow, whole: Path) -> None:
+    copy = whole.with_name("copy.tar")
+    copy.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    step = follow("load", "copy.tar")
+    copy.write_bytes(whole.read_bytes())
+    follow.again(step)
+
+
+def test_what_is_no_archive_is_saved(follow: Follow, box: Box) -> None:
+    (box.project / "x.tar").write_text("text")
+    step = follow("load", "x.tar")
+    (box.project / "x.tar").unlink()
+    follow.types(step, TARGET="tiny", FILE="x.tar")
+    follow.again(step)
+
+
+def test_an_empty_archive_is_saved(follow: Follow, box: Box) -> None:
+    tarfile.open(box.project / "x.tar", "w").close()
+    step = follow("load", "x.tar")
+    follow.types(step, TARGET="tiny", FILE="x.tar")
+    follow.again(step)
+
+
+def test_an_archive_of_dockers_own_is_for_docker(follow: Follow, whole: Path) -> None:
+    own = whole.with_name("own.tar")
+    with tarfile.open(whole) as tar, tarfile.open(own, "w") as kept:
+        for member in tar:
+            if member.name not in ("index.json", "oci-layout"):
+                kept.addfile(member, tar.extractfile(member))
+    step = follow("load", str(own))
+    assert client(step.text).code == 0
+
+
+def test_an_archive_of_two_images_is_for_docker(follow: Follow, box: Box, tags: list[str]) -> None:
+    tag = "rlbox/tiny:latest"
+    tags.append("rlbox/tiny:another")
+    docker("tag", tag, tags[0])
+    docker("save", "--output", str(box.project / "two.tar"), tag, tags[0])
+    step = follow("load", str(box.project / "two.tar"))
+    assert client(step.text).code == 0

@@ -1,0 +1,45 @@
+"""What is said when the container beside a far engine cannot be made, or is heard of no more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from docker.errors import APIError
+
+from rlbox.engine.act import helper_container
+from rlbox.engine.act.helper_container import Helper, run_helper
+from rlbox.errors import EngineError, NodeError
+from rlbox.spec.project import Project
+
+HELPER = Helper(image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False)
+TUNNEL: Any = SimpleNamespace(address="unix:///x", uid=1, gid=1, socket="/s", socket_gid=1, state="/state")
+
+
+def refuse(**words: Any) -> NoReturn:
+    raise APIError("400 Client Error", explanation="invalid mount config: bind source path does not exist: /nosuch")
+
+
+def test_a_disk_that_is_not_over_there(monkeypatch: pytest.MonkeyPatch, folder: Any) -> None:
+    client = SimpleNamespace(
+        containers=SimpleNamespace(create=lambda *image, **words: refuse(), list=lambda **words: [])
+    )
+    monkeypatch.setattr(helper_container.docker, "DockerClient", lambda **words: client)
+    with pytest.raises(NodeError) as missing:
+        run_helper(TUNNEL, Project(folder=folder.path), HELPER)
+    assert (missing.value.where, missing.value.next_step) == (
+        "/nosuch",
+        "make it over there, or name another with --data DIR",
+    )
+
+
+def test_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, folder: Any) -> None:
+    def lose() -> NoReturn:
+        raise ConnectionResetError("the tunnel ended")
+
+    monkeypatch.setattr(helper_container, "_make", lambda *words: SimpleNamespace(reload=lose))
+    monkeypatch.setattr(helper_container, "_attach", lambda *words: 0)
+    with pytest.raises(EngineError, match="a run that had started goes on") as lost:
+        run_helper(TUNNEL, Project(folder=folder.path), HELPER)
+    assert lost.value.next_step == "rlbox attach"
