@@ -170,8 +170,8 @@ class EngineSocket:
         self._server.server_close()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
-        if path in self.answers:
-            return self.answers[path]
+        if answer := self.answers.get(path) or self.answers.get(path.partition("?")[0]):
+            return answer
         if path.startswith("/images/") and path.endswith("/json"):
             tag = path.removeprefix("/images/").removesuffix("/json")
             if tag in self.images:

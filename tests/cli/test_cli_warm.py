@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Rlbox
+from following import Follow
 
 from rlbox.machine.act import page_cache
 from rlbox.machine.act.page_cache import resident_bytes
@@ -105,3 +106,11 @@ def test_no_file(rlbox: Rlbox, tmp_path: Path) -> None:
     said = rlbox("warm", str(tmp_path / "none"))
     assert said.code == 2
     assert said.err.startswith("rlbox: error: there is no file to warm\n")
+
+
+def test_fewer_files_are_warmed(follow: Follow, rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.machine.act.page_cache.room_bytes", lambda: SIZE + (1 << 20))
+    if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
+        pytest.skip("this file system keeps its files in memory")
+    step = follow("warm", str(model))
+    follow.instead(step, str(model), str(model / "model-0.safetensors"))
