@@ -370,3 +370,19 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
     (command,) = step.commands({})
     follow.changed(step, [*command, *step.options({"DIR": str(out)}, 1)], 0)
     follow.again(step)
+
+
+def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
+    assert rlbox(*words(prefix)).code == 0
+    record = Path(Layout(prefix=str(prefix), data="", venv="").record)
+    whole = record.read_text()
+    record.write_text(whole[: len(whole) // 2])
+    step = follow(*words(prefix, "--check"))
+    record.rename(record.with_suffix(".torn"))
+    follow.changed(step, list(words(prefix)), 0)
+
+
+def test_another_disk_has_room(follow: Follow, prefix: Path) -> None:
+    """A file system of the kernel's own has none."""
+    step = follow(*words(prefix), "--prefix", "/proc/place")
+    follow.again(step, *step.options({"DIR": str(prefix)}))
