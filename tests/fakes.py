@@ -213,7 +213,7 @@ class EngineSocket:
             def do_GET(self) -> None:
                 asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 path = re.sub(r"^/v1\.\d+/", "/", self.path)
-                status, body = answers.get(path) or carry_out(path, asked)
+                status, body = answers.get(path) or answers.get(path.partition("?")[0]) or carry_out(path, asked)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -23,7 +23,8 @@ _OTHERS = re.compile(
     r"|vast\.ai refused|this engine only knows|running image|truncated header|empty file|Docker daemon"
     r"|No interpreter found|AssertionError|No such file|No space left|not permitted|Permission denied|Expecting"
     r"|Input/output error|no route to host|no such image|address pools|IP tables|Connection broken"
-    r"|could not select device|error setting rlimit|Address already in use|log in$|certificate verify failed|reset by peer"
+    r"|could not select device|error setting rlimit|Address already in use|log in$"
+    r"|certificate verify failed|reset by peer|Broken pipe|Exception occurred during"
     r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"

@@ -8,6 +8,7 @@ import json
 import re
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
 class Fault:
     """What happens to the next `times` requests that match, instead of the right thing.
 
-    `cut` sends the whole length but only half of the bytes; `status` 0 closes the connection without a word.
+    `late_s` is waited for first. `cut` sends the whole length but only half of the bytes; `status` 0 closes the
+    connection without a word.
     """
 
     method: str
@@ -37,6 +39,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     times: int = 1
     cut: bool = False
+    late_s: float = 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ class Seen:
     path: str
     headers: dict[str, str]
     size: int
+
+
+def log_in(host: str, folder: Path, password: str = PASSWORD) -> None:
+    """Write into a folder what `docker login` does."""
+    folder.mkdir(exist_ok=True)
+    auth = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
 
 
 def listed_by(host: str, repository: str, digest: str) -> tuple[Descriptor, ...]:
@@ -146,6 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.registry.take_fault(self.command, path)
         body = self.rfile.read(size)
         self.registry.seen.append(Seen(self.command, self.path, dict(self.headers), size))
+        if fault:
+            time.sleep(fault.late_s)
         if fault and not fault.status:
             self.close_connection = True
         elif fault and fault.cut:

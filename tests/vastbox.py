@@ -24,6 +24,10 @@ OPERATORS = {
 }
 
 
+class Unanswered(Exception):
+    """The platform did what was asked, and says nothing."""
+
+
 @dataclass
 class Platform:
     """The account: offers, instances by id, and what was asked of it; `states` are the next ones of a new instance."""
@@ -120,7 +124,11 @@ def serving(platform: Platform) -> Iterator[Platform]:
         def _answer(self) -> None:
             assert self.headers["Authorization"] == f"Bearer {KEY}"
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, body = platform.answer(self.command, self.path.partition("?")[0], json.loads(data or b"null"))
+            try:
+                status, body = platform.answer(self.command, self.path.partition("?")[0], json.loads(data or b"null"))
+            except Unanswered:
+                self.close_connection = True
+                return
             text = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.target.lock import Lock
+
+_MOST_NAMED = 8
 
 
 def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
@@ -16,8 +18,15 @@ def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
         raise WorkFailed(
             f"the lock of target {target} drifted: its sources no longer offer what it names\n"
             + lock_diff(before.text() if before else "", lock.text()),
-            next_step=f"rlbox lock {target}",
+            next_step=f"rlbox lock {target} --upgrade {_drifted(before, lock)}".rstrip(),
         )
+
+
+def _drifted(before: Lock | None, lock: Lock) -> str:
+    """Return the names of what is not as before, which a lock that fits its spec keeps; nothing for all of it."""
+    old, new = (set(_rows(one.text())) if one else set() for one in (before, lock))
+    names = sorted({name for name, *_ in old ^ new} & {*lock.names(), *(before.names() if before else ())})
+    return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
 def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
@@ -29,6 +38,14 @@ def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> 
             f"the lock has no package {unknown[0]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
             next_step=f"rlbox show {lock.target}",
         )
+
+
+def _rows(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a lock that are about something with a name, each behind that name."""
+    for line in text.split("\n"):
+        row = line.strip().rstrip(",")
+        if row.startswith('{"name"') and row.endswith("}"):
+            yield str(parse_json(row)["name"]), row
 
 
 def lock_diff(old: str, new: str) -> str:

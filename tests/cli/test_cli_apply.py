@@ -376,3 +376,19 @@ def test_what_was_laid_is_entered(follow: Follow, prefix: Path) -> None:
     step = follow(*words(prefix))
     entered = ["sh", "-c", f"{step.shell()} && echo $SMALL_WORDS"]
     assert "as it is" in subprocess.run(entered, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
+    assert rlbox(*words(prefix)).code == 0
+    record = Path(Layout(prefix=str(prefix), data="", venv="").record)
+    whole = record.read_text()
+    record.write_text(whole[: len(whole) // 2])
+    step = follow(*words(prefix, "--check"))
+    record.rename(record.with_suffix(".torn"))
+    follow.changed(step, list(words(prefix)), 0)
+
+
+def test_another_disk_has_room(follow: Follow, prefix: Path) -> None:
+    """A file system of the kernel's own has none."""
+    step = follow(*words(prefix), "--prefix", "/proc/place")
+    follow.again(step, *step.options({"DIR": str(prefix)}))

@@ -210,3 +210,24 @@ def test_another_place_is_taken_than_the_environment_itself(follow: Follow, fore
     inner.lay("flash-attn", "2.8.1", "")
     step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", str(inner.python))
     follow.again(step, *step.options({"DIR": f"{prefix}-other"}))
+
+
+def test_what_cannot_be_imported_is_repaired(follow: Follow, apply: Apply, foreign: Foreign, prefix: Path) -> None:
+    foreign.lay("flash-attn", "2.8.1", "import nosuch\n")
+    (foreign.site / "__editable__.flash_attn.pth").unlink()
+    words = ("apply", "held", "--offline", "--prefix", str(prefix), "--data", str(prefix.parent / "disk"))
+    step = follow(*words, "--python", str(foreign.python))
+    (foreign.site / "flash_attn/__init__.py").write_text("import torch\nwhere = __file__\n")
+    follow.again(step)
+
+
+def test_an_interpreter_of_the_right_version_is_named(
+    follow: Follow, rlbox: Rlbox, folder: Folder, tmp_path: Path
+) -> None:
+    """In the place of one that is none."""
+    give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
+    none = folder.write("python", "#!/bin/sh\necho 'bash: nothing here' >&2\n")
+    none.chmod(0o755)
+    words = ("apply", "small", "--offline", "--prefix", str(tmp_path / "p"), "--data", str(tmp_path / "disk"))
+    step = follow(*words, "--python", str(none))
+    follow.again(step, *step.options({"FILE": sys.executable}))

@@ -592,3 +592,50 @@ def test_what_was_locked_is_built_and_looked_into(
 def test_a_context_goes_into_a_new_folder(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
     step = follow("render", "mine", "--context", ".")
     follow.instead(step, ".", "fresh")
+
+
+@pytest.mark.allow("sockets", "processes")
+@pytest.mark.parametrize("what", ["step", "nothing", "engine"])
+def test_what_a_build_failed_of_is_looked_at_and_mended(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path, what: str
+) -> None:
+    """The whole log says more than was printed of it; the engine is reached again."""
+    if what == "engine":
+        (tmp_path / "shown").write_text("ERROR: Cannot connect to the Docker daemon at unix:///x. Is it running?\n")
+    else:
+        (tmp_path / "shown").write_bytes((CASES / "image/build_log/failed-docker-26.txt").read_bytes())
+    client(tmp_path / "shown", code=0 if what == "nothing" else 1)
+    step = follow("build", "mine")
+    if what != "engine":
+        assert Path(step.text.removeprefix("whole log: ")).read_text() == (tmp_path / "shown").read_text()
+    client()
+    engine.images[TAG] = image_of(mine)
+    follow.again(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_the_plugin_is_installed(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
+) -> None:
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    client(buildx=False)
+    step = follow("build", "mine")
+    client()
+    follow.again(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_the_base_is_an_image_where_no_tool_makes_one(
+    follow: Follow, folder: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.target("mine")
+    folder.lock("mine", debs=())
+    hold(UV_WHEEL)
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    bin_folder = client().parent / "bin"
+    monkeypatch.setenv("PATH", str(bin_folder))
+    step = follow("build", "mine")
+    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.defpath}")
+    folder.target("mine", ON_IMAGE)
+    folder.lock("mine")
+    follow.again(step)

@@ -141,3 +141,17 @@ def test_in_the_image_of_another_target_its_own_stack_is_tested(
     python.symlink_to(sys.executable)
     monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
     follow.types(follow("components", "vast-5090"))
+
+
+def test_a_file_is_brought_to_its_path(follow: Follow, site: Path, folder: Folder) -> None:
+    words = ("components", "--python", sys.executable, "--file", str(folder.path / "a.jsonl"))
+    step = follow(*words)
+    folder.write("a.jsonl", '{"prompt": 1}\n')
+    follow.again(step)
+
+
+def test_another_interpreter_than_a_broken_one(follow: Follow, site: Path, folder: Folder) -> None:
+    broken = folder.write("python", "#!/bin/sh\necho out of order >&2; exit 3\n")
+    broken.chmod(0o755)
+    step = follow("components", "--python", str(broken))
+    follow.again(step, *step.options({"FILE": sys.executable}))

@@ -160,3 +160,19 @@ def test_more_time_is_given(follow: Follow, folder: Folder) -> None:
     slow.chmod(0o755)
     step = follow("data", "check", "train.jsonl", "--python", str(slow), "--timeout", "1")
     follow.again(step, *step.options({}), "60")
+
+
+def test_a_larger_file_is_named(follow: Follow, folder: Folder) -> None:
+    folder.write("small.jsonl", lines(turn(0)))
+    folder.write("large.jsonl", lines(*map(turn, range(60))))
+    step = follow("data", "tiny", "small.jsonl", "--to", "tiny.jsonl", "--python", sys.executable)
+    follow.instead(step, "small", "large")
+
+
+def test_an_interpreter_that_reads_the_data_is_named(follow: Follow, folder: Folder) -> None:
+    """In the place of one that lacks what reads it."""
+    folder.write("train.jsonl", lines(turn(0)))
+    broken = folder.write("broken", "#!/bin/sh\necho 'ModuleNotFoundError: pyarrow' >&2; exit 1\n")
+    broken.chmod(0o755)
+    step = follow("data", "check", "train.jsonl", "--python", str(broken))
+    follow.again(step, *step.options({"FILE": sys.executable}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes import Folder, Rlbox
+from following import Follow
 
 pytestmark = pytest.mark.usefixtures("remembering")
 COMPOSE = "# Rendered by `rlbox export mine --to compose` from images/mine/target.toml"
@@ -64,3 +65,12 @@ def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.Monk
     monkeypatch.setattr("rlbox.spec.project.Project.targets", lambda self: {})
     monkeypatch.setattr("rlbox.spec.project.Project.jobs", lambda self: {})
     assert rlbox("targets").code == 0
+
+
+def test_an_archive_is_loaded_and_its_image_started(follow: Follow, folder: Folder) -> None:
+    """What is loaded has the target's own name, which a file of Compose without --image starts."""
+    folder.target("mine")
+    step = follow("export", "mine", "--to", "compose", "--image", "a.tar")
+    assert step.commands({}) == [["load", "a.tar"]]
+    left = step.options({})
+    follow.changed(step, [word for word in step.typed if word not in (*left, "a.tar")], 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
+from following import Follow
 
 from rlbox.app import own_requirements
 from rlbox.errors import WorkFailed
@@ -248,7 +249,7 @@ def test_check_finds_what_the_sources_changed(rlbox: Rlbox, folder: Folder, reso
         out="",
         err="rlbox: error: the lock of target mine drifted: its sources no longer offer what it names\n"
         "--- lock.json\n+++ lock.json (now)\n-six 1.16.0 aaaaaaaaaaaa\n+six 1.16.0 ffffffffffff\n"
-        "  next:  rlbox lock mine\n",
+        "  next:  rlbox lock mine --upgrade six\n",
     )
     assert written(folder) == before
 
@@ -356,3 +357,12 @@ def test_rlbox_knows_its_own_requirements() -> None:
     names = own_requirements()
     assert names == tuple(sorted(names))
     assert {"click", "docker", "jinja2", "pydantic", "uv"} <= {name.split(">")[0].split("=")[0] for name in names}
+
+
+def test_what_drifted_is_locked_anew(follow: Follow, rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
+    folder.target("mine")
+    rlbox("lock", "mine")
+    resolver.packages = (replace(PACKAGE, sha256="f" * 64),)
+    step = follow("lock", "mine", "--check")
+    follow.types(step)
+    follow.again(step)

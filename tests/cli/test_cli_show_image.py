@@ -259,3 +259,18 @@ def test_an_image_that_is_outdated_is_built(
     monkeypatch.setattr("rlbox.image.act.build.ImageBuild.carry_out", lambda *words, **more: built())
     follow.types(step)
     assert "next: " not in rlbox("show", TAG).out
+
+
+def test_an_image_is_brought_and_one_of_rlbox_shown(
+    follow: Follow, mine: Folder, built: Callable[..., dict[str, Any]], engine: EngineSocket
+) -> None:
+    """What docker says of an image is asked of the engine, which knows no label of rlbox of it."""
+    image = built()
+    del engine.images[TAG]
+    step = follow("show", TAG)
+    engine.images[TAG] = image
+    follow.again(step)
+    engine.images["debian"] = {"Id": ID, "Config": {"Labels": None}}
+    step = follow("show", "debian")
+    assert engine.images[step.text.split()[-1]]["Config"] == {"Labels": None}
+    follow.instead(step, "debian", TAG)

@@ -6,12 +6,13 @@ import base64
 import gzip
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from fakes import Rlbox
 from following import Follow
-from vastbox import KEY, Platform, recorded, serving
+from vastbox import KEY, Platform, Unanswered, recorded, serving
 
 pytestmark = pytest.mark.allow("sockets")
 IMAGE = ("--image", "registry.example/me/vast-5090:1")
@@ -318,3 +319,82 @@ def test_a_refused_key_is_replaced(follow: Follow, platform: Platform, monkeypat
 
 def test_the_script_goes_with_a_search(follow: Follow, platform: Platform) -> None:
     follow.types(follow("onstart", "vast-5090"))
+
+
+def test_the_network_is_looked_at(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.machine.act.http.pause_s", lambda *words: 0)
+    monkeypatch.setenv("VAST_URL", "http://127.0.0.1:9")
+    step = follow("vast", "search", "vast-5090")
+    monkeypatch.setenv("VAST_URL", platform.url)
+    follow.again(step)
+
+
+@pytest.mark.parametrize(("status", "told"), [(403, "permission"), (429, "slow down"), (418, "a teapot")])
+def test_a_reason_that_is_gone(
+    follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch, status: int, told: str
+) -> None:
+    monkeypatch.setattr("rlbox.machine.act.http.pause_s", lambda *words: 0)
+    platform.refuses["POST"] = (status, {"msg": told})
+    step = follow("vast", "search", "vast-5090")
+    assert told in step.said.err
+    platform.refuses.clear()
+    follow.again(step)
+
+
+def test_another_offer_is_searched(follow: Follow, platform: Platform) -> None:
+    platform.refuses["PUT"] = (410, {"success": False, "error": "no_such_ask", "msg": "no longer available"})
+    follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"), TARGET="vast-5090")
+
+
+def test_an_instance_that_is_gone_is_not_in_the_list(follow: Follow, platform: Platform) -> None:
+    own(platform, 20000001, "rlbox-vast-5090")
+    platform.refuses["DELETE"] = (404, {"success": False, "error": "no_such_instance", "msg": "no instance"})
+    step = follow("vast", "destroy", "20000001", "--unfetched", "--yes")
+    platform.instances.clear()
+    assert follow.types(step).out == "no instance\n"
+
+
+def test_what_was_not_answered_is_looked_for(follow: Follow, platform: Platform) -> None:
+    """The instance that nobody spoke of is there, and so is the one whose end nobody told."""
+    platform.on_create = platform.on_destroy = unanswered
+    said = follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"))
+    assert "14100002  rlbox-vast-5090" in said.out
+    step = follow("vast", "destroy", "14100002", "--unfetched", "--yes")
+    assert follow.types(step).out == "no instance\n"
+
+
+def unanswered(row: object) -> None:
+    raise Unanswered
+
+
+def stays_stopped(platform: Platform) -> Callable[[dict[str, Any], str], None]:
+    def stay(row: dict[str, Any], state: str) -> None:
+        platform.states.clear()
+        row["actual_status"] = "exited"
+
+    return stay
+
+
+def test_an_instance_that_is_gone_is_rented_again(follow: Follow, platform: Platform) -> None:
+    platform.on_create = lambda row: platform.instances.clear()
+    follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"), TARGET="vast-5090")
+
+
+def test_a_stopped_instance_is_started_later(follow: Follow, platform: Platform) -> None:
+    """It gets its GPUs back only then; or its disk is given up."""
+    own(platform, 20000001, "rlbox-vast-5090")
+    platform.on_state = stays_stopped(platform)
+    step = follow("vast", "start", "20000001", "--timeout", "0.02")
+    words, ending = step.commands({})
+    platform.on_state = lambda row, state: None
+    follow.changed(step, [*words, "--dry-run"], 0)
+    follow.changed(step, [*ending, "--yes"], 0)
+    assert platform.instances == {}
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_an_image_is_pushed_and_named(follow: Follow, platform: Platform) -> None:
+    step = follow("vast", "create", "vast-5090", "--yes")
+    words = step.commands({"REGISTRY": "registry.example", "NAME": "mine", "TAG": "1"})[0]
+    follow.changed(step, [*words, "--dry-run"], 0)
+    follow.again(step, "--image", words[-1])

@@ -111,3 +111,11 @@ def test_no_file(rlbox: Rlbox, tmp_path: Path) -> None:
 def test_a_name_that_is_too_long(follow: Follow, folder: Folder) -> None:
     folder.write("text.txt", "some")
     follow.instead(follow("warm", "x" * 300), "x" * 300, "text.txt")
+
+
+def test_fewer_files_are_warmed(follow: Follow, rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.machine.act.page_cache.room_bytes", lambda: SIZE + (1 << 20))
+    if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
+        pytest.skip("this file system keeps its files in memory")
+    step = follow("warm", str(model))
+    follow.instead(step, str(model), str(model / "model-0.safetensors"))

@@ -23,6 +23,8 @@ from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_inst
 _POLL_S = 10.0
 _SILENT_S = 120.0
 _MOST_OFFERS = 64
+_CREATION = "the creation"
+_SEARCH = "rlbox vast search TARGET tells what can be rented now"
 _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 
@@ -51,10 +53,10 @@ def create_instance(offer: int, request: Request) -> int:
         "runtype": _RUN_TYPES[request.mode],
         **({"price": request.bid} if request.bid else {}),
     }
-    sent = f"instances with the label {request.label} may exist now: vastai show instances"
-    answer = _ask("the creation", "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
+    sent = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
+    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
     if not answer.get("success") or not answer.get("new_contract"):
-        raise _refused("the creation", answer)
+        raise _refused(_CREATION, answer)
     return int(answer["new_contract"])
 
 
@@ -81,7 +83,9 @@ def _pages() -> Iterator[Mapping[str, Any]]:
 def destroy_instance(number: int) -> None:
     """Destroy an instance with everything on its disk."""
     what = f"the end of instance {number}"
-    answer = _ask(what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="ask again: vastai show instances")
+    answer = _ask(
+        what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="rlbox vast ls tells whether it is still there"
+    )
     if not answer.get("success"):
         raise _refused(what, answer)
 
@@ -109,11 +113,11 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
     end, told = time.monotonic() + timeout_s, ""
     ending = f"rlbox vast destroy {number} --unfetched --yes"  # nothing is on its disk that could be fetched
     if started:
-        ending = f"rlbox vast start {number} later, or to lose its disk: rlbox vast destroy {number} --unfetched"
+        ending = f"rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
     while True:
         row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
         if row is None:
-            raise WorkFailed(f"instance {number} is gone", next_step="search again: the offer may be taken")
+            raise WorkFailed(f"instance {number} is gone", next_step=_SEARCH)
         one = read_instance({"id": number, **row})
         if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
             told = state
@@ -186,11 +190,12 @@ def _told(answer: Answer) -> dict[str, Any]:
 
 def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
     told = answer.get("msg") or answer.get("detail") or answer.get("error") or "no reason given"
+    gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
     steps = {
         401: "the API key is not taken: export VAST_API_KEY, or vastai set api-key KEY",
         403: "the API key may not do that: make one with the right permissions",
-        404: "the offer is taken: search again",
-        410: "the offer is taken: search again",
-        429: "too many requests from this address: wait a minute",
+        404: gone,
+        410: gone,
+        429: "too many requests from this address: wait a minute, then the same again",
     }
     return WorkFailed(f"vast.ai refused {what} ({status}): {told}", next_step=steps.get(status, "read the reason"))

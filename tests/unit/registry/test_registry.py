@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from mirrorbox import artifact
-from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, running
+from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, log_in, running
 
 from rlbox.engine.act.login import find_login
 from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
@@ -48,9 +48,7 @@ def registry(server: RegistryServer, pauses: list[float]) -> Iterator[Registry]:
 
 
 def logged_in(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
-    folder.mkdir(exist_ok=True)
-    auth = base64.b64encode(f"{USER}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    log_in(host, folder, password)
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
 
 
