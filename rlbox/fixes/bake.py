@@ -117,7 +117,7 @@ def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tupl
     """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
     known = {fix.id for fix in fixes}
     if unknown := sorted(set(target.fixes.off) - known):
-        raise SpecError(f"fixes.off: there is no fix {unknown[0]!r}", next_step="rlbox fixes list")
+        raise SpecError(f"fixes.off: there is no fix {unknown[0]!r}", next_step="rlbox fixes ls")
     found = [fix for fix in fixes if judge(fix, target, versions).applies]
     return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
 

@@ -57,7 +57,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[0] == "stop" and words[1:2] != [] and not words[1].startswith("-")
     missing |= words[:2] in (["vast", "create"], ["vast", "up"])  # an API key
     no_gpu = words[0] == "gpus" and len(words) > 1
-    wrong = no_gpu or line in NEED_ENGINE or "--import" in words or line == "rlbox build local --hermetic"
+    wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words}
     Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if line in NEED_IMAGE else 5 if line in NEED_DISK else 0)
 
 

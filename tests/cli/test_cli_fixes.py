@@ -143,12 +143,12 @@ def test_the_list(rlbox: Rlbox, mine: Folder) -> None:
     shipped = {path.stem for path in (CHECKOUT / "templates/fixes").glob("*.toml")}
     assert {line[0] for line in lines} == shipped | {"my-answer", "my-warning"}
     assert any(
-        line[2] == "答案已固化" for line in map(str.split, rlbox("fixes", "list", "--lang", "zh").out.splitlines())
+        line[2] == "答案已固化" for line in map(str.split, rlbox("fixes", "ls", "--lang", "zh").out.splitlines())
     )
 
 
 def test_the_list_as_json(rlbox: Rlbox, mine: Folder) -> None:
-    data = rlbox("fixes", "list", "--json").data
+    data = rlbox("fixes", "ls", "--json").data
     assert data["schema"] == 1
     assert {
         "id": "my-answer",
@@ -237,7 +237,7 @@ def test_a_target_that_is_refused_is_explained_all_the_same(rlbox: Rlbox, mine: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("show", "my-anser"), "unknown fix 'my-anser' (did you mean 'my-answer'?)\n  next:  rlbox fixes list\n"),
+        (("show", "my-anser"), "unknown fix 'my-anser' (did you mean 'my-answer'?)\n  next:  rlbox fixes ls\n"),
         (("explain", "with-gpus"), "unknown target 'with-gpus' (did you mean 'with-gpu'?)\n"),
     ],
 )
@@ -252,7 +252,7 @@ def test_unknown_names(rlbox: Rlbox, mine: Folder, words: tuple[str, ...], said:
     [
         (("show",), "Error: name a fix"),
         (("explain",), "Error: name a target"),
-        (("list", "my-answer"), "Error: list takes no name"),
+        (("ls", "my-answer"), "Error: ls takes no name"),
     ],
 )
 def test_a_name_where_it_belongs(rlbox: Rlbox, words: tuple[str, ...], said: str) -> None:
@@ -291,7 +291,7 @@ def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text
         assert shown.out.startswith("# answer")
         assert title in shown.out.splitlines()[0]
         assert remedy in shown.out.splitlines()
-        for verb in (("list",), ("explain", "mine")):
+        for verb in (("ls",), ("explain", "mine")):
             said = rlbox("fixes", *verb, *words)
             assert (said.code, title in said.out) == (0, True)
     data = rlbox("fixes", "show", "answer", "--json").data["fix"]
@@ -372,7 +372,7 @@ def test_it_speaks_the_language_of_the_locale(
 def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("templates/fixes/own.toml", "title = \n")
     (folder.path / "disk").mkdir()
-    said = rlbox("fixes", "list")
+    said = rlbox("fixes", "ls")
     assert (said.code, "lcudart-link" in said.out) == (2, True)
     assert "left out: templates/fixes/own.toml: broken TOML" in said.err
     assert rlbox("fixes", "show", "lcudart-link").code == 2

@@ -97,8 +97,25 @@ def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder
 
 def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("render", "--dry-run") == Said(code=0, out=all_are("stale"), err="")
-    assert rlbox("render", "--dry-run", "--context", "c", "local").code == 0
     assert folder.files() == []
+
+
+def test_dry_run_of_a_hermetic_context_is_refused_as_the_real_one_is(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    folder.lock("mine")
+    before = folder.files()
+    words = ("render", "mine", "--context", "c", "--hermetic")
+    dry = rlbox(*words, "--dry-run", "--json")
+    assert folder.files() == before
+    real = rlbox(*words, "--json")
+    assert dry.code == real.code != 0
+    assert real.data["error"]["what"] in str(dry.data["verdict"])
+
+
+def test_dry_run_of_a_context_without_a_lock_is_refused(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("mine")
+    words = ("render", "mine", "--context", "c")
+    assert rlbox(*words, "--dry-run").code == rlbox(*words).code != 0
 
 
 def test_a_folder_that_cannot_be_written(rlbox: Rlbox, folder: Folder) -> None:

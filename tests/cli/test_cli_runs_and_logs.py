@@ -89,7 +89,7 @@ def test_logs(rlbox: Rlbox, disk: Path) -> None:
             code=2,
             out="",
             err=f"rlbox: error: no such log\n  where: {folder}/stages\n"
-            "  next:  there is --stage train-only --log stage; --stage rollout-only --log stage, vllm\n",
+            "  next:  there is --stage train-only --log stage; --stage rollout-only --log stage, --log vllm\n",
         )
     assert rlbox("logs", "smoke-1", "--attempt", "3", *data).err.splitlines()[0] == (
         "rlbox: error: no log of attempt 3: the latest is kept without a number"

@@ -22,7 +22,7 @@ from rlbox.image.plan import ImagePlan
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run
 @shared
-def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> None:
+def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
     \b
@@ -41,13 +41,15 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, her
     if not (check or app.dry_run):
         for name, text in stale.items():
             write_own(app, name, text)
-    if context and not app.dry_run:
+    if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered})
-    app.result(
-        {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)},
-        "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files),
-    )
+    data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
+    text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
+    if context and app.dry_run:
+        return app.planned(data, text, f"write the build context to {context}")
+    app.result(data, text)
+    return 0
 
 
 def _state(stale: bool, only_look: bool) -> str:
@@ -62,12 +64,19 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
+    """Write the build context; a dry run checks what could be in its way."""
     from rlbox.image.act.context import check_context_folder
     from rlbox.image.act.inputs import BuildInputs
     from rlbox.image.build import BuildWish
 
-    check_context_folder(folder)
-    BuildInputs(app, plan, BuildWish(hermetic=hermetic)).write(folder)
+    wish = BuildWish(hermetic=hermetic)
+    with app.checking("folder"):
+        check_context_folder(folder)
+    if not app.dry_run:
+        BuildInputs(app, plan, wish).write(folder)
+        return
+    with app.checking("lock"):
+        BuildInputs(app, plan, wish).look()
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_fix, complete_target
-from rlbox.cli.options import shared
+from rlbox.cli.options import Action, shared
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplet
 
 
 _NAMES = {
-    "list": "",
+    "ls": "",
     "show": "name a fix",
     "explain": "name a target",
     "find": "give a line of a log",
@@ -34,7 +34,7 @@ _NAMES = {
 
 
 @click.command()
-@click.argument("action", metavar="[list|show|explain|find|env]", default="list", type=click.Choice(list(_NAMES)))
+@click.argument("action", metavar="[ls|show|explain|find|env]", default="ls", type=Action(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @shared
 def verb(app: App, action: str, name: str | None) -> int:
@@ -46,14 +46,14 @@ def verb(app: App, action: str, name: str | None) -> int:
 
     \b
     Examples:
-      rlbox fixes list
+      rlbox fixes ls
       rlbox fixes show lcudart-link --lang zh
       rlbox fixes explain vast-5090
       rlbox fixes find 'cannot find -lcuda'
       rlbox fixes env vast-5090
     """
-    if bool(name) != (action != "list"):
-        raise click.UsageError(_NAMES[action] or "list takes no name")
+    if bool(name) != (action != "ls"):
+        raise click.UsageError(_NAMES[action] or "ls takes no name")
     does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
     return does[action](app, name) if name else _list(app)
 
@@ -74,7 +74,7 @@ def _show(app: App, name: str) -> int:
     fixes, code = _readable(app)
     known = {fix.id: fix for fix in fixes}
     if name not in known:
-        raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes list")
+        raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes ls")
     app.result(fix_json(known[name]), fix_text(known[name], app.language, app.told), verbatim=True)
     return code
 
@@ -86,7 +86,7 @@ def _find(app: App, text: str) -> int:
     fixes, code = _readable(app)
     found = fixes_that_know(fixes, text)
     if not found:
-        raise WorkFailed("no fix knows that line", next_step="rlbox fixes list, or the whole log: rlbox lint FILE")
+        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or the whole log: rlbox lint FILE")
     told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told, verbatim=True)
     return code

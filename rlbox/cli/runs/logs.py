@@ -90,7 +90,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     known: dict[str, list[str]] = {}
     for path in find_logs(run_dir, None, None, attempt):
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
-    there = "; ".join(f"--stage {stage} --log {', '.join(logs)}" for stage, logs in known.items())
+    there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
     if not there:
         what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
         return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")
