@@ -1,7 +1,7 @@
-"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py RUN OTHER`.
+"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py RUN OTHER GOING`.
 
-RUN and OTHER are folders of real runs, as of `rlbox run smoke` twice. The report is shown wide and as on a phone, the
-live page dark and in Chinese, each as Chromium shows it; it needs `chromium`, which nothing else of rlbox does.
+They are folders of real runs, as of `rlbox run smoke` twice, and once more while it goes on. The report is shown wide
+and as on a phone, the live page dark and in Chinese, each as Chromium shows it; it needs `chromium`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
-PHONE = (360, 980)
+PHONE = (360, 1240)
+LIVE = (820, 1000)
 
 
 def main(words: list[str]) -> int:
@@ -29,10 +30,13 @@ def main(words: list[str]) -> int:
     from rlbox.secrets.masks import Masks
 
     chromium = shutil.which("chromium")
-    if not chromium or len(words) != 2:
-        sys.stderr.write("chromium and the folders of two runs are needed\n")
+    if not chromium or len(words) != 3:
+        sys.stderr.write("chromium and the folders of three runs are needed\n")
         return 1
-    run, other = (load_run_record(Path(word), Masks({}), points=400) for word in words)
+    run, other, going = (load_run_record(Path(word), Masks({}), points=400) for word in words)
+
+    def live_page() -> str:
+        return render_report(going, made_at=utc_now(), language="zh", live=True)
 
     def shot(name: str, address: str, size: tuple[int, int], *flags: str) -> None:
         with tempfile.TemporaryDirectory() as profile:
@@ -44,7 +48,7 @@ def main(words: list[str]) -> int:
         page = Path(folder, "report.html")
         html = render_report(run, made_at=utc_now(), other=other)
         page.write_text(html, encoding="utf-8")
-        shot("report", page.as_uri(), (1180, 1000))
+        shot("report", page.as_uri(), (1180, 1440))
         shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
         frame = f'<iframe {shape} srcdoc="{escape(html)}"></iframe>'
         page.write_text(
@@ -52,10 +56,10 @@ def main(words: list[str]) -> int:
             encoding="utf-8",
         )
         shot("report-phone", page.as_uri(), (500, PHONE[1]))
-    with LivePage(Path(words[0]), lambda: render_report(run, made_at=utc_now(), language="zh", live=True)) as server:
+    with LivePage(Path(words[2]), live_page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         dark = "--blink-settings=preferredColorScheme=0"
-        shot("report-live", f"http://127.0.0.1:{server.port}/", (820, PHONE[1]), dark)
+        shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, dark)
         server.shutdown()
     return 0
 

@@ -49,7 +49,7 @@ KEYS = (
 """Keys of shipped specs and tables whose values are sentences."""
 DEAF_CALLS = (
     "compile", "match", "fullmatch", "search", "sub", "finditer", "findall", "split", "rsplit", "partition",
-    "rpartition", "startswith", "endswith", "get", "getattr", "setattr", "hasattr", "replace", "strip", "lstrip",
+    "rpartition", "startswith", "endswith", "getattr", "setattr", "hasattr", "replace", "strip", "lstrip",
     "rstrip", "removeprefix", "removesuffix", "encode", "decode", "Path", "joinpath", "open", "pop", "setdefault",
     "count", "find", "rfind", "index", "isinstance", "TypeVar", "namedtuple", "import_module",
     "strptime", "strftime", "NewType", "ArgumentParser", "add_argument",

@@ -63,12 +63,8 @@ class Messages:
         if end == begin + 1 and not joint:
             found = found or self._beginning(text)
         if found:
-            return _Told(
-                before.text + found.text,
-                before.letters + found.letters,
-                before.score + found.letters * (found.letters + _COVER),
-                True,
-            )
+            score = before.score + found.score
+            return _Told(before.text + found.text, before.letters + found.letters, score, known=True)
         if joint and before.known:  # it is of the message before it
             text = self._exact.get(text, text)
         return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=False)

@@ -171,7 +171,7 @@ def test_both_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Pa
     text = page.read_text()
     assert "Compared with two-1" in text
     assert re.search(
-        r"<td[^>]*>parameters</td><th[^>]*>rounds</th><td[^>]*>2</td><td[^>]*>8 \(profile full\)</td>", text
+        r"<td[^>]*>parameters</td><th[^>]*>rounds</th><td[^>]*>2 \(default\)</td><td[^>]*>8 \(profile full\)</td>", text
     )
     assert re.search(r"<td[^>]*>lock</td><th[^>]*>six</th><td[^>]*>1.16.0</td><td[^>]*>1.17.0</td>", text)
     beside = text[text.index('id="beside"') : text.index('id="timeline"')]

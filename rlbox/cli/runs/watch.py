@@ -69,6 +69,4 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
 def _tell(app: App, run: str, port: int) -> None:
     app.say(f"run {run} is shown there until Ctrl-C")
     if os.environ.get("SSH_CONNECTION"):
-        app.say(
-            f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} and the name of this one, then the same address"
-        )
+        app.say(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")

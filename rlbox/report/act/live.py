@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from rlbox.errors import RlboxError
 
 LOOPBACK = "127.0.0.1"
 _PAGES = ("/", "/page")
@@ -30,6 +33,7 @@ class LivePage(ThreadingHTTPServer):
     def __init__(self, run_dir: Path, make: Callable[[], str], port: int = 0) -> None:
         self._run_dir, self._make = run_dir, make
         self._made: tuple[str, str] = ("", "")
+        self._making = threading.Lock()
         super().__init__((LOOPBACK, port), _Handler)
 
     @property
@@ -44,10 +48,14 @@ class LivePage(ThreadingHTTPServer):
 
     def page(self) -> tuple[str, str]:
         """Return the entity tag and the page; the same ones while the record is the same."""
-        tag = self._tag()
-        if tag != self._made[0]:
-            self._made = tag, self._make()
-        return self._made
+        with self._making:  # two browsers look at one page
+            tag = self._tag()
+            if tag != self._made[0]:
+                self._made = tag, self._make()
+            return self._made
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: who looked has gone, or asks again in two seconds."""
 
     def _tag(self) -> str:
         found = []
@@ -72,7 +80,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         if self.path.partition("?")[0] not in _PAGES:
             return self.send_error(HTTPStatus.NOT_FOUND)
-        tag, page = self.server.page()
+        try:
+            tag, page = self.server.page()
+        except (RlboxError, OSError) as error:  # a record that is being written; the browser asks again
+            return self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=str(error))
         if self.headers.get("If-None-Match") == f'"{tag}"':
             self.send_response(HTTPStatus.NOT_MODIFIED)
             self.end_headers()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rlbox.errors import SpecError
 from rlbox.report.act.live import LivePage
 
 pytestmark = pytest.mark.allow("sockets")
@@ -72,3 +75,36 @@ def test_there_is_no_other_page(live: LivePage, path: str) -> None:
 
 def test_it_listens_on_this_machine_alone(live: LivePage) -> None:
     assert live.server_address[0] == "127.0.0.1"
+
+
+def test_a_record_that_cannot_be_read_now_is_asked_for_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text("{")
+    broken = [SpecError("run.json cannot be read")]
+
+    def page() -> str:
+        if broken:
+            raise broken.pop()
+        return "whole"
+
+    with LivePage(tmp_path, page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert ask(server)[0] == 503
+        assert ask(server)[::2] == (200, "whole")
+        server.shutdown()
+    assert capfd.readouterr().err == ""
+
+
+def test_two_that_look_at_once_get_one_page(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def page() -> str:
+        made.append(1)
+        time.sleep(0.2)
+        return "whole"
+
+    with LivePage(tmp_path, page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with ThreadPoolExecutor(4) as looks:
+            assert {answer[0] for answer in looks.map(lambda _: ask(server), range(4))} == {200}
+        server.shutdown()
+    assert made == [1]
