@@ -136,7 +136,8 @@ def _sample(at: float, chance: random.Random) -> dict[str, Any]:
         "resident_bytes": sum(int(part["resident_bytes"]) for part in parts.values()),
         "read_bps": 2e7 * chance.random() if at % 3600 < 900 else 0, "write_bps": 3e8 if at % 7200 < 120 else 1e5,
         "received_bps": 4e5 * chance.random(), "sent_bps": 1e5 * chance.random(),
-        "disk_free_bytes": int(2e12 - 6e6 * at), "gpus": gpus, "parts": parts,
+        "disk_free_bytes": int(2e12 - 6e6 * at), "load": 3 + chance.random(), "waits_cpu_pct": 20 * chance.random(),
+        "gpus": gpus, "parts": parts,
     }  # fmt: skip
 
 

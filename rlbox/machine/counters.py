@@ -81,6 +81,19 @@ class Activity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pressure:
+    """How many wait for the machine. `load`: processes that run or wait for a core or a disk, over the last minute; the
+    others percent of the last ten seconds in which some process waited for it. `None`: the kernel does not tell.
+    Source: proc(5), PSI.
+    """
+
+    load: float | None = None
+    cpu_pct: float | None = None
+    io_pct: float | None = None
+    memory_pct: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """What happened between two looks, per second (bytes; `cpu` in cores; `faults` a number).
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.machine.counters import Activity, ProcessActivity, pace_between, rates_between
+from rlbox.machine.counters import Activity, Pressure, ProcessActivity, pace_between, rates_between
 from rlbox.record.kinds import as_kind
 
 RESOURCES_FILE = "resources.jsonl"
@@ -37,7 +37,8 @@ class Sample:
     """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before.
 
     `others_pct` is what all that is not the run's had of the machine, in percent of one core; `share_pct` the part that
-    the run's processes got of the cores that they could have used.
+    the run's processes got of the cores that they could have used. `load` and `waits_*_pct` are the machine's
+    pressure, `None` where its kernel does not tell.
     """
 
     t: str
@@ -52,6 +53,10 @@ class Sample:
     received_bps: float = 0.0
     sent_bps: float = 0.0
     disk_free_bytes: int = 0
+    load: float | None = None
+    waits_cpu_pct: float | None = None
+    waits_io_pct: float | None = None
+    waits_memory_pct: float | None = None
     gpus: tuple[GpuSample, ...] = ()
     parts: Mapping[str, PartSample] = field(default_factory=dict)
 
@@ -74,6 +79,7 @@ def make_sample(
     phase: str,
     disk_free_bytes: int,
     cores: float,
+    pressure: Pressure,
 ) -> Sample:
     """Return the sample that two looks at the run's processes give; `parts` maps parts to the ids of their processes.
 
@@ -95,6 +101,10 @@ def make_sample(
         received_bps=round(max(0, after.received_bytes - before.received_bytes) / rates.seconds),
         sent_bps=round(max(0, after.sent_bytes - before.sent_bytes) / rates.seconds),
         disk_free_bytes=disk_free_bytes,
+        load=pressure.load,
+        waits_cpu_pct=pressure.cpu_pct,
+        waits_io_pct=pressure.io_pct,
+        waits_memory_pct=pressure.memory_pct,
         gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _OF_GPU}) for gpu in after.gpus),
         parts={name: _part(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())},
     )

@@ -102,6 +102,10 @@ def _merged(samples: Sequence[Sample]) -> Sample:
     def mean(name: str) -> float:
         return math.fsum(getattr(sample, name) for sample in samples) / count
 
+    def known(name: str) -> float | None:
+        told = [value for sample in samples if (value := getattr(sample, name)) is not None]
+        return math.fsum(told) / len(told) if told else None
+
     return replace(
         last,
         cpu_pct=mean("cpu_pct"),
@@ -111,6 +115,10 @@ def _merged(samples: Sequence[Sample]) -> Sample:
         write_bps=mean("write_bps"),
         received_bps=mean("received_bps"),
         sent_bps=mean("sent_bps"),
+        load=known("load"),
+        waits_cpu_pct=known("waits_cpu_pct"),
+        waits_io_pct=known("waits_io_pct"),
+        waits_memory_pct=known("waits_memory_pct"),
         resident_bytes=max(sample.resident_bytes for sample in samples),
         disk_free_bytes=min(sample.disk_free_bytes for sample in samples),
         gpus=_merged_gpus([sample.gpus for sample in samples]),

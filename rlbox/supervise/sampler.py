@@ -14,7 +14,7 @@ from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import RowFile
 from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.counters import probe_activity
+from rlbox.machine.act.counters import probe_activity, probe_pressure
 from rlbox.machine.counters import Activity
 from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, make_sample
@@ -103,6 +103,7 @@ class Sampler:
             phase=self.phase if stage else "",
             disk_free_bytes=free_bytes(self._run_dir),
             cores=self._cores,
+            pressure=probe_pressure(),
         )
         self._before = now
         return json.dumps(sample.as_row(), separators=(",", ":")).encode()

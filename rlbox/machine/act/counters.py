@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.act.process_table import read_text, stat_fields
-from rlbox.machine.counters import Activity, ProcessActivity
+from rlbox.machine.counters import Activity, Pressure, ProcessActivity
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _NETWORK = "/proc/net/dev"
+_PROC = Path("/proc")
+_LOAD = re.compile(r"(\d+\.\d+)")
+_SOME = re.compile(r"^some avg10=(\d+\.\d+)", re.MULTILINE)
 
 
 def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True) -> Activity:
@@ -95,3 +100,11 @@ def _probe_network() -> tuple[int, int, int]:
             received += int(fields[0])
             sent += int(fields[8])
     return received, sent, local
+
+
+def probe_pressure(proc: Path = _PROC) -> Pressure:
+    """Return the pressure now; what a kernel without PSI, or a container without /proc/pressure, lacks is `None`."""
+    load = _LOAD.match(read_text(proc / "loadavg"))
+    cpu, io, memory = (_SOME.search(read_text(proc / "pressure" / name)) for name in ("cpu", "io", "memory"))
+    told = (float(found[1]) if found else None for found in (load, cpu, io, memory))
+    return Pressure(**dict(zip(("load", "cpu_pct", "io_pct", "memory_pct"), told, strict=True)))

@@ -38,6 +38,7 @@ _LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
 MOST_PLOTS = 60
 _FIRST_PLOTS = 12
 """Plots that are shown at once; the others are folded away."""
+_WAITS = (("for_cpu", "waits_cpu_pct"), ("for_io", "waits_io_pct"), ("for_memory", "waits_memory_pct"))
 _FULL = 95
 """Percent of what it could use from which on a run had all of it, and there is nothing to draw."""
 
@@ -273,6 +274,8 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
             ],
         ),
         ("share", "%", of_run(("share_got", "share_pct")) if any(s.share_pct < _FULL for _, s in timed) else []),
+        ("load", "", of_run(("load", "load"))),
+        ("pressure", "%", of_run(*_WAITS)),
         (
             "memory",
             "bytes",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
-from rlbox.machine.counters import Activity, GpuFacts, ProcessActivity
+from rlbox.machine.act.counters import probe_pressure
+from rlbox.machine.counters import Activity, GpuFacts, Pressure, ProcessActivity
 from rlbox.record.resources import disk_full_in, make_sample, read_sample
 
+CALM = Pressure()
 GPU = GpuFacts(
     index=0, name="A800", utilization=97, power_w=312.5, power_limit_w=400, memory_bytes=7, total_bytes=80, processes=()
 )
@@ -31,7 +34,7 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
     after = look(15, process(1, 7.5, read=500), process(3, 1.0), received=6000)  # 2 ended, 3 began
     sample = make_sample(
         before, after, parts={"main": {1}, "vllm": {3}}, t="2026-01-01T00:00:00+00:00", stage="train", phase="load",
-        disk_free_bytes=9, cores=8,
+        disk_free_bytes=9, cores=8, pressure=CALM,
     )  # fmt: skip
     assert (sample.cpu_pct, sample.resident_bytes) == (70.0, 400)
     assert (sample.read_bps, sample.received_bps) == (100.0, 1000.0)
@@ -44,8 +47,9 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
 def test_what_others_left_of_the_machine() -> None:
     before, after = look(10, process(1, 5.0)), look(20, dataclasses.replace(process(1, 6.0), waited_s=9.0))
     sample = make_sample(
-        before, dataclasses.replace(after, busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9, cores=2
-    )
+        before, dataclasses.replace(after, busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9,
+        cores=2, pressure=CALM,
+    )  # fmt: skip
     assert (sample.cpu_pct, sample.others_pct, sample.share_pct) == (10.0, 190.0, 10.0)
 
 
@@ -59,6 +63,7 @@ def test_the_first_sample_has_no_rates() -> None:
         phase="",
         disk_free_bytes=9,
         cores=8,
+        pressure=CALM,
     )
     assert (sample.cpu_pct, sample.read_bps, sample.received_bps, sample.resident_bytes) == (0, 0, 0, 100)
 
@@ -69,9 +74,32 @@ def test_a_torn_row_is_none(row: object) -> None:
 
 
 def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
-    assert read_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(
-        make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8), cpu_pct=3, gpus=()
+    none = make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=CALM)
+    assert read_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(none, cpu_pct=3, gpus=())
+
+
+def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
+    """As the kernel writes it; one that lacks PSI, or a file of it, leaves the others."""
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "loadavg").write_text("12.34 3.21 1.00 5/789 12345\n")
+    for name, value in (("cpu", "31.50"), ("io", "0.07")):
+        text = f"some avg10={value} avg60=1.00 avg300=0.10 total=99\nfull avg10=7.77 avg60=0.00 avg300=0.00 total=1\n"
+        (tmp_path / "pressure" / name).write_text(text)
+    found = probe_pressure(tmp_path)
+    assert found == Pressure(load=12.34, cpu_pct=31.5, io_pct=0.07)
+    sample = make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=found)
+    assert (sample.load, sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct) == (
+        12.34,
+        31.5,
+        0.07,
+        None,
     )
+    assert read_sample(json.loads(json.dumps(sample.as_row()))) == sample
+    assert probe_pressure(tmp_path / "none") == Pressure()
+
+
+def test_the_pressure_here() -> None:
+    assert (probe_pressure().load or 0) >= 0
 
 
 def test_when_the_disk_will_be_full() -> None:
