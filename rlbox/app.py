@@ -79,7 +79,7 @@ class App:
     def say(self, text: str) -> None:
         """Write a line of talk to stderr."""
         if self.verbosity >= 0:
-            sys.stderr.write(self.told(printable(text)) + "\n")
+            sys.stderr.write(printable(self.told(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -118,7 +118,7 @@ class App:
 
     def show(self, text: str, *, verbatim: bool = False) -> None:
         """Write a part of the result for people to stdout."""
-        sys.stdout.write((str if verbatim else self.told)(printable(text)) + "\n")
+        sys.stdout.write(printable((str if verbatim else self.told)(text)) + "\n")
         sys.stdout.flush()
 
 

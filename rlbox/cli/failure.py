@@ -92,7 +92,7 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
 
 
 def _tell(text: str, words: Sequence[str]) -> None:
-    sys.stderr.write(teller(spoken(words))(printable(text)))
+    sys.stderr.write(printable(teller(spoken(words))(text)))
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:

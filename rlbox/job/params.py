@@ -10,6 +10,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
+from rlbox.printable import isolated
 from rlbox.spec.check import suggest
 
 DEFAULT = "default"
@@ -204,7 +205,7 @@ def param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units:
         unit = f" {units[name]}" if name in units else ""
         origin = origins.get(name, DEFAULT)
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        lines.append(f"{name} = {text}{unit}" + ("" if origin == DEFAULT else f"  ({origin})"))
+        lines.append(isolated(f"{name} = {text}{unit}") + ("" if origin == DEFAULT else f"  ({origin})"))
     return lines
 
 

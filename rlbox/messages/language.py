@@ -47,22 +47,27 @@ def catalogue(language: str) -> Messages:
     """Return the messages of a language."""
     from rlbox.messages.catalogue import Messages
 
-    pairs = messages("zh")
+    return Messages(_halves(language, messages("zh")), _halves(language, messages("zh", "table-*")))
+
+
+def _halves(language: str, pairs: Mapping[str, str | None]) -> dict[str, str]:
     told = {english: english if other is None else other for english, other in pairs.items() if other != ""}
     if language == PSEUDO:
-        told = {english: english if other is None else _pseudo(english) for english, other in pairs.items()}
-    return Messages(told)
+        told = {english: other if other == english else _pseudo(english, other) for english, other in told.items()}
+    return told
 
 
-def messages(language: str) -> dict[str, str | None]:
-    """Return every message with its other half: empty when it lacks one, `None` when it is the same in both."""
-    files = sorted((_FOLDER / language).glob("*.json"))
+def messages(language: str, rooms: str = "*") -> dict[str, str | None]:
+    """Return every message of rooms with its other half: empty when it lacks one, `None` when both are the same."""
+    files = sorted((_FOLDER / language).glob(f"{rooms}.json"))
     return {english: other for path in files for english, other in parse_json(path.read_text("utf-8")).items()}
 
 
-def _pseudo(english: str) -> str:
+def _pseudo(english: str, other: str) -> str:
     from rlbox.messages.template import PLACE
 
+    marked = {hit[1]: hit[0] for hit in PLACE.finditer(other)}
     parts, table = PLACE.split(english), str.maketrans(_PLAIN, _OTHER)
-    told = "".join(f"{{{part}}}" if at % 2 else part.translate(table) for at, part in enumerate(parts))
-    return told.replace("rlbox".translate(table), "rlbox")
+    parts[::2] = [part.translate(table) for part in parts[::2]]
+    parts[1::2] = [marked.get(name, f"{{{name}}}") for name in parts[1::2]]
+    return "".join(parts).replace("rlbox".translate(table), "rlbox")

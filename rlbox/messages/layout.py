@@ -12,11 +12,14 @@ _PIECE = re.compile(r"[!-\u10ff]+|\s+|.[、。，；：？！）」』”]*", re
 """What is not broken: a word of letters one cell wide, a gap, another letter with signs that begin no line."""
 
 
-def cells_told(line: str, tell: Callable[[str], str]) -> str:
-    """Tell a line cell by cell: what two spaces part begins where it began, or one gap on where there is no room."""
+def cells_told(line: str, tell: Callable[[str], str], before: Callable[[str], str] = str) -> str:
+    """Tell a line cell by cell: what two spaces part begins where it began, or one gap on where there is no room.
+
+    `before` gives a cell as it is in English, when something was kept out of it.
+    """
     told, column = "", 0
     for at, part in enumerate(_GAP.split(line)):
-        column += len(part)
+        column += len(before(part))
         if at % 2 == 0:
             told += tell(part)
         elif told.endswith("："):

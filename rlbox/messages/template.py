@@ -1,4 +1,9 @@
-"""One message with places for what varies: `{count} files of {name}`."""
+"""One message with places for what varies: `{count} files of {name}`.
+
+What stands in a place is a name or a number, with none of the joints of sentences in it, and stays. The other half says
+where it is more: `{reason!}` holds a message, which is told as well, `{title?}` a text of a spec, told when rlbox ships
+it, `{line*}` what somebody else wrote, whatever it is.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-PLACE = re.compile(r"\{(\w+)\}")
+PLACE = re.compile(r"\{(\w+)[!?*]?\}")
+JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
+"""What stands between messages."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
-_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+)"""
+_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2068\d+\u2069)"""
 _QUOTES = "`'\""
+_NAME = re.compile(r"\S*|-?\d[\d.,]* \S+(?: \d+ \S+)*")
+"""What a place of a message with few letters may hold, or a list of such: one name, an amount, a span."""
+_FEW = 10
+"""Letters from which on a message is no other's by chance: `{} of {}` is in many sentences."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Template:
     @cached_property
     def letters(self) -> int:
         """How many letters are fixed: of two messages that fit a text, the one with more says more."""
-        return sum(map(len, _WORD.findall(PLACE.sub(" ", self.english))))
+        return count_letters(PLACE.sub(" ", self.english))
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -45,10 +56,23 @@ class Template:
 
     @cached_property
     def open(self) -> frozenset[str]:
-        """The places in which a message may stand: not the quoted ones, where a name or a command is."""
-        edged = f" {self.english} "
-        around = {hit[1]: (edged[hit.start()], edged[hit.end() + 1]) for hit in PLACE.finditer(self.english)}
-        return frozenset(name for name, (one, other) in around.items() if one not in _QUOTES or one != other)
+        """The places in which a message stands."""
+        return frozenset(re.findall(r"\{(\w+)!\}", self.other))
+
+    @cached_property
+    def of_spec(self) -> frozenset[str]:
+        """The places in which a text of a spec stands."""
+        return frozenset(re.findall(r"\{(\w+)\?\}", self.other))
+
+    @cached_property
+    def others(self) -> frozenset[str]:
+        """The places in which stands what is no message of the code, whatever it is."""
+        return self.of_spec | frozenset(re.findall(r"\{(\w+)\*\}", self.other))
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        """The places that Python shows in quotes."""
+        return frozenset(re.findall(r"'\{(\w+)\}'", self.english))
 
     def read(self, text: str) -> Mapping[str, str] | None:
         """Return what stands in the places of a text of this message; `None` when it is another's.
@@ -59,15 +83,24 @@ class Template:
         if not hit:
             return None
         found = {
-            name: value if name in self.open else value.strip(_QUOTES)
+            name: value.strip(_QUOTES) if name in self._shown else value
             for name, value in zip(PLACE.findall(self.english), hit.groups(), strict=True)
         }
-        return found if all(map(_whole, found.values())) else None
+        return found if all(self._fits(*one) for one in found.items()) else None
+
+    def _fits(self, name: str, value: str) -> bool:
+        if value.count("(") != value.count(")") or value.count("`") % 2:
+            return False
+        if name in self._shown or name in self.open or name in self.others:
+            return True
+        names = all(map(_NAME.fullmatch, value.split(", ")))
+        return names or (self.letters >= _FEW and not JOINT.search(value))
 
     def fill(self, values: Mapping[str, str]) -> str:
         """Return the message in the other language with its places filled."""
         return PLACE.sub(lambda hit: values[hit[1]], self.other)
 
 
-def _whole(value: str) -> bool:
-    return value.count("(") == value.count(")") and value.count("`") % 2 == 0
+def count_letters(text: str) -> int:
+    """Return how many letters a text has."""
+    return sum(map(len, _WORD.findall(text)))

@@ -17,6 +17,7 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.interrupt import Interrupt, signals_to
+from rlbox.printable import isolated
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
@@ -236,9 +237,9 @@ def cause_text(cause: Cause) -> str:
     """Return a cause as lines: what, the log line, where, the fix that knows it, what to do next."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
-        lines.append(f"  line:  {cause.line}")
+        lines.append(f"  line:  {isolated(cause.line)}")
     if cause.where:
-        lines.append(f"  where: {cause.where}")
+        lines.append(f"  where: {isolated(cause.where)}")
     if cause.known:
         lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
     if cause.next_step:

@@ -23,6 +23,7 @@ from rlbox.machine.act.identity import user_name
 from rlbox.planner.act.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
 from rlbox.planner.nearest import Asked
 from rlbox.planner.view import needs_json, needs_lines
+from rlbox.printable import isolated, of_spec
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
@@ -125,10 +126,10 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
         if stage.name in plan.skipped:
             lines += ["", f"# stage {stage.name}: left out"]
             continue
-        lines += ["", f"# stage {stage.name}: {stage.title}"]
-        lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
-        lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
+        lines += ["", f"# stage {stage.name}: {of_spec(stage.title)}"]
+        lines += [f"{isolated(shlex.join(service.argv))}  # service {service.name}" for service in stage.services]
+        lines += [isolated(shlex.join(stage.argv))]
+        lines += [f"#   gate: {rule.shown_named}" for rule in GateJudge(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated, of_spec
 
 
 @click.command()
@@ -32,6 +34,9 @@ def verb(app: App) -> int:
                 row |= {"title": "", "problem": error.what}
             rows.append(row)
     width = max((len(row["name"]) for row in rows), default=0)
-    text = "\n".join(f"{row['kind']:<7} {row['name']:<{width}}  {row['title'] or row['problem']}" for row in rows)
+    text = "\n".join(
+        f"{row['kind']:<7} {padded(isolated(row['name']), width)}  {of_spec(row['title']) or row['problem']}"
+        for row in rows
+    )
     app.result({"found": rows}, text)
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0

@@ -13,6 +13,7 @@ from rlbox.amounts import columns, duration_text, moment
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
@@ -90,4 +91,5 @@ def _took(state: RunState) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    return "\n".join(columns([_COLUMNS, *([str(row[name]) for name in _COLUMNS] for row in rows)]))
+    shown = ({**row, "run": isolated(row["run"]), "stage": isolated(row["stage"])} for row in rows)
+    return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in shown)]))

@@ -22,8 +22,9 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
+from rlbox.amounts import padded
 from rlbox.errors import SpecError
-from rlbox.printable import printable
+from rlbox.printable import isolated, printable
 from rlbox.record.act.state import RunState, load_run_state
 from rlbox.report.act.run_frame import gate_count, run_frame, stage_time, status_lines
 from rlbox.report.act.tails import RunFacts, RunWatch
@@ -66,13 +67,17 @@ class _Lines:
 
     def show(self, state: RunState) -> None:
         for stage in state.stages:
-            self._line(stage.name, stage.state, stage.name)
+            self._line(stage.name, stage.state, isolated(stage.name))
             for service in stage.services:
-                self._line(f"{stage.name}/{service.name}", service.state, f"{stage.name}: service {service.name}")
+                self._line(
+                    f"{stage.name}/{service.name}",
+                    service.state,
+                    f"{isolated(stage.name)}: service {isolated(service.name)}",
+                )
 
     def _line(self, key: str, now: str, shown: str) -> None:
         if self._seen.get(key, "waiting") != now:
-            told = self._tell(printable(f"{shown}: {now}"))
+            told = printable(self._tell(f"{shown}: {now}"))
             sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {told}\n")
             sys.stderr.flush()
         self._seen[key] = now
@@ -98,7 +103,7 @@ def summary_text(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
     width = max((len(stage.name) for stage in state.stages), default=0)
     rows = [
-        f"{stage.name:<{width}}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
+        f"{padded(isolated(stage.name), width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
         for stage in state.stages
     ]
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
@@ -166,7 +171,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {self._say(printable(line.plain.strip('─ ')))}\n")
+            sys.stderr.write(f"-- {printable(self._say(line.plain.strip('─ ')))}\n")
         sys.stderr.flush()
 
 
@@ -198,7 +203,6 @@ class Painter:
     def paint(self, lines: Sequence[Text]) -> None:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
-        lines = [line if (text := printable(line.plain)) == line.plain else Text(text) for line in lines]
         lines = [told_line(line, self._tell, width) for line in lines]
         if not lines:
             self.clear()
@@ -236,7 +240,7 @@ def told_line(line: Text, tell: Callable[[str], str], width: int) -> Text:
     ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
     parts = [line[begin:end] for begin, end in pairwise(ends)]
     told = Text.assemble(
-        *((tell(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
+        *((printable(tell(part.plain)), part.spans[0].style if part.spans else "") for part in parts), style=line.style
     )
     told.truncate(width, overflow="ellipsis")
     return told

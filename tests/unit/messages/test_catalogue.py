@@ -15,11 +15,12 @@ from rlbox.messages.catalogue import Messages
 from rlbox.messages.language import LANGUAGES, PSEUDO, language_of, messages, teller
 from rlbox.messages.layout import cells_told, wrapped
 from rlbox.messages.template import PLACE
+from rlbox.printable import isolated
 from rlbox.report.act.run_view import told_line
 
 ZH = {
-    "rlbox: error: {error}": "rlbox: 错误：{error}",
-    "unknown job '{name}'{hint}": "没有名为 '{name}' 的任务{hint}",
+    "rlbox: error: {error}": "rlbox: 错误：{error!}",
+    "unknown job '{name}'{hint}": "没有名为 '{name}' 的任务{hint!}",
     "did you mean '{near}'?": "是否指 '{near}'？",
     "{count} of {total} files": "{total} 个文件中的 {count} 个",
     "{name} and {other}": "{name} 和 {other}",
@@ -27,8 +28,8 @@ ZH = {
     "nothing was loaded": "未加载任何内容",
     "free space there": "请在该处腾出空间",
     "the file": "该文件",
-    "{what} cannot be read": "{what} 无法读取",
-    "this would {would}": "将会{would}",
+    "{what} cannot be read": "{what!} 无法读取",
+    "this would {would}": "将会{would!}",
     "start {count} stages": "启动 {count} 个阶段",
     "where": "位置",
     "next": "下一步",
@@ -66,7 +67,9 @@ def zh() -> Messages:
         ("  next:  free space there", "  下一步：请在该处腾出空间"),
         ("# nothing was loaded", "# 未加载任何内容"),
         ("/data/the file", "/data/the file"),  # a path
-        ("salt and pepper, in a log of yours", "salt 和 pepper，in a log of yours"),
+        ("salt of many and pepper of few, in a log", "salt of many and pepper of few, in a log"),
+        (f"where  {isolated('1 of 2 files (the file): nothing')}", "位置   1 of 2 files (the file): nothing"),
+        (f"the file {isolated('the file')}", "the file the file"),
         ("a line that nobody here wrote", "a line that nobody here wrote"),
         ("", ""),
         ("   ", "   "),
