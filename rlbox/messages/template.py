@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 PLACE = re.compile(r"\{(\w+)[!?*]?\}")
-JOINT = re.compile(r"(; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
-"""What stands between messages."""
+JOINT = re.compile(r"( ?\u2068\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
+"""What stands between messages; what somebody else wrote, too, when it was marked."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
 _SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2068\d+\u2069)"""

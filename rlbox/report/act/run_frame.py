@@ -56,8 +56,9 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return []
+    name = isolated(stage.name)
     where = [
-        f"{isolated(stage.name)} {stage.state.upper()}",
+        f"{name} {stage.state.upper()}",
         _phase(facts),
         stage_time(stage, now_s),
         gate_count(stage),
@@ -80,9 +81,9 @@ def _head(facts: RunFacts, now_s: float) -> Text:
     state = facts.state
     began = moment(state.started_at)
     parts = [
-        f"run {isolated(state.run_id)}",
+        f"run {state.run_id}",
         isolated(state.target),
-        state.profile and f"profile {isolated(state.profile)}",
+        state.profile and f"profile {state.profile}",
     ]
     parts += [f"attempt {state.attempt}" if state.attempt > 1 else "", duration_text(now_s - began) if began else ""]
     return Text(" · ".join(part for part in parts if part), style="bold")

@@ -67,12 +67,13 @@ class _Lines:
 
     def show(self, state: RunState) -> None:
         for stage in state.stages:
-            self._line(stage.name, stage.state, isolated(stage.name))
+            name = isolated(stage.name)
+            self._line(stage.name, stage.state, name)
             for service in stage.services:
                 self._line(
                     f"{stage.name}/{service.name}",
                     service.state,
-                    f"{isolated(stage.name)}: service {isolated(service.name)}",
+                    f"{name}: service {service.name}",
                 )
 
     def _line(self, key: str, now: str, shown: str) -> None:
@@ -103,8 +104,8 @@ def summary_text(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
     width = max((len(stage.name) for stage in state.stages), default=0)
     rows = [
-        f"{padded(isolated(stage.name), width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
-        for stage in state.stages
+        f"{padded(name, width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
+        for name, stage in ((isolated(stage.name), stage) for stage in state.stages)
     ]
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 

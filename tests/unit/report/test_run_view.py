@@ -169,7 +169,7 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 def test_the_summary_is_a_table_of_stages() -> None:
-    assert summary_text(STATE).splitlines()[2] == "eval   WAITING                    0/0 held"
+    assert printable(summary_text(STATE)).splitlines()[2] == "eval   WAITING                    0/0 held"
 
 
 class Screen:
