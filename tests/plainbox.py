@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 
 from fakes import Rlbox, Said
@@ -55,7 +56,7 @@ class Overheard(Rlbox):
 
     def __call__(self, *words: str) -> Said:
         said = self._heard(*words)
-        own = not {"--json", "-V", "--version", "--lang", "--lang=zh"} & set(words)
+        own = not {"--json", "-V", "--version", "--lang", "--lang=zh"} & set(words) and "RLBOX_LANG" not in os.environ
         helped = "Options:" in said.err or not words
         shown = not helped and not VERBATIM & set(words[:1]) and not {"-h", "--help", "help"} & set(words)
         for line in (

@@ -243,5 +243,5 @@ def cause_text(cause: Cause) -> str:
     if cause.known:
         lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
     if cause.next_step:
-        lines.append(f"  next:  {cause.next_step}")
+        lines.append(f"  next:  {cause.shown_step}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rlbox.amounts import duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
 from rlbox.messages.language import teller
+from rlbox.printable import of_spec, printable
 from rlbox.record.act.state import RunState, StageState, run_cause
 from rlbox.record.resources import Sample
 from rlbox.report.act.beside import beside
@@ -222,7 +223,12 @@ def _template(tell: Callable[[str], str]) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "seconds": moment, "told": tell}
+    environment.filters |= {
+        "utc": _utc,
+        "seconds": moment,
+        "told": lambda text: printable(tell(text)),
+        "of_spec": of_spec,
+    }
     return environment.get_template("report.html.j2")
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from rlbox.amounts import duration_text, moment, padded, size_text
 from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
-from rlbox.printable import isolated
+from rlbox.printable import isolated, of_spec
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
 from rlbox.report.act.tails import RunFacts
@@ -141,7 +141,7 @@ def _phase(facts: RunFacts) -> str:
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return ""
-    return stage.phase or (sample.phase if sample and sample.stage == stage.name else "")
+    return of_spec(stage.phase or (sample.phase if sample and sample.stage == stage.name else ""))
 
 
 def _waits(stage: StageState) -> str:
