@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ PSEUDO = "pseudo"
 """English with other letters, from the same catalogue: what stays plain in it is text that no message knows."""
 _FOLDER = Path(__file__).parent
 _PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ASCII = re.compile(r"[A-Za-z](?:[\w-]*[A-Za-z0-9])?", re.ASCII)
 _OTHER = "àƀçđêƒĝĥîĵķļɱñôþɋŕšţûṽŵẋýžÀßÇÐÊƑĜĤÎĴĶĻṀÑÔÞɊŔŠŢÛṼŴẊÝŽ"
 
 
@@ -68,6 +70,7 @@ def _pseudo(english: str, other: str) -> str:
 
     marked = {hit[1]: hit[0] for hit in PLACE.finditer(other)}
     parts, table = PLACE.split(english), str.maketrans(_PLAIN, _OTHER)
-    parts[::2] = [part.translate(table) for part in parts[::2]]
+    kept = set(_ASCII.findall(PLACE.sub(" ", other)))  # commands, options, names
+    parts[::2] = [_ASCII.sub(lambda hit: hit[0] if hit[0] in kept else hit[0].translate(table), p) for p in parts[::2]]
     parts[1::2] = [marked.get(name, f"{{{name}}}") for name in parts[1::2]]
-    return "".join(parts).replace("rlbox".translate(table), "rlbox")
+    return "".join(parts)

@@ -12,8 +12,7 @@ from fakes import ON_IMAGE, Folder, Rlbox
 from otherwords import other_words
 
 from rlbox.causes.cause import Cause
-from rlbox.gate.gate import GateJudge
-from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.job.plan import load_run_plan
 from rlbox.messages.language import PSEUDO
 from rlbox.record.act.state import change_stage, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlbox.causes.act.excerpt import FatalLine
 from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
-from rlbox.causes.cause import Cause, CauseKind, full_disk
+from rlbox.causes.cause import EXHAUSTED, Cause, CauseKind, full_disk
 from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
 from rlbox.evidence.act.failure_report import make_report, report_page
 from rlbox.evidence.act.gather import gather

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from rich.text import Text
 
 from rlbox.cli.root import root, run_root
+from rlbox.cli.verbs import VERBS
 from rlbox.messages.catalogue import Messages
 from rlbox.messages.language import LANGUAGES, PSEUDO, language_of, messages, teller
 from rlbox.messages.layout import cells_told, wrapped
@@ -163,4 +164,16 @@ def test_every_half_has_the_places_of_the_other() -> None:
         there = {name.rstrip("0123456789") for name in PLACE.findall(other or "")}
         if other and not (needed <= there and set(PLACE.findall(other)) <= set(PLACE.findall(english))):
             wrong.append((english, other))
+    assert wrong == []
+
+
+COMMAND = re.compile(rf"rlbox (?:{'|'.join(VERBS)})\b(?: (?:--?[\w-]+|\{{\w+\}}|[A-Z]{{2,}}))*")
+
+
+def test_a_command_is_the_same_in_both_halves() -> None:
+    """Nothing in a command is told: neither its words nor what stands in its places."""
+    wrong = []
+    for english, other in messages("zh").items():
+        commands = [hit[0] for hit in COMMAND.finditer(english) if "that rlbox" not in english]
+        wrong += [(one, other) for one in commands if other and one not in other]
     assert wrong == []
