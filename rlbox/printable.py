@@ -41,8 +41,12 @@ def printable(text: str) -> str:
 
 def isolated(text: object) -> str:
     """Return a text of others with the marks by which it is known inside one of our own; an empty one stays empty."""
-    bare = printable(str(text))
-    return bare and f"{OPENS}{bare}{CLOSES}"
+    return marked(printable(str(text)))
+
+
+def marked(text: str) -> str:
+    """Return `isolated` of what can be printed as it is."""
+    return text and f"{OPENS}{text}{CLOSES}"
 
 
 def of_spec(text: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from rlbox.messages.layout import cells_told
 from rlbox.messages.template import JOINT, PLACE, Template, count_letters
-from rlbox.printable import CLOSES, OPENS, OPENS_SPEC
+from rlbox.printable import CLOSES, OPENS, OPENS_SPEC, marked
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MARGIN = re.compile(r"(?:\s|#+ |[*>✓✗=…-]+ |── )*")
@@ -26,8 +26,14 @@ _COVER = 20
 class Messages:
     """Tells text; what no message fits stays as it is, for it is a name, a path, a command or somebody else's words."""
 
-    def __init__(self, pairs: Mapping[str, str], shipped: Mapping[str, str] | None = None) -> None:
-        """`shipped` are those of the pairs that are texts of the specs which rlbox ships."""
+    def __init__(
+        self, pairs: Mapping[str, str], shipped: Mapping[str, str] | None = None, *, marking: bool = False
+    ) -> None:
+        """Take the pairs, of which `shipped` are texts of the specs that rlbox ships.
+
+        `marking`: what is not told since it is others' (marked, or a name in a place) is marked in what is told, too.
+        """
+        self._marked: Callable[[str], str] = marked if marking else str
         self._exact = {english: other for english, other in pairs.items() if not PLACE.search(english)}
         self._by_word = _indexed(Template(*pair) for pair in pairs.items() if PLACE.search(pair[0]))
         self._message = lru_cache(maxsize=4096)(self._find)
@@ -48,7 +54,7 @@ class Messages:
             return _KEPT.sub(lambda hit: kept[int(hit[1])][0], cell)
 
         def tell(cell: str) -> str:
-            return _KEPT.sub(lambda hit: kept[int(hit[1])][1], self._cell(cell, 0).text)
+            return _KEPT.sub(lambda hit: self._marked(kept[int(hit[1])][1]), self._cell(cell, 0).text)
 
         return "\n".join(cells_told(line, tell, before) for line in _OTHERS.sub(keep, text).split("\n"))
 
@@ -108,7 +114,16 @@ class Messages:
         told = {name: self._cell(values[name], depth + 1) for name in template.open}
         spec = {name: self._of_spec(values[name]) for name in template.of_spec}
         own = template.letters + sum(count_letters(values[name]) for name in template.others)
-        made = _of(template.fill({**values, **spec, **{name: one.text for name, one in told.items()}}), own)
+        made = _of(
+            template.fill(
+                {
+                    **dict(zip(values, map(self._marked, values.values()))),
+                    **spec,
+                    **{name: one.text for name, one in told.items()},
+                }
+            ),
+            own,
+        )
         return made._replace(
             letters=sum((one.letters for one in told.values()), made.letters),
             score=sum((one.score for one in told.values()), made.score),

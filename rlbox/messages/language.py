@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.foreign import parse_json
+from rlbox.printable import marked
 
 if TYPE_CHECKING:
     from rlbox.messages.catalogue import Messages
@@ -49,13 +50,16 @@ def catalogue(language: str) -> Messages:
     """Return the messages of a language."""
     from rlbox.messages.catalogue import Messages
 
-    return Messages(_halves(language, messages("zh")), _halves(language, messages("zh", "table-*")))
+    halves = (_halves(language, messages("zh", rooms)) for rooms in ("*", "table-*"))
+    return Messages(*halves, marking=language == PSEUDO)
 
 
 def _halves(language: str, pairs: Mapping[str, str | None]) -> dict[str, str]:
     told = {english: english if other is None else other for english, other in pairs.items() if other != ""}
     if language == PSEUDO:
-        told = {english: other if other == english else _pseudo(english, other) for english, other in told.items()}
+        told = {
+            english: marked(english) if other == english else _pseudo(english, other) for english, other in told.items()
+        }
     return told
 
 
@@ -68,9 +72,12 @@ def messages(language: str, rooms: str = "*") -> dict[str, str | None]:
 def _pseudo(english: str, other: str) -> str:
     from rlbox.messages.template import PLACE
 
-    marked = {hit[1]: hit[0] for hit in PLACE.finditer(other)}
+    places = {hit[1]: hit[0] for hit in PLACE.finditer(other)}
     parts, table = PLACE.split(english), str.maketrans(_PLAIN, _OTHER)
     kept = set(_ASCII.findall(PLACE.sub(" ", other)))  # commands, options, names
-    parts[::2] = [_ASCII.sub(lambda hit: hit[0] if hit[0] in kept else hit[0].translate(table), p) for p in parts[::2]]
-    parts[1::2] = [marked.get(name, f"{{{name}}}") for name in parts[1::2]]
+    parts[::2] = [
+        _ASCII.sub(lambda hit: marked(hit[0]) if hit[0] in kept else hit[0].translate(table), part)
+        for part in parts[::2]
+    ]
+    parts[1::2] = [places.get(name, f"{{{name}}}") for name in parts[1::2]]
     return "".join(parts)
