@@ -133,21 +133,18 @@ def explain_text(
     given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
-    lines = [tell(f"# {target}: {_count(len(given), 'fix applies', 'fixes apply')}")]
+    count = len(given)
+    lines = [tell(f"# {target}: {count} fix applies" if count == 1 else f"# {target}: {count} fixes apply")]
     for one in given:
         lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix, lang)}"]
         lines += [tell(f"  because {'; '.join(one.reasons)}")]
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
     lines += ["", tell(f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign")]
     lines += columns((one.fix.id, _title(one.fix, lang)) for one in advice)
-    lines += ["", tell(f"# {_count(len(left), 'fix is', 'fixes are')} skipped")]
+    lines += ["", tell(f"# {len(left)} fix is skipped" if len(left) == 1 else f"# {len(left)} fixes are skipped")]
     lines += columns((one.fix.id, tell("; ".join(one.reasons))) for one in left)
     return "\n".join(lines)
 
 
 def _title(fix: Fix, lang: str) -> str:
     return fix.title_zh if lang == "zh" else fix.title
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"

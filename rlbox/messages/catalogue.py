@@ -112,18 +112,11 @@ class Messages:
         if values is None:
             return None
         told = {name: self._cell(values[name], depth + 1) for name in template.open}
-        spec = {name: self._of_spec(values[name]) for name in template.of_spec}
+        shown = {name: self._marked(value) for name, value in values.items()}
+        shown |= {name: self._of_spec(values[name]) for name in template.of_spec}
+        shown |= {name: one.text for name, one in told.items()}
         own = template.letters + sum(count_letters(values[name]) for name in template.others)
-        made = _of(
-            template.fill(
-                {
-                    **dict(zip(values, map(self._marked, values.values()))),
-                    **spec,
-                    **{name: one.text for name, one in told.items()},
-                }
-            ),
-            own,
-        )
+        made = _of(template.fill(shown), own)
         return made._replace(
             letters=sum((one.letters for one in told.values()), made.letters),
             score=sum((one.score for one in told.values()), made.score),

@@ -57,9 +57,8 @@ def catalogue(language: str) -> Messages:
 def _halves(language: str, pairs: Mapping[str, str | None]) -> dict[str, str]:
     told = {english: english if other is None else other for english, other in pairs.items() if other != ""}
     if language == PSEUDO:
-        told = {
-            english: marked(english) if other == english else _pseudo(english, other) for english, other in told.items()
-        }
+        same = {english: marked(english) for english, other in told.items() if other == english}
+        told = {english: _pseudo(english, other) for english, other in told.items()} | same
     return told
 
 
