@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlbox.messages.layout import cells_told
-from rlbox.messages.template import JOINT, PLACE, Template, count_letters
+from rlbox.messages.template import HELD, JOINT, PLACE, Template, count_letters
 from rlbox.printable import CLOSES, OPENS, OPENS_SPEC, marked
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MARGIN = re.compile(r"(?:\s|#+ |[*>✓✗=…-]+ |── )*")
 _OTHERS = re.compile(f"([{OPENS}{OPENS_SPEC}])([^{OPENS}{OPENS_SPEC}{CLOSES}]*)(?:{CLOSES}|$)")
-_KEPT = re.compile(f"{OPENS}(\\d+){CLOSES}")
+_KEPT = re.compile(f"{HELD}(\\d+){CLOSES}")
 _WIDEST = 24
 """Parts between joints that one message has at most."""
 _DEEPEST = 5
@@ -48,7 +48,7 @@ class Messages:
 
         def keep(hit: re.Match[str]) -> str:
             kept.append((hit[2], self._of_spec(hit[2]) if hit[1] == OPENS_SPEC else hit[2]))
-            return f"{OPENS}{len(kept) - 1}{CLOSES}"
+            return f"{HELD}{len(kept) - 1}{CLOSES}"
 
         def before(cell: str) -> str:
             return _KEPT.sub(lambda hit: kept[int(hit[1])][0], cell)
@@ -56,7 +56,8 @@ class Messages:
         def tell(cell: str) -> str:
             return _KEPT.sub(lambda hit: self._marked(kept[int(hit[1])][1]), self._cell(cell, 0).text)
 
-        return "\n".join(cells_told(line, tell, before) for line in _OTHERS.sub(keep, text).split("\n"))
+        lines = _OTHERS.sub(keep, text.replace(HELD, "")).split("\n")
+        return "\n".join(cells_told(line, tell, before) for line in lines)
 
     def _of_spec(self, text: str) -> str:
         return "\n".join(map(self._shipped_line, text.split("\n")))

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 PLACE = re.compile(r"\{(\w+)[!?*]?\}")
-JOINT = re.compile(r"( ?\u2068\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
+HELD = "\u2067"
+"""Stands, with a number, for what was marked."""
+JOINT = re.compile(r"( ?\u2067\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
 """What stands between messages; what somebody else wrote, too, when it was marked."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
-_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2068\d+\u2069)"""
+_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2067\d+\u2069)"""
 _QUOTES = "`'\""
 _NAME = re.compile(r"\S*|-?\d[\d.,]* \S+(?: \d+ \S+)*")
 """What a place of a message with few letters may hold, or a list of such: one name, an amount, a span."""
