@@ -58,6 +58,11 @@ def gib_text(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
+def counted(count: int, one: str, more: str) -> str:
+    """Return how many there are: `1 file`, `3 files`."""
+    return f"1 {one}" if count == 1 else f"{count} {more}"
+
+
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
     lines = list(rows)

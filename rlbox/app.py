@@ -43,8 +43,9 @@ class DryRun:
         found = [f"# first: {text}" for text in self.first]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
         found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
-        count = "1 refusal" if len(self.refused) == 1 else f"{len(self.refused)} refusals"
-        no = f"this would be refused: {count}, exit code {self.exit_code}"
+        count = len(self.refused)
+        no = f"this would be refused: 1 refusal, exit code {self.exit_code}"
+        no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.exit_code}"
         yes = f"this would {would}" + ", as far as it is checked" * bool(self.unchecked)
         return [*found, f"# verdict: {no if self.refused else yes}"]
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlbox.amounts import duration_text
+from rlbox.amounts import counted, duration_text
 from rlbox.findings import LEVELS, Finding
 
 
@@ -103,7 +103,7 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
 def summary_line(report: Report) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
     counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
-    said = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
+    said = ", ".join(counted(count, level, f"{level}s") for level, count in counts.items() if count)
     late = f", not finished: {'; '.join(report.unfinished)}" if report.unfinished else ""
     return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {duration_text(report.seconds)}"
 

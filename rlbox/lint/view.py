@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rlbox.amounts import counted
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.read.text import SEVERITIES, Defect
 
@@ -32,8 +33,8 @@ def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
 def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
     """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
-    parts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
-    text = f"{files} file{'' if files == 1 else 's'}: {', '.join(parts) or 'nothing found'}"
+    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
+    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
 
 

@@ -15,13 +15,13 @@ from functools import cached_property
 PLACE = re.compile(r"\{(\w+)[!?*]?\}")
 HELD = "\u2067"
 """Stands, with a number, for what was marked."""
-JOINT = re.compile(r"( ?\u2067\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|\]$)")
+JOINT = re.compile(r"( ?\u2067\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|^\[|\]$)")
 """What stands between messages; what somebody else wrote, too, when it was marked."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
 _SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2067\d+\u2069)"""
 _QUOTES = "`'\""
-_NAME = re.compile(r"\S*|-?\d[\d.,]* \S+(?: \d+ \S+)*")
+_NAME = re.compile(r"(?:\S*[^\s:;,])?|-?\d[\d.,]* \S+(?: \d+ \S+)*")
 """What a place of a message with few letters may hold, or a list of such: one name, an amount, a span."""
 _FEW = 10
 """Letters from which on a message is no other's by chance: `{} of {}` is in many sentences."""
@@ -93,10 +93,11 @@ class Template:
     def _fits(self, name: str, value: str) -> bool:
         if value.count("(") != value.count(")") or value.count("`") % 2:
             return False
-        if name in self._shown or name in self.open or name in self.others:
+        if name in self._shown or (name in self.open | self.others and not self.english.startswith(f"{{{name}}}")):
             return True
-        names = all(map(_NAME.fullmatch, value.split(", ")))
-        return names or (self.letters >= _FEW and not JOINT.search(value))
+        if all(map(_NAME.fullmatch, value.split(", "))):
+            return True
+        return not JOINT.search(value) and (self.letters >= _FEW or name in self.open | self.others)
 
     def fill(self, values: Mapping[str, str]) -> str:
         """Return the message in the other language with its places filled."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlbox.amounts import gib_text
 from rlbox.planner.needs import RunNeeds, StageNeeds
 from rlbox.planner.room import CONTEXT, Room
+from rlbox.printable import of_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,9 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
         yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
     if room.gpus >= 0 and row.gpus > room.gpus:
         none = "; the target names none: hardware.gpu, or --gpus" if not room.gpus else ""
-        few = "GPU" if row.gpus == 1 else "GPUs"
-        yield Lack(kind="gpus", stage=row.stage, text=f"{row.gpus} {few} of a machine, there are {room.gpus}{none}")
+        asked = f"1 GPU of a machine, there are {room.gpus}{none}"
+        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}{none}"
+        yield Lack(kind="gpus", stage=row.stage, text=asked)
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
         others = f" and {gib_text(room.taken)} that other processes hold" if room.taken else ""
@@ -60,5 +62,5 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
 
 def _text(what: str, parts: Mapping[str, float], have: float) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    shown = ", ".join(f"{name.replace('_', ' ')} {gib_text(size)}" for name, size in most if size)
+    shown = ", ".join(f"{of_spec(name.replace('_', ' '))} {gib_text(size)}" for name, size in most if size)
     return f"{what}: {gib_text(sum(parts.values()))} needed ({shown}), {gib_text(have)} there"

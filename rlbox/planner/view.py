@@ -9,6 +9,7 @@ from rlbox.amounts import columns, gib_text
 from rlbox.planner.judge import Lack, not_judged
 from rlbox.planner.needs import RunNeeds
 from rlbox.planner.room import Room
+from rlbox.printable import isolated, of_spec, unmarked
 
 _SEED_BYTES = 12
 """Bytes of a parameter in seed 004's own figure: fp32 weight, AdamW's two moments; no gradients, no peak."""
@@ -33,7 +34,7 @@ def needs_json(needs: RunNeeds, room: Room, lacks: Sequence[Lack]) -> dict[str, 
         for row in needs.stages
     ]
     have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.card, "host": room.host, "disk": room.disk}
-    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
+    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": unmarked(lack.text)} for lack in lacks]
     return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(not_judged(needs, room))}
 
 
@@ -42,7 +43,7 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
     rows += [
         (
-            row.stage,
+            isolated(row.stage),
             f"{row.nodes} x {row.gpus}" if row.gpus else "-",
             _size(row.card_bytes),
             _size(row.host_bytes),
@@ -60,13 +61,14 @@ def part_lines(needs: RunNeeds) -> list[str]:
     found = []
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
-            found += [(row.stage, kind, _size(size), name.replace("_", " ")) for name, size in parts.items() if size]
+            sizes = {of_spec(name.replace("_", " ")): size for name, size in parts.items()}
+            found += [(isolated(row.stage), kind, _size(size), name) for name, size in sizes.items() if size]
     return columns(found) if found else []
 
 
 def refusal(lacks: Sequence[Lack]) -> str:
     """Return all that does not fit, as one message."""
-    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
+    lines = [f"{isolated(lack.stage)}: {lack.text}" if lack.stage else lack.text for lack in lacks]
     return (
         lines[0]
         if len(lines) == 1

@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
@@ -133,7 +134,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)
-    stages = f"{count} {'stage' if count == 1 else 'stages'}"
+    stages = counted(count, "stage", "stages")
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 

@@ -41,8 +41,8 @@ def verb(app: App, name: str, closed: bool, sources: str) -> None:
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
     app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
     if count := len(found) - len(shown):
-        more = "1 more is" if count == 1 else f"{count} more are"
-        app.say(f"{more} closed by settings of the target: rlbox egress {name} --closed")
+        one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
+        app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
 def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.cli.rented.vast_create import confirm
@@ -39,7 +40,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
             _require_fetched(app, one)
     lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
     data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}
-    count = f"{len(chosen)} {'instance' if len(chosen) == 1 else 'instances'}"
+    count = counted(len(chosen), "instance", "instances")
     if app.dry_run:
         return app.planned(data, "\n".join(lines), f"destroy {count}")
     for line in lines:

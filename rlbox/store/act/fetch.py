@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import size_text
+from rlbox.amounts import counted, size_text
 from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.progress import Row, progress_view
@@ -270,7 +270,6 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
         lines += [f"  {one.mirror}: {one.why}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     return WorkFailed(
-        f"{len(failures)} {'file' if len(failures) == 1 else 'files'} cannot be fetched\n"
-        + "\n".join(f"  {line}" for line in lines),
+        f"{counted(len(failures), 'file', 'files')} cannot be fetched\n" + "\n".join(f"  {line}" for line in lines),
         next_step=" && ".join(outdated) or f"rlbox fetch {target} goes on where this one stopped",
     )
