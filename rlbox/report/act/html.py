@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from operator import attrgetter
 from pathlib import Path
@@ -134,7 +135,13 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
         "held": sum(rule.state == "held" for rule in stage.gate),
         "rules": len(stage.gate),
         "gate": [
-            {"kind": r.kind, "rule": r.rule[:500], "state": r.state, "count": r.count, "seen": r.seen[:seen]}
+            {
+                "kind": r.kind,
+                "rule": replace(r, rule=r.rule[:500]).shown,
+                "state": r.state,
+                "count": r.count,
+                "seen": r.seen[:seen],
+            }
             for r in sorted(shown, key=stage.gate.index)
         ],
         "cause": stage.cause.what if stage.cause else "",
