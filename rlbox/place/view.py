@@ -48,7 +48,8 @@ def finding_lines(findings: Iterable[Finding], left: Sequence[LeftOut]) -> Itera
     partial = {row.origin for row in left}
     for row in findings:
         note = " (only in part on this machine)" if row.id in partial else ""
-        yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
+        shown = row.shown
+        yield f"fails       {row.id}{note}: {shown.seen or row.title}\n            next: {shown.remedy}"
 
 
 def step_rows(steps: Iterable[PathChange]) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ def _remembered(memory: Path) -> str:
 
 
 def _line(finding: Finding) -> str:
-    return f"{finding.id}: {finding.seen or finding.title}"
+    return f"{finding.id}: {finding.shown.seen or finding.title}"
 
 
 def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
