@@ -56,8 +56,7 @@ class Messages:
         def tell(cell: str) -> str:
             return _KEPT.sub(lambda hit: self._marked(kept[int(hit[1])][1]), self._cell(cell, 0).text)
 
-        lines = _OTHERS.sub(keep, text.replace(HELD, "")).split("\n")
-        return "\n".join(cells_told(line, tell, before) for line in lines)
+        return cells_told(_OTHERS.sub(keep, text.replace(HELD, "")), tell, before)
 
     def _of_spec(self, text: str) -> str:
         return "\n".join(map(self._shipped_line, text.split("\n")))

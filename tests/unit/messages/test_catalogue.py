@@ -99,6 +99,13 @@ def test_a_cell_that_grows_moves_the_next() -> None:
     assert cells_told("a  b", lambda cell: cell * 5) == "aaaaa  bbbbb"
 
 
+def test_a_column_that_grows_moves_the_next_in_all_its_lines() -> None:
+    rows = ["head     b    3.5 GB", "a thing  b   12.0 GB", "# one    c     1 GB", "", "x    y"]
+    told = cells_told("\n".join(rows), lambda cell: cell.replace("head", "head of it").replace("# one", "项"))
+    lines = ["head of it  b    3.5 GB", "a thing     b   12.0 GB", "项          c     1 GB", "", "x    y"]
+    assert told.split("\n") == lines
+
+
 def test_lines_break_by_what_letters_are_wide() -> None:
     lines = wrapped("每个目标一份规格，全部修复均已固化。 rlbox run smoke", 12)
     assert "".join(lines).replace(" ", "") == "每个目标一份规格，全部修复均已固化。rlboxrunsmoke"
