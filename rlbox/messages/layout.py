@@ -31,7 +31,7 @@ def cells_told(text: str, tell: Callable[[str], str], before: Callable[[str], st
 
 
 class _Cell(NamedTuple):
-    """A cell told: where it begins in English, and whether it hangs on a colon that is as wide as a letter and a gap."""
+    """A cell told: where it begins in English, and whether it hangs on a colon of two cells."""
 
     begins: int
     text: str
