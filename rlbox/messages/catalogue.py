@@ -84,14 +84,15 @@ class Messages:
     def _upto(self, parts: Sequence[str], begin: int, end: int, depth: int, before: _Told) -> _Told:
         """Return what is told of the parts up to `end`, the last message of which begins at `begin`."""
         text = "".join(parts[begin:end])
-        joint = begin % 2 == 1
-        found = None if joint or not text.strip() else self._message(text, depth)
+        joint, body = begin % 2 == 1, text.strip()
+        found = None if joint or not _WORD.search(body) else self._message(body, depth)
         if found:
-            score = before.score + found.score
-            return _Told(before.text + found.text, before.letters + found.letters, score, known=True)
+            score, told = before.score + found.score, text.replace(body, found.text, 1)
+            return _Told(before.text + told, before.letters + found.letters, score, known=True)
         if joint and before.known:  # it is of the message before it
             text = self._exact.get(text, text)
-        return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=False)
+        known = text.startswith(HELD) or (before.known and not text)
+        return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=known)
 
     def _find(self, text: str, depth: int) -> _Told | None:
         """Return one whole message told; `None` when none fits. A message in a message's place is told as well."""

@@ -15,7 +15,7 @@ from functools import cached_property
 PLACE = re.compile(r"\{(\w+)[!?*]?\}")
 HELD = "\u2067"
 """Stands, with a number, for what was marked."""
-JOINT = re.compile(r"( ?\u2067\d+\u2069 ?|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|^\[|\]$)")
+JOINT = re.compile(r"(\u2067\d+\u2069|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|^\[|\]$)")
 """What stands between messages; what somebody else wrote, too, when it was marked."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")

@@ -11,6 +11,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job
@@ -53,7 +54,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 
         told = job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in TOLD or not value}
-    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *_lines(rest)]), verbatim=True)
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(isolated, _lines(rest))]))
 
 
 def _job(app: App, name: str) -> Job:
