@@ -32,7 +32,7 @@ def other_words(seed: int, count: int) -> Sequence[str]:
     def one() -> str:
         parts = [PLACE.sub(lambda hit: dice.choice(_NAMES), dice.choice(known)) for _ in range(dice.randrange(1, 4))]
         text = dice.choice(_JOINTS).join(parts)
-        return " ".join(word for word in text.split() if "{" not in word and "}" not in word).strip()
+        return " ".join(word for word in text.split() if word.isprintable() and not {"{", "}"} & set(word)).strip()
 
     made = dict.fromkeys(KNOWN if seed == 0 else ())
     while len(made) < count:
