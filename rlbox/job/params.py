@@ -141,7 +141,7 @@ class _Problems:
         """Raise what was noted, if anything."""
         if not self.lines:
             return
-        known = f"parameters: {', '.join(sorted(self._job.params)) or 'none'}"
+        known = f"parameters: {isolated(', '.join(sorted(self._job.params))) or 'none'}"
         what = self.lines[0]
         if len(self.lines) > 1:
             what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])

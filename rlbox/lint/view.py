@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rlbox.amounts import counted
+from rlbox.amounts import counted, padded
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.read.text import SEVERITIES, Defect
+from rlbox.printable import isolated
 
 
 def findings_text(findings: Sequence[Defect]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
-        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
+        lines.append(f"{isolated(one.file)}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
         lines.append(f"  next: {one.next_step}")
     return "\n".join(lines)
 
@@ -44,7 +45,7 @@ def table_text(rules: Sequence[DriftRule]) -> str:
     lines = []
     for rule in rules:
         versions = f"  ({rule.package}: {_versions(rule)})" if rule.package else ""
-        lines.append(f"{rule.id:{wide}}  {rule.severity:7}  {rule.what}{versions}")
+        lines.append(f"{padded(isolated(rule.id), wide)}  {rule.severity:7}  {rule.what}{versions}")
         lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
     return "\n".join(lines)
 

@@ -75,7 +75,7 @@ class Messages:
         if body in self._exact:
             return _of(text.replace(body, self._exact[body], 1), len(body))
         parts = JOINT.split(body)  # texts, with the joints between
-        best = [_Told("")]  # of the parts up to each, from none on
+        best = [_Told("", known=True)]  # of the parts up to each, from none on
         for end in range(1, len(parts) + 1):
             found = (self._upto(parts, begin, end, depth, best[begin]) for begin in range(max(0, end - _WIDEST), end))
             best.append(max(found, key=lambda told: told.score))

@@ -119,7 +119,7 @@ def _asked(job: str, wish: RunWish) -> Asked:
 def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
-    lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
+    lines = [f"# run of {plan.job} {on}, profile {isolated(plan.profile) or 'default'}"]
     lines += [f"# {line}" for line in param_lines(plan.params, plan.origins, units_of(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlbox.errors import page
+from rlbox.printable import isolated
 from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.facts import MACHINE, Problem
@@ -41,21 +42,25 @@ def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
 def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     if not verdict.fits:
-        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines = [f"{isolated(name)}  no solution, because these contradict each other:", *clash_lines(verdict)]
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [f"  {_TITLES.get(n, n):<28} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
+    rows = [
+        f"  {_TITLES.get(n, n):<28} {verdict.values[n]:<16} {isolated(where[n]) if n in where else 'follows'}"
+        for n in shown
+    ]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
-    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
+    kept = [f"  {_sentence(fact)}  [{isolated(fact.source)}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
-    return "\n".join([f"{name}  {head}, as far as {len(applied)} facts say", *rows, "facts:", *kept])
+    said = "as far as 1 fact says" if len(applied) == 1 else f"as far as {len(applied)} facts say"
+    return "\n".join([f"{isolated(name)}  {head}, {said}", *rows, "facts:", *kept])
 
 
 def clash_lines(verdict: Verdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
-    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
+    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({isolated(w.where)})" for w in verdict.clash_wishes]
+    return said + [f"{_sentence(fact)}  [{isolated(f'{fact.id}: {fact.source}')}]" for fact in verdict.clash_rules]
 
 
 def next_step(name: str, verdict: Verdict) -> str:

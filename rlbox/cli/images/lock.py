@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.lock.resolve import Upgrade
@@ -84,11 +86,14 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> None:
     from rlbox.lock.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
-    lines = [f"{group:<12} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
+    lines = [
+        f"{padded(isolated(group), 12)} {count:>4} packages {size_text(sizes[group]):>9}"
+        for group, count in counts.items()
+    ]
     state = "not written (--dry-run)" if app.dry_run else "written" if changed else "unchanged"
     path = app.project.own_lock_file(lock.target)
     app.result(
         {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed},
-        "\n".join([*lines, f"{path.name} {state}"]),
+        "\n".join([*lines, f"{isolated(path.name)} {state}"]),
     )
     app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job
 from rlbox.cli.options import dry_run, job_options, shared
 from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, wait_for, would_rent
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.stay import Stay
@@ -102,7 +103,7 @@ def _begin(
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
         raise
-    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
+    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {isolated(run)}")
     app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
     return 0
 

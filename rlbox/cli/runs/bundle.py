@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _table(selection: Selection) -> str:
     from rlbox.amounts import size_text
 
     rows = [
-        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        f"{size_text(taken.keep):>10}  {isolated(taken.name)}"
+        + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
         for taken in selection.taken
     ]
-    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))
+    return "\n".join((*rows, *(f"{'left out':>10}  {isolated(left.name)}: {left.why}" for left in selection.left)))

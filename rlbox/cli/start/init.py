@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.cli.own_files import write_own
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.scaffold.start import MachineChoice
@@ -43,7 +44,7 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
     files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
-    lines = "\n".join(f"{path}  {state}" for path, state in states.items())
+    lines = "\n".join(f"{isolated(path)}  {state}" for path, state in states.items())
     if app.dry_run:
         return app.planned(told, lines, "write these files")
     app.result(told, lines)

@@ -14,6 +14,7 @@ from rlbox.errors import EngineError, WorkFailed
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildWish
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +134,7 @@ class ImageBuild:
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
-        text = f"{tag}  {image[:19]}  {state}"
+        text = f"{isolated(tag)}  {isolated(image[:19])}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, "build nothing: the image is what its specs say now")
         self._app.result(data, text)
@@ -189,4 +190,4 @@ class ImageBuild:
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._wish).look()
             words = run.command(plan, builder, "SOURCES").argv
-        return app.planned({**data, "command": words}, shlex.join(words), would)
+        return app.planned({**data, "command": words}, isolated(shlex.join(words)), would)

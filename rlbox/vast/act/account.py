@@ -17,6 +17,7 @@ from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.machine.act.http import Answer, Http, again, site_trust
 from rlbox.machine.act.site import site_ca
 from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.printable import isolated
 from rlbox.vast.offers import Needs
 from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
 
@@ -125,7 +126,9 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if one.status == "running":
             return one
         if one.status in DEAD and not started:
-            raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
+            raise WorkFailed(
+                f"instance {number} is {one.status}: {isolated(one.message) or 'no reason given'}", next_step=ending
+            )
         if time.monotonic() >= end:
             raise TimedOut(f"instance {number} did not run within {timeout_s:g} s: {state}", next_step=ending)
         time.sleep(_POLL_S)

@@ -57,7 +57,7 @@ def zh() -> Messages:
     [
         ("nothing was loaded", "未加载任何内容"),
         ("nothing was loaded.", "未加载任何内容。"),
-        ("unknown job 'smok' (did you mean 'smoke'?)", "没有名为 'smok' 的任务（是否指 'smoke'？）"),
+        ("unknown job 'smok' (did you mean 'smoke'?)", "没有名为 'smok' 的任务 （是否指 'smoke'？）"),
         ("unknown job 'the file'", "没有名为 'the file' 的任务"),  # what is quoted is a name
         ("3 of 7 files", "7 个文件中的 3 个"),
         ("the file cannot be read", "该文件 无法读取"),  # a message in a message
