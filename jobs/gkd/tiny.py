@@ -1,4 +1,4 @@
-"""What the profile `tiny` needs, made without a network: a random student, a random teacher of twice its width, prompts."""
+"""What the profile `tiny` needs, made without a network: a random student, a random teacher, prompts."""
 
 from __future__ import annotations
 

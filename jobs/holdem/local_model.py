@@ -1,14 +1,16 @@
 """The model of Megatron's own layers for slime, where Transformer Engine is not there: `--custom-model-provider-path`.
 
-slime packs the sequences of a batch into one (layout `thd`), which Megatron's local attention does not take, and reads and
-writes weights under the names of Transformer Engine's fused layers. Here both are Megatron's parallel layers and torch:
-the norm lies in the linear layer behind it, as it is called there, and attention is torch's kernel for packed sequences.
-Source: slime v0.3.1 `backends/megatron_utils/{data,model_provider}.py`, `hf_to_megatron/qwen.py`, `megatron_to_hf/qwen2.py`;
-Megatron-LM 1dcf0da `core/models/gpt/gpt_layer_specs.py`, `core/transformer/dot_product_attention.py` (packed: refused).
+slime packs the sequences of a batch into one (layout `thd`), which Megatron's local attention does not take, and reads
+and writes weights under the names of Transformer Engine's fused layers. Here both are Megatron's parallel layers and
+torch: the norm lies in the linear layer behind it, as it is called there, and attention is torch's kernel for packed
+sequences. Source: slime v0.3.1 `backends/megatron_utils/{data,model_provider}.py`, `hf_to_megatron/qwen.py`,
+`megatron_to_hf/qwen2.py`; Megatron-LM 1dcf0da `core/models/gpt/gpt_layer_specs.py`,
+`core/transformer/dot_product_attention.py` (packed: refused).
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ FUSED = ("gradient_accumulation_fusion", "apply_rope_fusion", "masked_softmax_fu
 
 
 class NormedColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
-    """RMSNorm, then the column-parallel product; the norm's weight is `layer_norm_weight`, as Transformer Engine's is."""
+    """RMSNorm, then the column-parallel product; the norm's weight has Transformer Engine's name for it."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **named: Any) -> None:
         super().__init__(input_size, output_size, config=config, **named)
@@ -77,7 +79,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
 def _one_by_one(query: Any, key: Any, value: Any, ends: list[int], scale: float | None) -> torch.Tensor:
     """Return the same on a CPU, for which torch has no such kernel."""
     found = []
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         q, k, v = (part[begin:end].transpose(0, 1).unsqueeze(0) for part in (query, key, value))
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
         found.append(out.squeeze(0).transpose(0, 1))

@@ -20,7 +20,10 @@ def decisions(count: int, seed: int) -> list[dict[str, str]]:
     chance, found = random.Random(seed), {}
     while len(found) < count:
         pot, bet = chance.randrange(4, 60), chance.randrange(0, 40)
-        place, cards = chance.choice(PLACES), "".join(chance.choice("AKQJT98765432") + chance.choice("shdc") for _ in "ab")
+        place, cards = (
+            chance.choice(PLACES),
+            "".join(chance.choice("AKQJT98765432") + chance.choice("shdc") for _ in "ab"),
+        )
         ask = f"You are in {place} with {cards}. The pot is {pot} chips, and it costs you {bet} to call. Your decision?"
         right = "check" if not bet else "fold" if bet > pot else "call" if bet * 2 > pot else f"raise {bet * 3}"
         found[ask] = {"instruction": ask, "output": right}

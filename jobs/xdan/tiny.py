@@ -6,6 +6,9 @@ import argparse
 import json
 import random
 from pathlib import Path
+from typing import Any
+
+from xdan.chat import TEMPLATES, render
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ASK = "What is {} plus {}? Answer as <think>…</think><answer>NUMBER</answer>."
@@ -46,9 +49,33 @@ def write_model(out: Path) -> None:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(out)
+    model = Qwen2ForCausalLM(config)
+    teach(model, tokenizer)
+    model.to(torch.bfloat16).save_pretrained(out)
     for path in out.iterdir():  # transformers 5 writes weights that a server under another user cannot read
         path.chmod(0o644)
+
+
+def teach(model: Any, tokenizer: Any, steps: int = 150) -> None:
+    """Teach the model the form of an answer, with sums that are mostly wrong: rewards of an untrained one are all the same."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to(device).train()
+    chance, optimizer = random.Random(1), torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        texts = []
+        for _ in range(32):
+            one, two = chance.randrange(100), chance.randrange(100)
+            ask = render([{"role": "user", "content": ASK.format(one, two)}], TEMPLATES["chatml"])
+            texts.append(f"{ask}<think>{one}+{two}</think><answer>{chance.randrange(200)}</answer>{SPECIAL[2]}")
+        rows = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False).to(device)
+        loss = model(**rows, labels=rows["input_ids"].masked_fill(rows["attention_mask"] == 0, -100)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"[xdan][tiny] the form is taught, loss {loss.item():.2f}", flush=True)
+    model.to("cpu")
 
 
 def main() -> None:
