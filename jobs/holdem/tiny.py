@@ -1,4 +1,4 @@
-"""What the profile `tiny` needs, made without a network: a random Qwen3 with its tokenizer, decisions as PokerBench has them."""
+"""What the profile `tiny` needs, made without a network: a random Qwen3, decisions as PokerBench has them."""
 
 from __future__ import annotations
 

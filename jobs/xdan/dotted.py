@@ -1,8 +1,8 @@
 """`openrlhf.cli.train_ppo_ray` of OpenRLHF 0.10.2 and newer, with the options of the seed: each gets its dotted name.
 
-Three have no name of their own any more: the longest prompt and answer are one length of both, `--bf16` is a choice, and
-without `--flash_attn` attention is torch's own. The engine's log-probabilities are asked for as well: OpenRLHF then tells
-`vllm_kl`, by which a weight that did not arrive is seen, and bounds each token's weight in the loss by their ratio.
+Three have no name of their own any more: the longest prompt and answer are one length of both, `--bf16` is a choice,
+and without `--flash_attn` attention is torch's own. The engine's log-probabilities are asked for, too: OpenRLHF tells
+`vllm_kl` then, by which a weight that did not arrive is seen, and bounds each token's weight in the loss by their ratio.
 Source: OpenRLHF v0.10.4 openrlhf/cli/train_ppo_ray.py, models/loss.py.
 """
 

@@ -1,6 +1,7 @@
 """The gap between the engine's and the trainer's log-probabilities, of each update, from the log of the stage `train`.
 
-OpenRLHF 0.10 tells it as `vllm_kl` beside the update's other numbers; a weight that did not reach vLLM shows nowhere else.
+OpenRLHF 0.10 tells it as `vllm_kl` beside the update's other numbers; a weight that did not reach vLLM shows nowhere
+else.
 """
 
 from __future__ import annotations

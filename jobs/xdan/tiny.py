@@ -57,7 +57,7 @@ def write_model(out: Path) -> None:
 
 
 def teach(model: Any, tokenizer: Any, steps: int = 150) -> None:
-    """Teach the model the form of an answer, with sums that are mostly wrong: rewards of an untrained one are all the same."""
+    """Teach the model the form of an answer, with wrong sums: the rewards of an untrained one are all the same."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
