@@ -2,7 +2,7 @@
 
 Three have no name of their own any more: the longest prompt and answer are one length of both, `--bf16` is a choice,
 and without `--flash_attn` attention is torch's own. The engine's log-probabilities are asked for, too: OpenRLHF tells
-`vllm_kl` then, by which a weight that did not arrive is seen, and bounds each token's weight in the loss by their ratio.
+`vllm_kl` then, by which a weight that did not arrive is seen, and bounds each token's weight in the loss by the ratio.
 Source: OpenRLHF v0.10.4 openrlhf/cli/train_ppo_ray.py, models/loss.py.
 """
 
