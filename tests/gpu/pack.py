@@ -144,7 +144,9 @@ def unpack(parts: Path, goal: Path, stack: str) -> int:
     goal.mkdir(parents=True, exist_ok=True)
     while source.tell() < len(source.getbuffer()):
         with tarfile.open(fileobj=source, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:
-            tar.extractall(goal, filter="tar")
+            for member in tar:
+                (goal / member.name).unlink(missing_ok=True)  # of a call that was cut, or of a stack before
+                tar.extract(member, goal, filter="tar")
     return sum(path.is_file() for path in (goal / stack).rglob("*"))
 
 

@@ -46,6 +46,7 @@ def test_a_stack_comes_out_of_the_parts_so_far(packed: Path, tmp_path: Path) -> 
     for path in tmp_path.glob("part-*"):
         path.rename(packed / path.name)
     assert PACK.unpack(packed, tmp_path / "goal", "two") == 3
+    assert PACK.unpack(packed, tmp_path / "goal", "two") == 3
     assert (tmp_path / "goal/two/pkg/own.py").read_text() == "name = 'two'\n"
     assert (tmp_path / "goal/two/pkg/same.bin").read_bytes() == bytes(range(256)) * 40
 
