@@ -1,0 +1,159 @@
+"""`make fault-logs`: carry out recipes, one at a time, and keep what they printed beside them with its label.
+
+    python tests/faultlab/record.py [NAME...] [--again] [--on ENV] [--try]
+
+Without names every recipe that has no log yet for one of its environments. `--try` prints instead of keeping.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from backports import zstd  # noqa: E402
+from faultrecipe import LABELS, Recipe, recipes  # noqa: E402
+from labbox import Ran, make_base, make_environment, run_recipe, state_folder  # noqa: E402
+
+MOST_BYTES = 400_000
+"""A recipe that prints more is not bounded."""
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
+_HOSTS = (("py" + "pi.org", "REGISTRY"), ("files.python" + "hosted.org", "REGISTRY"), ("deb.debian" + ".org", "REGISTRY"))
+_PRIVATE = re.compile(r"/wo" + r"rk/|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.")
+
+
+class Missed(Exception):
+    """A run did not show what its recipe promises."""
+
+
+def label_of(recipe: Recipe, ran: Ran) -> dict[str, Any]:
+    """Return what is kept of a run beside its log.
+
+    Raises
+    ------
+    Missed
+        The root is not in the log, or the run ended otherwise than its recipe says.
+    """
+    if recipe.exit is not None and ran.code != recipe.exit:
+        raise Missed(f"it ended with {ran.code}, not {recipe.exit}")
+    if not recipe.fatal:
+        return {"exit": ran.code, "versions": ran.versions, "line": 0, "text": "", "file": ""}
+    file = recipe.file
+    if file not in ran.logs:
+        raise Missed(f"there is no log {file!r} among {sorted(ran.logs)}")
+    number, text = _line_of(recipe, ran.logs[file])
+    return {"exit": ran.code, "versions": ran.versions, "line": number, "text": text, "file": file}
+
+
+def _line_of(recipe: Recipe, log: str) -> tuple[int, str]:
+    left = recipe.nth
+    for number, line in enumerate(log.split("\n"), 1):
+        bare = _CODES.sub("", line).strip()
+        if re.search(recipe.root, bare):
+            left -= 1
+            if left == 0:
+                return number, bare
+    raise Missed(f"no line {recipe.root!r}")
+
+
+def scrubbed(text: str) -> str:
+    """Return a log without the names of registries; refuse one with paths of this machine."""
+    for host, name in _HOSTS:
+        text = text.replace(host, name)
+    if found := _PRIVATE.search(text):
+        raise Missed(f"a path of this machine: {text[max(0, found.start() - 60) : found.end() + 60]!r}")
+    if len(text) > MOST_BYTES:
+        raise Missed(f"{len(text)} bytes are too many")
+    return text
+
+
+def keep(recipe: Recipe, env: str, ran: Ran) -> dict[str, Any]:
+    """Write the logs of a run and its label."""
+    logs = {name: scrubbed(text) for name, text in ran.logs.items()}
+    label = label_of(recipe, ran)
+    several = set(logs) != {""}
+    for name, text in logs.items():
+        path = recipe.folder / (f"{env}/{name or 'launch.log'}.zst" if several else f"{env}.log.zst")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(zstd.compress(text.encode(), 19))
+    if several and label["line"]:
+        label["file"] = label["file"] or "launch.log"
+    kept = labels_of(recipe)
+    kept[env] = label
+    (recipe.folder / LABELS).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    return label
+
+
+def labels_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the labels of a recipe's logs by environment."""
+    path = recipe.folder / LABELS
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def _misses() -> Path:
+    return state_folder() / "missed.json"
+
+
+def _was_missed(recipe: Recipe, env: str) -> bool:
+    """Whether this very recipe was tried here already, in vain; `--again` tries it all the same."""
+    kept = json.loads(_misses().read_text()) if _misses().exists() else {}
+    return bool(kept.get(f"{recipe.name} {env}") == repr(recipe))
+
+
+def _remember(recipe: Recipe, env: str) -> None:
+    kept = json.loads(_misses().read_text()) if _misses().exists() else {}
+    _misses().write_text(json.dumps({**kept, f"{recipe.name} {env}": repr(recipe)}))
+
+
+def main() -> int:
+    """Record what is asked for; 1 when something was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--again", action="store_true", help="also what has a log")
+    parser.add_argument("--on", help="this environment alone")
+    parser.add_argument("--try", action="store_true", dest="trial", help="print the log and its label, keep nothing")
+    parser.add_argument("--list", action="store_true", help="only say what would be recorded")
+    asked = parser.parse_args()
+    make_base()
+    missed = 0
+    for recipe in recipes():
+        if recipe.needs or (asked.names and recipe.name not in asked.names):
+            continue
+        for env in recipe.on:
+            done = env in labels_of(recipe) or _was_missed(recipe, env)
+            if (asked.on and env != asked.on) or (done and not (asked.again or asked.trial)):
+                continue
+            missed += _one(recipe, env, trial=asked.trial, only_list=asked.list)
+    return 1 if missed else 0
+
+
+def _one(recipe: Recipe, env: str, *, trial: bool, only_list: bool) -> int:
+    print(f"{recipe.name} on {env}", flush=True)
+    if only_list:
+        return 0
+    make_environment(env)
+    ran = run_recipe(recipe, env)
+    try:
+        if trial:
+            for name, text in ran.logs.items():
+                print(f"--- {name}\n{text}")
+            print(f"--- exit {ran.code}", label_of(recipe, ran))
+        else:
+            label = keep(recipe, env, ran)
+            print(f"  exit {label['exit']}, line {label['line']}: {label['text'][:150]}", flush=True)
+    except Missed as error:
+        _remember(recipe, env)
+        print(f"  MISSED: {error}; exit {ran.code}", flush=True)
+        for name, text in ran.logs.items():
+            print(f"--- {name}\n" + "\n".join(text.split("\n")[-25:])[-3000:], flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
