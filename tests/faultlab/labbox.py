@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,15 @@ _GENTLE = ("--cpu-shares=16", "--pids-limit=1500")
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What a recipe left: its exit code (None: stopped when its time was up) and its files, the merged output first."""
+    """What a recipe left: its exit code (None: stopped when its time was up) and its logs by file, the output first.
+
+    `forms` holds the same run told in several ways, where it has them.
+    """
 
     code: int | None
     logs: dict[str, str]
     versions: dict[str, str]
+    forms: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def state_folder() -> Path:
@@ -142,6 +146,7 @@ def run_recipe(recipe: Recipe, env: str) -> Ran:
     with tempfile.TemporaryDirectory(prefix="faultlab-") as place:
         job = lay_files(recipe, Path(place))
         words = [*container_words(recipe, env, name, job), f"--network={recipe.network}", f"--hostname={HOST}"]
+        words += [f"--add-host={HOST}:127.0.0.1"] if recipe.network == "none" else []
         try:
             code, text = start([*words, image_of(env), "bash", "-c", "exec nice -n 19 bash launch.sh 2>&1"], recipe.timeout_s)
             versions = versions_of(recipe, env)

@@ -31,8 +31,8 @@ class Missed(Exception):
     """A run did not show what its recipe promises."""
 
 
-def label_of(recipe: Recipe, ran: Ran) -> dict[str, Any]:
-    """Return what is kept of a run beside its log.
+def label_of(recipe: Recipe, ran: Ran, logs: dict[str, str]) -> dict[str, Any]:
+    """Return what is kept of a run beside its logs.
 
     Raises
     ------
@@ -43,10 +43,10 @@ def label_of(recipe: Recipe, ran: Ran) -> dict[str, Any]:
         raise Missed(f"it ended with {ran.code}, not {recipe.exit}")
     if not recipe.fatal:
         return {"exit": ran.code, "versions": ran.versions, "line": 0, "text": "", "file": ""}
-    file = recipe.file
-    if file not in ran.logs:
-        raise Missed(f"there is no log {file!r} among {sorted(ran.logs)}")
-    number, text = _line_of(recipe, ran.logs[file])
+    file = "" if set(logs) == {""} else recipe.file
+    if file not in logs:
+        raise Missed(f"there is no log {file!r} among {sorted(logs)}")
+    number, text = _line_of(recipe, logs[file])
     return {"exit": ran.code, "versions": ran.versions, "line": number, "text": text, "file": file}
 
 
@@ -74,19 +74,19 @@ def scrubbed(text: str) -> str:
 
 def keep(recipe: Recipe, env: str, ran: Ran) -> dict[str, Any]:
     """Write the logs of a run and its label."""
-    logs = {name: scrubbed(text) for name, text in ran.logs.items()}
-    label = label_of(recipe, ran)
-    several = set(logs) != {""}
-    for name, text in logs.items():
-        path = recipe.folder / (f"{env}/{name or 'launch.log'}.zst" if several else f"{env}.log.zst")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(zstd.compress(text.encode(), 19))
-    if several and label["line"]:
-        label["file"] = label["file"] or "launch.log"
-    kept = labels_of(recipe)
-    kept[env] = label
+    forms = {f"{env}-{form}": logs for form, logs in ran.forms.items()} or {env: ran.logs}
+    labels = {form: label_of(recipe, ran, logs) for form, logs in forms.items()}
+    for form, logs in forms.items():
+        several = set(logs) != {""}
+        for name, text in logs.items():
+            path = recipe.folder / (f"{form}/{name or 'launch.log'}.zst" if several else f"{form}.log.zst")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(zstd.compress(scrubbed(text).encode(), 19))
+        if several and labels[form]["line"]:
+            labels[form]["file"] = labels[form]["file"] or "launch.log"
+    kept = {**labels_of(recipe), **labels}
     (recipe.folder / LABELS).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
-    return label
+    return labels[min(labels)]
 
 
 def labels_of(recipe: Recipe) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def main() -> int:
         if recipe.needs or (asked.names and recipe.name not in asked.names):
             continue
         for env in recipe.on:
-            done = env in labels_of(recipe) or _was_missed(recipe, env)
+            done = any(name in labels_of(recipe) for name in (env, f"{env}-split")) or _was_missed(recipe, env)
             if (asked.on and env != asked.on) or (done and not (asked.again or asked.trial)):
                 continue
             missed += _one(recipe, env, trial=asked.trial, only_list=asked.list)
@@ -140,16 +140,17 @@ def _one(recipe: Recipe, env: str, *, trial: bool, only_list: bool) -> int:
     ran = run_recipe(recipe, env)
     try:
         if trial:
-            for name, text in ran.logs.items():
-                print(f"--- {name}\n{text}")
-            print(f"--- exit {ran.code}", label_of(recipe, ran))
+            for form, logs in (ran.forms or {"": ran.logs}).items():
+                for name, text in logs.items():
+                    print(f"--- {form} {name}\n{text}")
+                print(f"--- exit {ran.code}", label_of(recipe, ran, logs))
         else:
             label = keep(recipe, env, ran)
             print(f"  exit {label['exit']}, line {label['line']}: {label['text'][:150]}", flush=True)
     except Missed as error:
         _remember(recipe, env)
         print(f"  MISSED: {error}; exit {ran.code}", flush=True)
-        for name, text in ran.logs.items():
+        for name, text in (ran.logs or ran.forms.get("merged", {})).items():
             print(f"--- {name}\n" + "\n".join(text.split("\n")[-25:])[-3000:], flush=True)
         return 1
     return 0

@@ -1,0 +1,155 @@
+"""The messages in a Python source: what it raises, asserts and logs, with holes where values are put in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+HOLE = "\x00"
+"""What stands in a template where a value is put in."""
+LEAST = 10
+"""Letters and digits that a template must have to be worth keeping."""
+Kind = Literal["raise", "assert", "log", "warn", "exit", "native"]
+_LEVELS = {"error", "critical", "exception", "fatal", "warning", "warn", "error_once", "warning_once", "warning_rank0"}
+_LOGGERS = re.compile(r"log", re.IGNORECASE)
+_PERCENT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlLqjzt]{0,2}[a-zA-Z]|%%")
+_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message and where it stands.
+
+    `template` is one line of it with `HOLE` for each value; `name` is the exception's class, or the level of a log;
+    `where` is `file.py: function`, the file below its package's folder; `file` alone for what a library holds.
+    """
+
+    template: str
+    kind: Kind
+    name: str
+    where: str
+
+
+def source_messages(text: str, file: str) -> Iterator[Message]:
+    """Yield the messages of a Python source; nothing of one that this Python cannot parse."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    yield from _Walk(file).of(tree.body, "", {})
+
+
+class _Walk:
+    """Goes through a source, remembering which function it is in and which text its names were given."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def of(self, body: list[ast.stmt], inside: str, names: dict[str, ast.expr]) -> Iterator[Message]:
+        for statement in body:
+            yield from self._statement(statement, inside, names)
+
+    def _statement(self, node: ast.stmt, inside: str, names: dict[str, ast.expr]) -> Iterator[Message]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own = {} if not isinstance(node, ast.ClassDef) else dict(names)
+            yield from self.of(node.body, f"{inside}.{node.name}" if inside else node.name, own)
+            return
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names.update({target.id: node.value for target in targets if isinstance(target, ast.Name)})
+        yield from self._told(node, inside, names)
+        for part in ("body", "orelse", "finalbody"):
+            yield from self.of(getattr(node, part, []), inside, names)
+        for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            yield from self.of(handler.body, inside, names)
+
+    def _told(self, node: ast.stmt, inside: str, names: dict[str, ast.expr]) -> Iterator[Message]:
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from self._call(node.exc, "raise", _last_name(node.exc.func), inside, names)
+        elif isinstance(node, ast.Assert) and node.msg is not None:
+            yield from self._messages(node.msg, "assert", "AssertionError", inside, names)
+        elif isinstance(node, ast.Expr | ast.Assign | ast.Return):
+            for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
+                if kind := _kind_of(call):
+                    yield from self._call(call, kind, _last_name(call.func), inside, names)
+
+    def _call(
+        self, call: ast.Call, kind: Kind, name: str, inside: str, names: dict[str, ast.expr]
+    ) -> Iterator[Message]:
+        values = [*call.args, *(word.value for word in call.keywords if word.arg in ("message", "msg", "detail"))]
+        for value in values:
+            if found := list(self._messages(value, kind, name, inside, names)):
+                yield from found
+                return
+
+    def _messages(
+        self, value: ast.expr, kind: Kind, name: str, inside: str, names: dict[str, ast.expr]
+    ) -> Iterator[Message]:
+        for template in template_lines(text_of(value, names)):
+            where = f"{self._file}: {inside}" if inside else self._file
+            yield Message(template=template, kind=kind, name=name, where=where)
+
+
+def _kind_of(call: ast.Call) -> Kind | None:
+    """What a call tells, if it is one that tells something."""
+    name, owner = _last_name(call.func), _owner(call.func)
+    if name in _LEVELS and (_LOGGERS.search(owner) or owner == "cls"):
+        return "log"
+    if name == "warn" and owner in ("warnings", ""):
+        return "warn"
+    if name == "exit" or (name == "error" and "parser" in owner):
+        return "exit"
+    if name.endswith(("Error", "Exception")) or (name == "__init__" and owner == "super"):
+        return "raise"
+    return None
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _owner(node: ast.expr) -> str:
+    return _last_name(node.value) if isinstance(node, ast.Attribute) else ""
+
+
+def text_of(value: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> str:
+    """Return the text that an expression makes, with `HOLE` for what is not written in the source."""
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(text_of(part, names, depth) if isinstance(part, ast.Constant) else HOLE for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return text_of(left, names, depth) + text_of(right, names, depth)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return holes_of(text_of(left, names, depth))
+        case ast.Call(func=ast.Attribute(attr="format", value=left)):
+            return _BRACES.sub(lambda hit: hit.group()[0] if hit.group() in ("{{", "}}") else HOLE, text_of(left, names))
+        case ast.Call(func=ast.Attribute(attr="strip" | "dedent" | "join", value=left)) if depth < 3:
+            return text_of(left, names, depth + 1)
+        case ast.Name(id=name) if depth < 3 and name in names:
+            return text_of(names[name], {key: it for key, it in names.items() if key != name}, depth + 1)
+        case ast.IfExp(body=one):
+            return text_of(one, names, depth)
+    return HOLE
+
+
+def holes_of(text: str) -> str:
+    """Return a text of C's or Python's % with `HOLE` for each directive."""
+    return _PERCENT.sub(lambda hit: "%" if hit.group() == "%%" else HOLE, text)
+
+
+def template_lines(text: str) -> list[str]:
+    """Return the first line of a message that can be told from others; nothing when none can."""
+    for line in text.split("\n"):
+        squeezed = re.sub(f"{HOLE}+", HOLE, " ".join(line.split()))
+        if len(re.sub(r"\W", "", squeezed)) >= LEAST and re.search(r"[A-Za-z]{4}", squeezed):
+            return [holes_of(squeezed) if "%" in squeezed else squeezed]
+    return []
