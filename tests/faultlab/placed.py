@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from exceptions import Raised, raised_lines
 
-from rlbox.inventory.place import place
+from rlbox.inventory.place import Placement, place
 from rlbox.inventory.table import shipped
 
 _SITE = re.compile(r"/(?:site|dist)-packages/(.+)$")
 _FOLDERS = {
-    "megatron": "megatron-core", "huggingface_hub": "huggingface-hub", "hydra": "hydra-core", "flashinfer": "flashinfer-python",
-    "flash_attn": "flash-attn",
+    "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "hydra": "hydra-core", "huggingface_hub": "huggingface-hub",
+    "megatron": "megatron-core",
 }  # fmt: skip
+_SAYS = ("raise ", "assert ")
 
 
-def share(cases: Iterable[Any]) -> tuple[int, int, int, list[str]]:
-    """Return the lines whose last frame is in a package of the inventory, and how many are placed right.
+def share(cases: Iterable[Any]) -> tuple[Counter[str], list[str]]:
+    """Return how many exception lines there are and how many are placed right, and the lines that are not.
 
-    A line counts once a log and text. One that its own package did not say (a system call failed below it, a C++ library
-    spoke) has no message there: it is counted apart, by `of_the_package`.
+    A line counts once a log, when its last frame is a `raise` or `assert` in a package of the inventory. It is right when
+    its package and function are those of that frame, or of another frame that the exception passed through in its chain
+    (one raises another's text again). What compiled code or the interpreter raises below a package's frame is counted
+    apart, as `native`: right is there a compiled library of a package.
     """
-    lines = package = function = 0
+    count: Counter[str] = Counter()
     missed = []
     for case in cases:
         for raised in {(one.text, one.file): one for log in case.logs.values() for one in raised_lines(log)}.values():
-            own = package_of(raised.file)
-            if own is None or not of_the_package(raised):
+            if package_of(raised.file) is None:
                 continue
-            lines += 1
-            found = place(raised.text, {**_known(case), own: ""} if False else _known(case))
-            right = found is not None and (found.package == own or own in found.rivals)
-            package += right
-            if found is not None and right and found.where.rpartition(": ")[2].rpartition(".")[2] == raised.function:
-                function += 1
-            else:
+            packages = {name: "" for file, _ in raised.frames if (name := package_of(file))}
+            found = place(raised.text, {**packages, **case.label.get("versions", {})})
+            kind = "raised" if raised.source.startswith(_SAYS) else "native"
+            count[kind] += 1
+            right_package, right_function = _right(raised, found)
+            count[f"{kind}: package"] += right_package
+            count[f"{kind}: package and function"] += right_function
+            if kind == "raised" and not right_function:
                 got = f"{found.package} {found.where}" if found else "nowhere"
-                missed.append(f"{case.recipe.name}/{case.env}: {raised.text[:110]!r} of {own} {raised.function}: {got}")
-    return lines, package, function, missed
+                missed.append(f"{case.recipe.name}/{case.env}: {raised.text[:110]!r} of {raised.function}: {got}")
+    return count, missed
+
+
+def _right(raised: Raised, found: Placement | None) -> tuple[bool, bool]:
+    if found is None:
+        return False, False
+    passed = {(package_of(file), function) for file, function in raised.frames}
+    function = found.where.rpartition(": ")[2].rpartition(".")[2]
+    owners = {found.package, *found.rivals}
+    return bool(owners & {package for package, _ in passed}), any((owner, function) in passed for owner in owners)
 
 
 def package_of(file: str) -> str | None:
@@ -50,22 +63,4 @@ def package_of(file: str) -> str | None:
         return None
     folder = found.group(1).split("/")[0]
     name = _FOLDERS.get(folder, folder.replace("_", "-"))
-    name = {"vllm": "vllm"}.get(name, name)
     return name if name in shipped().packages else None
-
-
-def of_the_package(raised: Raised) -> bool:
-    """Whether the message is the package's own, and not the system's, the interpreter's or a C++ library's."""
-    return not _FOREIGN.search(raised.text)
-
-
-_FOREIGN = re.compile(
-    r"\[Errno -?\d+\]|^ModuleNotFoundError: No module named|^ImportError: (?:cannot import name|/|lib)|^OSError: (?:/|lib)"
-    r"|^(?:AttributeError|TypeError|KeyError|IndexError|ZeroDivisionError|MemoryError|UnboundLocalError): "
-    r"|undefined symbol|cannot open shared object|^KeyboardInterrupt|^AssertionError$|^StopIteration"
-    r"|^json\.decoder|^FileNotFoundError: \[|^PermissionError: \["
-)
-
-
-def _known(case: Any) -> dict[str, str]:
-    return dict(case.label.get("versions", {}))

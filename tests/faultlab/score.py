@@ -23,6 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from backports import zstd  # noqa: E402
 from exceptions import bare, raised_lines  # noqa: E402
 from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
+from placed import share  # noqa: E402
 from record import labels_of  # noqa: E402
 
 Judge = Callable[[list[Path]], dict[str, Any]]
@@ -132,13 +133,6 @@ def shipped_judge(paths: list[Path]) -> dict[str, Any]:
     return diagnose(paths).as_json()
 
 
-def placed(half: Half) -> tuple[int, int, int, list[str]]:
-    """Return exception lines of packages, those placed at their package, at package and function, and the missed."""
-    from placed import share
-
-    return share(cases(half))
-
-
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,14 +141,14 @@ def main() -> int:
     parser.add_argument("--placed-only", action="store_true")
     asked = parser.parse_args()
     for half in HALVES if asked.half is None else (asked.half,):
-        lines, package, function, missed = placed(half)
-        print(f"{half}: {lines} exception lines of packages, package right {package}, package and function {function}")
+        count, missed = share(cases(half))
+        print(f"{half}: exception lines: {dict(sorted(count.items()))}")
         if asked.wrong and half == "open":
             print(*(f"  {line}" for line in missed), sep="\n")
         if asked.placed_only:
             continue
-        good, count, wrong = table(half, shipped_judge)
-        print("\n".join(f"{half}: {key}: {good[key]} of {count[key]}" for key in sorted(count)))
+        good, all_asked, wrong = table(half, shipped_judge)
+        print("\n".join(f"{half}: {key}: {good[key]} of {all_asked[key]}" for key in sorted(all_asked)))
         if asked.wrong and half == "open":
             print(*(f"  {line}" for line in wrong), sep="\n")
     return 0
