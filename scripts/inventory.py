@@ -5,7 +5,7 @@
     inventory.py walk --from FOLDER      the same, out of an environment's site-packages: its versions are the folder's
     inventory.py tree NAME VERSION DIR   a checkout (slime, Megatron-LM), which no registry has
     inventory.py build                   write the shipped file from what is kept
-    inventory.py diff PACKAGE OLD NEW    the signatures of the catalogue whose messages NEW no longer has; 1 when any died
+    inventory.py diff PACKAGE OLD NEW    the signatures whose messages NEW no longer has; 1 when there are any
 
 Kept: ~/.cache/rlbox/inventory (RLBOX_INVENTORY). Downloads are deleted as soon as they are read.
 """
@@ -31,12 +31,20 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from rlbox.foreign import toml_table  # noqa: E402
-from rlbox.inventory.messages import Message, source_messages  # noqa: E402
+from rlbox.inventory.messages import Message, settled, source_messages  # noqa: E402
 from rlbox.inventory.native import library_messages  # noqa: E402
 
 KEPT = Path(os.environ.get("RLBOX_INVENTORY") or Path.home() / ".cache/rlbox/inventory")
-SKIPPED = re.compile(r"(^|/)(tests?|testing|docs?|examples?|benchmarks?)/|(^|/)(setup|conftest)\.py$|third_party/")
-PLATFORMS = ("manylinux_2_28", "manylinux_2_35", "manylinux_2_31", "manylinux_2_34", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
+SKIPPED = re.compile(
+    r"(^|/)(tests?|testing|docs?|examples?|benchmarks?)/|(^|/)(setup|conftest)\.py$|third_?party(_files)?/|_vendor/"
+)
+PLATFORMS = [f"manylinux_2_{minor}" for minor in (28, 35, 31, 34, 27, 24, 17)] + ["manylinux2014"]
+
+
+def tell(text: str) -> None:
+    """Say something now."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def packages() -> dict[str, dict[str, Any]]:
@@ -52,9 +60,9 @@ def kept_file(name: str, version: str) -> Path:
 def keep(name: str, version: str, messages: Iterator[Message]) -> None:
     """Write the messages of one version."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    rows = sorted({json.dumps(asdict(message), sort_keys=True) for message in messages})
+    rows = sorted({json.dumps(asdict(message), sort_keys=True) for message in settled(messages)})
     kept_file(name, version).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    print(f"{name} {version}: {len(rows)} messages", flush=True)
+    tell(f"{name} {version}: {len(rows)} messages")
 
 
 def archive_messages(path: Path, table: dict[str, Any]) -> Iterator[Message]:
@@ -119,7 +127,7 @@ def walk(names: list[str], site: Path | None) -> int:
                     keep(name, version, archive_messages(path, table))
                 except (subprocess.CalledProcessError, StopIteration) as error:
                     failed += 1
-                    print(f"{name} {version}: {error}", flush=True)
+                    tell(f"{name} {version}: {error}")
     return 1 if failed else 0
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from rlbox.fixes.load import load_fixes
-from rlbox.inventory.messages import Message
+from rlbox.inventory.messages import Message, shortened
 from rlbox.inventory.table import FILE, Table, packed
 from rlbox.inventory.upgrade import deaths
 from rlbox.spec.project import Project
+
+
+def tell(text: str) -> None:
+    """Say something."""
+    sys.stdout.write(text + "\n")
 
 
 def build(kept: Path, packages: dict[str, dict[str, Any]]) -> int:
@@ -25,12 +32,16 @@ def build(kept: Path, packages: dict[str, dict[str, Any]]) -> int:
             table[name] = [(version, _read(paths[version])) for version in versions]
     FILE.write_bytes(packed(table))
     count = sum(len(Table().of(name)) for name in table)
-    print(f"{len(table)} packages, {sum(map(len, table.values()))} versions, {count} messages, {FILE.stat().st_size} bytes")
+    size = FILE.stat().st_size
+    tell(f"{len(table)} packages, {sum(map(len, table.values()))} versions, {count} messages, {size} bytes")
     return 0
 
 
 def _read(path: Path) -> list[Message]:
-    return [Message(**json.loads(row)) for row in path.read_text(encoding="utf-8").splitlines() if row]
+    rows = [Message(**json.loads(row)) for row in path.read_text(encoding="utf-8").splitlines() if row]
+    return [
+        replace(row, template=shortened(row.template)) for row in rows if row.kind != "warn" and "warn" not in row.name
+    ]
 
 
 def diff(package: str, old: str, new: str) -> int:
@@ -38,14 +49,16 @@ def diff(package: str, old: str, new: str) -> int:
     table = Table()
     for version in (old, new):
         if version not in table.packages[package]:
-            raise SystemExit(f"inventory.py: the inventory has no {package} {version}: {', '.join(table.packages[package])}")
+            raise SystemExit(
+                f"inventory.py: the inventory has no {package} {version}: {', '.join(table.packages[package])}"
+            )
     messages = table.of(package)
     lost = [known for known in messages if old in known.versions and new not in known.versions]
     came = [known for known in messages if new in known.versions and old not in known.versions]
-    print(f"{package} {old} -> {new}: {len(lost)} messages gone, {len(came)} new")
+    tell(f"{package} {old} -> {new}: {len(lost)} messages gone, {len(came)} new")
     catalogue = {fix.id: [rule.pattern for rule in fix.signatures] for fix in load_fixes(Project(folder=Path.cwd()))}
     dead = deaths(catalogue, messages, old, new)
     for death in dead:
-        print(f"dead: {death.signature}: {death.pattern}\n  was: {death.template}\n  in:  {package} {old} {death.where}")
-    print(f"{len(dead)} signatures die")
+        tell(f"dead: {death.signature}: {death.pattern}\n  was: {death.template}\n  in:  {package} {old} {death.where}")
+    tell(f"{len(dead)} signatures die")
     return 1 if dead else 0

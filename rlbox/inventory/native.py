@@ -9,6 +9,8 @@ from rlbox.inventory.messages import Message, holes_of, template_lines
 
 _TEXT = re.compile(rb"[\x20-\x7e\t\n]{16,400}(?=\x00)")
 _PROSE = re.compile(r"[A-Za-z]{2,}(?:[ ,:'/()-]+[A-Za-z%<][\w%<>.-]*){3,}")
+_FMT = re.compile(r"\{(?:\d*(?::[^{}\s]{0,8})?)\}")
+_SHORT = re.compile(r"[A-Za-z]{4,} [A-Za-z%]{2,}")
 _CODE = re.compile(r"::|\bconst\b|[{};]|\(\)|^[_a-z0-9]+$|<\w+>|\\|=>|->|\*\)|__|^\s*[#@/]|\bdoc(?:s|string)\b|>>>")
 
 
@@ -16,8 +18,12 @@ def library_messages(data: bytes, file: str, wanted: re.Pattern[str] | None = No
     """Yield the texts of a library that read like messages; `wanted` keeps those that it finds alone."""
     seen = set()
     for hit in _TEXT.finditer(data):
-        text = hit.group().decode("ascii")
-        if not _PROSE.search(text) or _CODE.search(text) or (wanted and not wanted.search(text)):
+        text = _FMT.sub("%s", hit.group().decode("ascii"))
+        if (
+            not (_SHORT if wanted else _PROSE).search(text)
+            or _CODE.search(text)
+            or (wanted and not wanted.search(text))
+        ):
             continue
         for template in template_lines(holes_of(text)):
             if template not in seen:

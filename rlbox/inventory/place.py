@@ -13,7 +13,14 @@ from rlbox.inventory.table import WORD, Known, Table, shipped
 _LONGEST = 2000
 _LEAST_SHARE = 0.3
 """The part of a line that the written words of a message must make up, or the line says something of its own."""
-_HEAD = re.compile(r"^.{0,200}?\b(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|Warning))\b:?\s*")
+_HEAD = re.compile(
+    r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
+)
+_FOLDERS = {
+    "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "hydra": "hydra-core", "megatron": "megatron-core",
+    "pydantic_core": "pydantic", "safetensors_rust": "safetensors",
+}  # fmt: skip
+"""Packages whose folder has another name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +36,7 @@ class Placement:
     where: str
     name: str
     template: str
+    places: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, str]:
@@ -49,42 +57,53 @@ def place(line: str, packages: Mapping[str, str] | None = None, table: Table | N
     """
     found = table or shipped()
     text = " ".join(line[:_LONGEST].split())
+    head = _HEAD.match(text)
     fits = [
-        (_rank(known, text, packages or {}), known)
+        (_rank(known, head, packages or {}), known)
         for known in found.with_anchor(WORD.findall(text))
-        if _fits(known.message.template, text)
+        if _fits(known, text, head)
     ]
     if not fits:
-        return None
+        return _by_class(text, found)
     best, known = max(fits, key=lambda fit: (fit[0], fit[1].message.where, fit[1].package))
-    rivals = sorted({other.package for rank, other in fits if rank[1:] == best[1:]} - {known.package})
+    alike = [other for rank, other in fits if rank[:-1] == best[:-1]]
     return Placement(
         package=known.package,
         versions=_span(known.versions, found.packages[known.package]),
         where=known.message.where,
         name=known.message.name,
         template=known.message.template.replace(HOLE, "…"),
-        rivals=tuple(rivals),
+        places=tuple(sorted({other.message.where for other in alike if other.package == known.package})),
+        rivals=tuple(sorted({other.package for other in alike} - {known.package})),
     )
 
 
-def _fits(template: str, text: str) -> bool:
+def _fits(known: Known, text: str, head: re.Match[str] | None) -> bool:
+    template = known.message.template
     written = len(template.replace(HOLE, ""))
-    message = len(text) - _head_end(text)
-    if written < LEAST or (template.count(HOLE) and written < _LEAST_SHARE * min(message, 300)):
+    named = head is not None and head.group(2) == known.message.name
+    message = len(text) - (head.end() if head else 0)
+    share = 0.0 if named else _LEAST_SHARE
+    if (written < LEAST and template != f"{known.message.name}:") or written < share * min(message, 300):
         return False
     return _pattern(template).search(text) is not None
 
 
-def _head_end(text: str) -> int:
+def _by_class(text: str, table: Table) -> Placement | None:
+    """A message that is written nowhere, by the module that its exception's full name tells: without a function."""
     found = _HEAD.match(text)
-    return found.end() if found else 0
+    module, name = (found.group(1), found.group(2)) if found else ("", "")
+    folder = module.split(".")[0]
+    package = _FOLDERS.get(folder, folder.replace("_", "-"))
+    if package not in table.packages:
+        return None
+    where = f"{module.rstrip('.').replace('.', '/')}: {name}"
+    return Placement(package=package, versions="", where=where, name=name, template="")
 
 
-def _rank(known: Known, text: str, packages: Mapping[str, str]) -> tuple[bool, bool, int, bool, int]:
+def _rank(known: Known, head: re.Match[str] | None, packages: Mapping[str, str]) -> tuple[bool, bool, int, bool, int]:
     """How well a message fits: by package and version, by exception, by its written letters, by its newest version."""
-    head = _HEAD.match(text)
-    named = bool(head) and head is not None and head.group(1) == known.message.name
+    named = head is not None and head.group(2) == known.message.name
     version = packages.get(known.package)
     right = version is not None and (not version or version.partition("+")[0] in known.versions)
     written = len(known.message.template.replace(HOLE, ""))

@@ -106,7 +106,7 @@ class Table:
     def _rows(self, bucket: int) -> list[str]:
         if str(bucket) not in self._members:
             return []
-        data = _zstd().decompress(self._archive.read(str(bucket)), zstd_dict=self._dictionary)
+        data: bytes = _zstd().decompress(self._archive.read(str(bucket)), zstd_dict=self._dictionary)
         return data.decode("utf-8").split("\n")
 
     def _known(self, row: str) -> Known:
@@ -118,7 +118,7 @@ class Table:
         return Known(package=package, versions=versions, message=message)
 
 
-_KINDS: Any = {kind[0]: kind for kind in ("raise", "assert", "log", "warn", "exit", "native")}
+_KINDS: Any = {kind[0]: kind for kind in ("raise", "assert", "log", "exit", "native")}
 
 
 @cache

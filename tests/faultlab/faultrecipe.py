@@ -20,8 +20,9 @@ HALVES: tuple[Half, ...] = ("open", "held")
 RECIPE = "recipe.toml"
 LABELS = "labels.json"
 KEYS = {
-    "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network", "timeout_s",
-    "image", "lane", "node", "rank", "run", "nodes", "files", "fatal", "needs", "note", "victims", "cascade", "exit", "other", "extra",
+    "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network",
+    "timeout_s", "lane", "node", "rank", "run", "nodes", "files", "fatal", "needs", "note", "victims", "cascade",
+    "exit", "other", "extra", "benign",
 }  # fmt: skip
 
 
@@ -29,10 +30,11 @@ KEYS = {
 class Recipe:
     """One fault, or one healthy run, and how it is had.
 
-    `root` is a regular expression: the `nth` line that it finds, in `file` where a run leaves several, is the one that an
-    expert would point at. `on` names environments of `envs.toml`. `victims` finds the lines of those that only noticed.
-    `needs` says what a machine must have for it (`gpu`): elsewhere it is not recorded. `other` is a second environment,
-    at /opt/other; `extra` are packages without what they ask for, below /opt/extra, which no path names by itself.
+    `root` is a regular expression: the `nth` line that it finds, in `file` where a run leaves several, is the one that
+    an expert would point at. `on` names environments of `envs.toml`. `victims` finds the lines of those that only
+    noticed. `needs` says what a machine must have for it (`gpu`): elsewhere it is not recorded. `other` is a second
+    environment, at /opt/other; `extra` are packages without what they ask for, below /opt/extra, on no path.
+    `benign` are ids of the taxonomy's noise that a healthy run shows.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Recipe:
     exit: int | None = None
     other: str = ""
     extra: tuple[str, ...] = ()
+    benign: tuple[str, ...] = ()
 
     @property
     def half(self) -> Half:

@@ -17,9 +17,10 @@ from faultrecipe import LAB, Recipe, tomllib
 BASE = "rlbox/faultlab:base"
 LABEL = "rlbox.faultlab=1"
 PACKAGES = (
-    "build-essential ca-certificates curl faketime git iproute2 iptables libnuma1 netcat-openbsd ninja-build openssh-client"
-    " openssh-server openssl procps python3 python3-dev python3-venv rsync squashfs-tools tmux wget"
-).split()
+    "build-essential", "ca-certificates", "curl", "git", "iproute2", "iptables", "libnuma1", "netcat-openbsd",
+    "ninja-build", "openssh-client", "openssh-server", "openssl", "procps", "python3", "python3-dev", "python3-venv",
+    "rsync", "squashfs-tools", "tmux", "wget",
+)  # fmt: skip
 HOST = "node-a"
 JOB = "/data/job"
 _GENTLE = ("--cpu-shares=16", "--pids-limit=1500")
@@ -63,7 +64,7 @@ def make_base() -> None:
 
 
 def make_environment(name: str) -> Path:
-    """Fill the virtual environment of that name in a container, with this machine's certificates and pip's find-links."""
+    """Fill the virtual environment of that name, with this machine's certificates and pip's find-links."""
     env = environments()[name]
     folder = state_folder() / "envs" / name
     if env.get("image") or name == "system" or (folder / "pyvenv.cfg").exists():
@@ -71,7 +72,9 @@ def make_environment(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (state_folder() / "cache").mkdir(exist_ok=True)
     words = [f"--volume={folder}:/opt/venv", f"--volume={state_folder() / 'cache'}:/cache", "--env=UV_CACHE_DIR=/cache"]
-    _in_base(_install(env), *words, "--env=UV_LINK_MODE=copy", "--env=VIRTUAL_ENV=/opt/venv", "--env=UV_HTTP_TIMEOUT=300")
+    _in_base(
+        _install(env), *words, "--env=UV_LINK_MODE=copy", "--env=VIRTUAL_ENV=/opt/venv", "--env=UV_HTTP_TIMEOUT=300"
+    )
     return folder
 
 
@@ -101,7 +104,14 @@ def make_models() -> Path:
 
 def _in_base(script: str, *words: str) -> None:
     uv = shutil.which("uv") or str(LAB.parents[1] / ".venv/bootstrap/bin/uv")
-    common = ["--rm", f"--label={LABEL}", *_GENTLE, "--network=host", f"--volume={uv}:/usr/local/bin/uv:ro", *_host_settings()]
+    common = [
+        "--rm",
+        f"--label={LABEL}",
+        *_GENTLE,
+        "--network=host",
+        f"--volume={uv}:/usr/local/bin/uv:ro",
+        *_host_settings(),
+    ]
     docker("run", *common, *words, BASE, "sh", "-ec", script, timeout_s=3600)
 
 
@@ -148,7 +158,9 @@ def run_recipe(recipe: Recipe, env: str) -> Ran:
         words = [*container_words(recipe, env, name, job), f"--network={recipe.network}", f"--hostname={HOST}"]
         words += [f"--add-host={HOST}:127.0.0.1"] if recipe.network == "none" else []
         try:
-            code, text = start([*words, image_of(env), "bash", "-c", "exec nice -n 19 bash launch.sh 2>&1"], recipe.timeout_s)
+            code, text = start(
+                [*words, image_of(env), "bash", "-c", "exec nice -n 19 bash launch.sh 2>&1"], recipe.timeout_s
+            )
             versions = versions_of(recipe, env)
         finally:
             docker("rm", "--force", name, check=False)

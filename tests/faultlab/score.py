@@ -2,9 +2,9 @@
 
     python tests/faultlab/score.py [--half open|held] [--wrong] [--placed-only]
 
-Cause and line are told right as the corpus tells it: the cause or one of `also`; the labelled line, or another exception
-of the same chained traceback. A healthy run is right when nothing is called fatal. The held half is scored by whoever
-does not write signatures; `--wrong` names no case of it.
+Cause and line are told right as the corpus tells it: the cause or one of `also`; the labelled line, or another
+exception of the same chained traceback. A healthy run is right when nothing is called fatal. The held half is scored by
+whoever does not write signatures; `--wrong` names no case of it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[st
         asked.update(answers.keys())
         good.update(key for key, right in answers.items() if right)
         if not all(answers.values()):
-            wrong.append(f"{case.recipe.name} on {case.env}: {', '.join(key for key, right in answers.items() if not right)}")
+            wrong.append(
+                f"{case.recipe.name} on {case.env}: {', '.join(key for key, right in answers.items() if not right)}"
+            )
     return good, asked, wrong
 
 

@@ -51,14 +51,25 @@ def run_nodes(recipe: Recipe, env: str) -> Ran:
 
 def _node_words(recipe: Recipe, env: str, number: int, node: str, name: str, network: str, place: Path) -> list[str]:
     place.mkdir()
-    words = [*container_words(recipe, env, name, lay_files(recipe, place)), f"--network={network}", f"--hostname={node}"]
-    words += [f"--network-alias={node}", f"--env=NODE={number}", f"--env=TZ={ZONES[number]}", f"--env=AHEAD_S={AHEAD_S}"]
+    words = [
+        *container_words(recipe, env, name, lay_files(recipe, place)),
+        f"--network={network}",
+        f"--hostname={node}",
+    ]
+    words += [
+        f"--network-alias={node}",
+        f"--env=NODE={number}",
+        f"--env=TZ={ZONES[number]}",
+        f"--env=AHEAD_S={AHEAD_S}",
+    ]
     script = f"{_CLOCK if number else ''}exec nice -n 19 bash launch.sh 2>&1"
     return [*words, image_of(env), "bash", "-c", script]
 
 
 def _follow(words: list[str], timeout_s: float, node: str, own: list[str], merged: list[str]) -> None:
-    process = subprocess.Popen(["docker", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ["docker", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
     name = next(word.partition("=")[2] for word in words if word.startswith("--name="))
     stop = threading.Timer(timeout_s, lambda: docker("rm", "--force", name, check=False))
     stop.start()
