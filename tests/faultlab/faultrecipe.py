@@ -22,7 +22,7 @@ LABELS = "labels.json"
 KEYS = {
     "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network",
     "timeout_s", "lane", "node", "rank", "run", "nodes", "files", "fatal", "needs", "note", "victims", "cascade",
-    "exit", "other", "extra", "benign",
+    "exit", "other", "extra", "benign", "near",
 }  # fmt: skip
 
 
@@ -31,10 +31,10 @@ class Recipe:
     """One fault, or one healthy run, and how it is had.
 
     `root` is a regular expression: the `nth` line that it finds, in `file` where a run leaves several, is the one that
-    an expert would point at. `on` names environments of `envs.toml`. `victims` finds the lines of those that only
-    noticed. `needs` says what a machine must have for it (`gpu`): elsewhere it is not recorded. `other` is a second
-    environment, at /opt/other; `extra` are packages without what they ask for, below /opt/extra, on no path.
-    `benign` are ids of the taxonomy's noise that a healthy run shows.
+    an expert would point at; a line that `near` finds is as right. `on` names environments of `envs.toml`. `victims`
+    finds the lines of those that only noticed. `needs` says what a machine must have for it (`gpu`, `gpus`): elsewhere
+    it is not recorded. `other` is a second environment, at /opt/other; `extra` are packages without what they ask for,
+    below /opt/extra, on no path. `benign` are ids of the taxonomy's noise that a healthy run shows.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Recipe:
     on: tuple[str, ...]
     run: str
     root: str = ""
+    near: str = ""
     nth: int = 1
     file: str = ""
     also: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The recipes that need cards, on a machine that has some: `gpurecord.py run OUT` there, `gpurecord.py take OUT ENV` here.
+"""The recipes that need cards: `gpurecord.py run OUT [CARDS]` where there are some, `gpurecord.py take OUT ENV` here.
 
 `run` needs nothing but a Python with torch and lays NAME.log with NAME.json into OUT; `take` keeps them as logs of the
 environment ENV (`h100-torch-2.11`).
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from faultrecipe import Recipe, recipes  # noqa: E402
+from faultrecipe import Recipe, recipes
 
 
 def run(out: Path, cards: int) -> None:

@@ -1,6 +1,6 @@
 """`make fault-logs`: carry out recipes, one at a time, and keep what they printed beside them with its label.
 
-    python tests/faultlab/record.py [NAME...] [--again] [--on ENV] [--try]
+    python tests/faultlab/record.py [NAME...] [--again] [--on ENV] [--try] [--list] [--relabel]
 
 Without names every recipe that has no log yet for one of its environments. `--try` prints instead of keeping.
 """
@@ -58,7 +58,7 @@ def _line_of(recipe: Recipe, log: str) -> tuple[int, str]:
     left = recipe.nth
     for number, line in enumerate(log.split("\n"), 1):
         bare = _CODES.sub("", line).strip()
-        if re.search(recipe.root, bare):
+        if re.search(recipe.root, bare) and not bare.startswith("raise "):
             left -= 1
             if left == 0:
                 return number, bare
@@ -88,9 +88,37 @@ def keep(recipe: Recipe, env: str, ran: Ran) -> dict[str, Any]:
             path.write_bytes(zstd.compress(scrubbed(text).encode(), 19))
         if several and labels[form]["line"]:
             labels[form]["file"] = labels[form]["file"] or "launch.log"
-    kept = {**labels_of(recipe), **labels}
-    (recipe.folder / LABELS).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    _write_labels(recipe, labels)
     return labels[min(labels)]
+
+
+def logs_of(recipe: Recipe, env: str) -> dict[str, str]:
+    """Return the texts of a run by file; the name of a single one is empty."""
+    one = recipe.folder / f"{env}.log.zst"
+    if one.exists():
+        return {"": zstd.decompress(one.read_bytes()).decode("utf-8")}
+    folder = recipe.folder / env
+    paths = sorted(folder.rglob("*.zst"))
+    return {str(path.relative_to(folder))[:-4]: zstd.decompress(path.read_bytes()).decode("utf-8") for path in paths}
+
+
+def relabel(recipe: Recipe) -> None:
+    """Find the roots of a recipe anew in the logs that are there."""
+    for env, label in labels_of(recipe).items():
+        ran = Ran(code=label["exit"], logs={}, versions=label["versions"])
+        try:
+            new = label_of(recipe, ran, logs_of(recipe, env))
+        except Missed as error:
+            print(f"{recipe.name} on {env}: {error}")
+            continue
+        if new != label:
+            print(f"{recipe.name} on {env}: line {label['line']} -> {new['line']}: {new['text'][:120]}")
+            _write_labels(recipe, {env: new})
+
+
+def _write_labels(recipe: Recipe, labels: dict[str, Any]) -> None:
+    text = json.dumps({**labels_of(recipe), **labels}, indent=1, sort_keys=True, ensure_ascii=False)
+    (recipe.folder / LABELS).write_text(text + "\n", "utf-8")
 
 
 def labels_of(recipe: Recipe) -> dict[str, Any]:
@@ -122,7 +150,12 @@ def main() -> int:
     parser.add_argument("--on", help="this environment alone")
     parser.add_argument("--try", action="store_true", dest="trial", help="print the log and its label, keep nothing")
     parser.add_argument("--list", action="store_true", help="only say what would be recorded")
+    parser.add_argument("--relabel", action="store_true", help="find the roots anew in the logs that are there")
     asked = parser.parse_args()
+    if asked.relabel:
+        for recipe in recipes():
+            relabel(recipe)
+        return 0
     make_base()
     missed = 0
     for recipe in recipes():

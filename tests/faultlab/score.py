@@ -10,6 +10,7 @@ whoever does not write signatures; `--wrong` names no case of it.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -20,11 +21,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
 
-from backports import zstd  # noqa: E402
 from exceptions import bare, raised_lines  # noqa: E402
 from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
 from placed import share  # noqa: E402
-from record import labels_of  # noqa: E402
+from record import labels_of, logs_of  # noqa: E402
 
 Judge = Callable[[list[Path]], dict[str, Any]]
 
@@ -45,7 +45,9 @@ class Case:
         log = self.logs.get(file, "")
         raised = list(raised_lines(log))
         chain = {one.chain for one in raised if one.number == line}
-        return {(file, line), *((file, one.number) for one in raised if one.chain in chain)}
+        near = self.recipe.near
+        alike = {number for number, text in enumerate(log.split("\n"), 1) if near and re.search(near, bare(text))}
+        return {(file, number) for number in (line, *alike, *(one.number for one in raised if one.chain in chain))}
 
 
 def cases(half: Half | None = None) -> Iterator[Case]:
@@ -53,16 +55,6 @@ def cases(half: Half | None = None) -> Iterator[Case]:
     for recipe in recipes(half):
         for env, label in sorted(labels_of(recipe).items()):
             yield Case(recipe=recipe, env=env, label=label, logs=logs_of(recipe, env))
-
-
-def logs_of(recipe: Recipe, env: str) -> dict[str, str]:
-    """Return the texts of a run by file; the name of a single one is empty."""
-    one = recipe.folder / f"{env}.log.zst"
-    if one.exists():
-        return {"": zstd.decompress(one.read_bytes()).decode("utf-8")}
-    folder = recipe.folder / env
-    paths = sorted(folder.rglob("*.zst"))
-    return {str(path.relative_to(folder))[:-4]: zstd.decompress(path.read_bytes()).decode("utf-8") for path in paths}
 
 
 def lay(case: Case, folder: Path) -> list[Path]:
@@ -104,8 +96,6 @@ def _line(case: Case, at: tuple[str, int]) -> str:
 
 def _victims_linked(case: Case, answer: dict[str, Any]) -> bool:
     """Whether no victim is the answer, and each link of the chain leads to its root."""
-    import re
-
     chain = answer.get("chain") or []
     first = answer.get("first_fatal") or {}
     linked = all(link["of"] >= 0 or link["class"] == "root" for link in chain)
