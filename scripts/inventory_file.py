@@ -56,7 +56,7 @@ def diff(package: str, old: str, new: str) -> int:
     lost = [known for known in messages if old in known.versions and new not in known.versions]
     came = [known for known in messages if new in known.versions and old not in known.versions]
     tell(f"{package} {old} -> {new}: {len(lost)} messages gone, {len(came)} new")
-    catalogue = {fix.id: [rule.pattern for rule in fix.signatures] for fix in load_fixes(Project(folder=Path.cwd()))}
+    catalogue = {fix.id: [rule.pattern for rule in fix.signature] for fix in load_fixes(Project(folder=Path.cwd()))}
     dead = deaths(catalogue, messages, old, new)
     for death in dead:
         tell(f"dead: {death.signature}: {death.pattern}\n  was: {death.template}\n  in:  {package} {old} {death.where}")

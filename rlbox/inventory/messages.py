@@ -22,6 +22,8 @@ _COMMON = {name for name in dir(builtins) if name.endswith(("Error", "Exception"
     "NotImplementedError",
     "SystemExit",
 }
+_HANDED = re.compile(r"err(?:or)?_(?:msg|message|prefix)|^message$")
+"""Keywords by which a text is handed to what raises it."""
 _PERCENT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlLqjzt]{0,2}[a-zA-Z]|%%")
 _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}")
 
@@ -54,14 +56,22 @@ def source_messages(text: str, file: str) -> Iterator[Message]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    yield from _Walk(file).of(tree.body, "", {})
+    yield from _Walk(file, _own_names(tree)).of(tree.body, "", {})
+
+
+def _own_names(tree: ast.Module) -> set[str]:
+    """The names that a source makes or imports: they may hide those of Python's own exceptions."""
+    made = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return made | {name.asname or name.name for node in imports for name in node.names}
 
 
 class _Walk:
     """Goes through a source, remembering which function it is in and which text its names were given."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, own_names: set[str]) -> None:
         self._file = file
+        self._wordless = _COMMON - own_names
 
     def of(self, body: list[ast.stmt], inside: str, names: Names) -> Iterator[Message]:
         for statement in body:
@@ -93,14 +103,21 @@ class _Walk:
             for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
                 if kind := _kind_of(call):
                     yield from self._call(call, kind, _last_name(call.func), inside, names)
+                else:
+                    handed = [word.value for word in call.keywords if _HANDED.search(word.arg or "")]
+                    for value in handed:
+                        yield from self._messages(value, "raise", "", inside, names)
 
     def _call(self, call: ast.Call, kind: Kind, name: str, inside: str, names: Names) -> Iterator[Message]:
         values = [*call.args, *(word.value for word in call.keywords if word.arg in ("message", "msg", "detail"))]
         for value in values:
             if found := list(self._messages(value, kind, name, inside, names)):
                 yield from found
-                return
-        if kind == "raise" and len(name) >= _LEAST_NAME and name not in _COMMON:
+                firsts = [text.strip().partition("\n")[0] for text in texts_of(value, names) if text.strip()]
+                if all(template_lines(first) for first in firsts):
+                    return
+                break  # its first line, which a log shows behind the name, has no words of its own
+        if kind == "raise" and len(name) >= _LEAST_NAME and name not in self._wordless and name != "__init__":
             yield Message(template="", kind=kind, name=name, where=self._where(inside))
 
     def _messages(self, value: ast.expr, kind: Kind, name: str, inside: str, names: Names) -> Iterator[Message]:
@@ -146,7 +163,9 @@ def texts_of(value: ast.expr, names: Names) -> list[str]:
     """Return the texts that an expression may make: a name may have been given several, one in each branch."""
     if isinstance(value, ast.Name) and value.id in names:
         rest = {key: texts for key, texts in names.items() if key != value.id}
-        return [text_of(given, rest) for given in names[value.id]]
+        return [text for given in names[value.id] for text in texts_of(given, rest)]
+    if isinstance(value, ast.IfExp):
+        return [*texts_of(value.body, names), *texts_of(value.orelse, names)]
     return [text_of(value, names)]
 
 
@@ -171,8 +190,6 @@ def text_of(value: ast.expr, names: Names, depth: int = 0) -> str:
             return text_of(left, names, depth + 1)
         case ast.Name(id=name) if depth < 3 and name in names:
             return text_of(names[name][-1], {key: it for key, it in names.items() if key != name}, depth + 1)
-        case ast.IfExp(body=one):
-            return text_of(one, names, depth)
     return HOLE
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from faultrecipe import LAB, Recipe, recipes  # noqa: E402
-from record import labels_of  # noqa: E402
+from faultrecipe import LAB, Recipe, recipes
+from record import labels_of
 
 PAGE = LAB / "COVERAGE.md"
 HEAD = """# What the fault lab has recorded
 
-Made by `python tests/faultlab/coverage.py`. Versions are those that printed the logs; a log counts for the half that its
-recipe belongs to. `cards`: recipes that wait for a machine with them.
+Made by `python tests/faultlab/coverage.py`. Versions are those that printed the logs; a log counts for the half of its
+recipe. `cards`: recipes that wait for a machine with them.
 
 | cause | open | held | cards | versions |
 |---|---|---|---|---|
