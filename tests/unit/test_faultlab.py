@@ -13,6 +13,7 @@ sys.path.append(str(CHECKOUT / "tests/faultlab"))
 
 from exceptions import bare, raised_lines
 from faultrecipe import HALVES, LAB, Recipe, half_of, load_recipe, make_recipe, recipes
+from interleave import merged, shuffled
 from score import Case, cases, judged
 
 FAULTS, CAUSES, HEALTHY, VERSIONS, CASCADES = 120, 70, 30, 2, 40
@@ -131,3 +132,16 @@ def test_the_readme_names_every_cause_that_has_no_recipe() -> None:
 def test_recipes_are_read_from_their_folders() -> None:
     one = recipes("open")[0]
     assert load_recipe(one.folder) == one
+
+
+def test_lanes_keep_their_order_in_every_interleaving() -> None:
+    log = "".join(f"gpu-{node}  | [default{rank}]:{i}\n" for i in range(20) for node in "ab" for rank in range(2))
+    lanes = {line.rpartition(":")[0] for line in log.splitlines()}
+    told = {shuffled(log, seed) for seed in range(20)}
+    assert len(told) == 20
+    for one in told:
+        assert sorted(one.splitlines()) == sorted(log.splitlines())
+        for lane in lanes:
+            own = [int(line.rpartition(":")[2]) for line in one.splitlines() if line.startswith(lane)]
+            assert own == list(range(20))
+    assert merged({"a": "1\n2\n", "b": "3\n"}, 7).count(" | ") == 3
