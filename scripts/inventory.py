@@ -30,14 +30,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from inventory_file import SKIPPED, build, diff  # noqa: E402
+
 from rlbox.foreign import toml_table  # noqa: E402
 from rlbox.inventory.messages import Message, settled, source_messages  # noqa: E402
 from rlbox.inventory.native import library_messages  # noqa: E402
 
 KEPT = Path(os.environ.get("RLBOX_INVENTORY") or Path.home() / ".cache/rlbox/inventory")
-SKIPPED = re.compile(
-    r"(^|/)(tests?|testing|docs?|examples?|benchmarks?)/|(^|/)(setup|conftest)\.py$|third_?party(_files)?/|_vendor/"
-)
 PLATFORMS = [f"manylinux_2_{minor}" for minor in (28, 35, 31, 34, 27, 24, 17)] + ["manylinux2014"]
 
 
@@ -177,8 +176,6 @@ def main() -> int:
         return walk(asked.names, asked.site)
     if asked.verb == "tree":
         return tree(asked.name, asked.version, asked.folder)
-    from inventory_file import build, diff
-
     return build(KEPT, packages()) if asked.verb == "build" else diff(asked.package, asked.old, asked.new)
 
 

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
+import zipfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backports import zstd
 from packaging.version import Version
 
 from rlbox.fixes.load import load_fixes
 from rlbox.inventory.messages import Message, shortened
-from rlbox.inventory.table import FILE, Table, packed
+from rlbox.inventory.table import ANCHOR, FILE, Table, bucket_of, row_of
 from rlbox.inventory.upgrade import deaths
 from rlbox.spec.project import Project
+
+SKIPPED = re.compile(
+    r"(^|/)(tests?|testing|docs?|examples?|benchmarks?)/|(^|/)(setup|conftest|convert_\w+)\.py|third_?party(_files)?/|_vendor/"
+    r"|^ray/rllib/|^torch/onnx/"
+)
+"""Files whose messages no training or serving prints."""
+DICTIONARY_BYTES = 32 << 10
+"""As much as deflate looks back."""
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def packed(kept: Mapping[str, Sequence[tuple[str, Iterable[Message]]]]) -> bytes:
+    """Return the file for packages with their versions, oldest first, each with its messages; the same for the same."""
+    masks: dict[tuple[str, Message], int] = defaultdict(int)
+    for package, versions in kept.items():
+        for place, (_, messages) in enumerate(versions):
+            for message in messages:
+                masks[package, message] |= 1 << place
+    common = Counter(word for _, message in masks for word in set(ANCHOR.findall(message.template)))
+    numbers = {package: number for number, package in enumerate(kept)}
+    buckets: dict[int, list[str]] = defaultdict(list)
+    for (package, message), mask in masks.items():
+        words = ANCHOR.findall(message.template)
+        if words:
+            anchor = min(words, key=lambda word: (common[word], -len(word), word))
+            buckets[bucket_of(anchor)].append(row_of(anchor, numbers[package], mask, message))
+    meta = {package: [version for version, _ in versions] for package, versions in kept.items()}
+    return _archive(json.dumps(meta), {number: "\n".join(sorted(rows)) for number, rows in buckets.items()})
+
+
+def _archive(meta: str, buckets: Mapping[int, str]) -> bytes:
+    texts = [text.encode() for _, text in sorted(buckets.items())]
+    samples = [row for text in texts for row in text.split(b"\n")]
+    dictionary = zstd.train_dict(samples, DICTIONARY_BYTES).dict_content
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo("meta", EPOCH), zlib.compress(meta.encode(), 9))
+        archive.writestr(zipfile.ZipInfo("dictionary", EPOCH), zlib.compress(dictionary, 9))
+        for number, text in sorted(buckets.items()):
+            packer = zlib.compressobj(9, zdict=dictionary)
+            archive.writestr(zipfile.ZipInfo(str(number), EPOCH), packer.compress(text.encode()) + packer.flush())
+    return out.getvalue()
 
 
 def tell(text: str) -> None:
@@ -39,9 +88,7 @@ def build(kept: Path, packages: dict[str, dict[str, Any]]) -> int:
 
 def _read(path: Path) -> list[Message]:
     rows = [Message(**json.loads(row)) for row in path.read_text(encoding="utf-8").splitlines() if row]
-    return [
-        replace(row, template=shortened(row.template)) for row in rows if row.kind != "warn" and "warn" not in row.name
-    ]
+    return [replace(row, template=shortened(row.template)) for row in rows if not SKIPPED.search(row.where)]
 
 
 def diff(package: str, old: str, new: str) -> int:

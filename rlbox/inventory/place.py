@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rlbox.inventory.messages import HOLE, LEAST
-from rlbox.inventory.table import WORD, Known, Table, shipped
+from rlbox.inventory.table import WORD, Origin, Table, shipped
 
 _LONGEST = 2000
 _LEAST_SHARE = 0.3
@@ -78,7 +78,7 @@ def place(line: str, packages: Mapping[str, str] | None = None, table: Table | N
     )
 
 
-def _fits(known: Known, text: str, head: re.Match[str] | None) -> bool:
+def _fits(known: Origin, text: str, head: re.Match[str] | None) -> bool:
     template = known.message.template
     written = len(template.replace(HOLE, ""))
     named = head is not None and head.group(2) == known.message.name
@@ -101,7 +101,7 @@ def _by_class(text: str, table: Table) -> Placement | None:
     return Placement(package=package, versions="", where=where, name=name, template="")
 
 
-def _rank(known: Known, head: re.Match[str] | None, packages: Mapping[str, str]) -> tuple[bool, bool, int, bool, int]:
+def _rank(known: Origin, head: re.Match[str] | None, packages: Mapping[str, str]) -> tuple[bool, bool, int, bool, int]:
     """How well a message fits: by package and version, by exception, by its written letters, by its newest version."""
     named = head is not None and head.group(2) == known.message.name
     version = packages.get(known.package)

@@ -1,36 +1,32 @@
-"""The shipped file of messages: how it is laid out, written and read.
+"""The shipped file of messages: how it is laid out, and how it is read a few buckets at a time.
 
-A zip of members, each compressed with zstd and one dictionary: `meta` says the packages with their versions; a bucket
-holds the messages whose anchor, a word that few others have, falls into it. So a line is looked up by its words, and a
-look-up reads no more than their buckets.
+A zip of members, each deflated with one dictionary: `meta` says the packages with their versions; a bucket holds the
+messages whose anchor, a word that few others have, falls into it. So a line is looked up by its words, and that reads
+no more than their buckets. `scripts/inventory.py build` writes it.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import zipfile
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rlbox.foreign import parse_json
 from rlbox.inventory.messages import HOLE, Message
 
 FILE = Path(__file__).with_name("messages.zip")
-_BUCKETS = 384
-_DICTIONARY_BYTES = 96 << 10
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+BUCKETS = 128
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
-_ANCHOR = re.compile(rf"(?<![\w{HOLE}])[A-Za-z_][A-Za-z0-9_]{{3,}}(?![\w{HOLE}])")
+ANCHOR = re.compile(rf"(?<![\w{HOLE}])[A-Za-z_][A-Za-z0-9_]{{3,}}(?![\w{HOLE}])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Origin:
     """A message and the versions that have it: `versions` in the order of its package."""
 
     package: str
@@ -38,42 +34,15 @@ class Known:
     message: Message
 
 
-def packed(kept: Mapping[str, Sequence[tuple[str, Iterable[Message]]]]) -> bytes:
-    """Return the file for packages with their versions, oldest first, each with its messages; the same for the same."""
-    masks: dict[tuple[str, Message], int] = defaultdict(int)
-    for package, versions in kept.items():
-        for place, (_, messages) in enumerate(versions):
-            for message in messages:
-                masks[package, message] |= 1 << place
-    common = Counter(word for _, message in masks for word in set(_ANCHOR.findall(message.template)))
-    numbers = {package: number for number, package in enumerate(kept)}
-    buckets: dict[int, list[str]] = defaultdict(list)
-    for (package, message), mask in masks.items():
-        words = _ANCHOR.findall(message.template)
-        if words:
-            anchor = min(words, key=lambda word: (common[word], -len(word), word))
-            about = f"{message.kind[0]}{message.name}", message.where, message.template
-            buckets[_bucket(anchor)].append("\t".join((anchor, f"{numbers[package]}", f"{mask:x}", *about)))
-    meta = {package: [version for version, _ in versions] for package, versions in kept.items()}
-    return _archive(json.dumps(meta), {number: "\n".join(sorted(rows)) for number, rows in buckets.items()})
+def bucket_of(word: str) -> int:
+    """Return the bucket of the messages with that anchor."""
+    return zlib.crc32(word.encode()) % BUCKETS
 
 
-def _bucket(word: str) -> int:
-    return zlib.crc32(word.encode()) % _BUCKETS
-
-
-def _archive(meta: str, buckets: Mapping[int, str]) -> bytes:
-    zstd = _zstd()
-    texts = [text.encode() for _, text in sorted(buckets.items())]
-    dictionary = zstd.train_dict([row for text in texts for row in text.split(b"\n")], _DICTIONARY_BYTES)
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo("meta", _EPOCH), zstd.compress(meta.encode(), 19))
-        archive.writestr(zipfile.ZipInfo("dictionary", _EPOCH), zstd.compress(dictionary.dict_content, 19))
-        for number, text in sorted(buckets.items()):
-            data = zstd.compress(text.encode(), 19, zstd_dict=dictionary)
-            archive.writestr(zipfile.ZipInfo(str(number), _EPOCH), data)
-    return out.getvalue()
+def row_of(anchor: str, number: int, mask: int, message: Message) -> str:
+    """Return the row of a message: `number` is its package's place, `mask` has a bit for each version that has it."""
+    about = f"{message.kind[0]}{message.name}", message.where, message.template
+    return "\t".join((anchor, f"{number}", f"{mask:x}", *about))
 
 
 class Table:
@@ -81,41 +50,40 @@ class Table:
 
     def __init__(self, path: Path = FILE) -> None:
         self._archive = zipfile.ZipFile(path)
-        zstd = _zstd()
-        self.packages: dict[str, list[str]] = json.loads(zstd.decompress(self._archive.read("meta")))
+        self._dictionary = zlib.decompress(self._archive.read("dictionary"))
+        self.packages: dict[str, list[str]] = parse_json(zlib.decompress(self._archive.read("meta")))
         self._names = list(self.packages)
-        self._dictionary = zstd.ZstdDict(zstd.decompress(self._archive.read("dictionary")))
         self._members = set(self._archive.namelist())
 
-    def with_anchor(self, words: Iterable[str]) -> list[Known]:
+    def with_anchor(self, words: Iterable[str]) -> list[Origin]:
         """Return the messages whose anchor is one of the words."""
         wanted = set(words)
         return [
-            self._known(row)
-            for bucket in sorted({_bucket(word) for word in wanted})
+            self._origin(row)
+            for bucket in sorted({bucket_of(word) for word in wanted})
             for row in self._rows(bucket)
             if row.partition("\t")[0] in wanted
         ]
 
-    def of(self, package: str) -> list[Known]:
+    def of(self, package: str) -> list[Origin]:
         """Return all messages of a package."""
         number = f"\t{self._names.index(package)}\t"
-        rows = (row for bucket in range(_BUCKETS) for row in self._rows(bucket))
-        return [self._known(row) for row in rows if number in row[: row.index("\t") + len(number)]]
+        rows = (row for bucket in range(BUCKETS) for row in self._rows(bucket))
+        return [self._origin(row) for row in rows if number in row[: row.index("\t") + len(number)]]
 
     def _rows(self, bucket: int) -> list[str]:
         if str(bucket) not in self._members:
             return []
-        data: bytes = _zstd().decompress(self._archive.read(str(bucket)), zstd_dict=self._dictionary)
+        data = zlib.decompressobj(zdict=self._dictionary).decompress(self._archive.read(str(bucket)))
         return data.decode("utf-8").split("\n")
 
-    def _known(self, row: str) -> Known:
+    def _origin(self, row: str) -> Origin:
         _, number, mask, about, where, template = row.split("\t")
         package = self._names[int(number)]
         versions = tuple(one for at, one in enumerate(self.packages[package]) if int(mask, 16) >> at & 1)
         kind = _KINDS[about[0]]
         message = Message(template=template, kind=kind, name=about[1:], where=where)
-        return Known(package=package, versions=versions, message=message)
+        return Origin(package=package, versions=versions, message=message)
 
 
 _KINDS: Any = {kind[0]: kind for kind in ("raise", "assert", "log", "exit", "native")}
@@ -125,11 +93,3 @@ _KINDS: Any = {kind[0]: kind for kind in ("raise", "assert", "log", "exit", "nat
 def shipped() -> Table:
     """Return the table that rlbox ships."""
     return Table()
-
-
-def _zstd() -> Any:
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        from backports import zstd
-    return zstd

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.inventory.messages import HOLE
-from rlbox.inventory.table import Known
+from rlbox.inventory.table import Origin
 
 _FILLED = ("7", "name", "'a/b.py'", "12.5 GiB")
 """What stands in for a value when a pattern is tried on a template."""
@@ -23,13 +23,13 @@ class Death:
     where: str
 
 
-def samples(known: Known) -> list[str]:
+def samples(known: Origin) -> list[str]:
     """Return lines as a log shows a message, with values put in."""
     head = f"{known.message.name}: " if known.message.kind in ("raise", "assert") else ""
     return [head + known.message.template.replace(HOLE, value) for value in _FILLED]
 
 
-def deaths(patterns: Mapping[str, Iterable[str]], messages: Iterable[Known], old: str, new: str) -> list[Death]:
+def deaths(patterns: Mapping[str, Iterable[str]], messages: Iterable[Origin], old: str, new: str) -> list[Death]:
     """Return the patterns, by the id that they belong to, that an upgrade from `old` to `new` leaves without a message.
 
     A pattern that finds no message of `old` belongs to another package, or to texts that no source holds whole: nothing

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from fakes import CHECKOUT
 
 from rlbox.inventory.messages import HOLE, Message
 from rlbox.inventory.place import place
-from rlbox.inventory.table import FILE, Table, packed, shipped
+from rlbox.inventory.table import FILE, Table, shipped
 from rlbox.inventory.upgrade import deaths
+
+sys.path.append(str(CHECKOUT / "scripts"))
+
+from inventory_file import packed
 
 MOST_BYTES = 4 << 20
 
