@@ -28,7 +28,7 @@ _HOSTS = (
     ("files.python" + "hosted.org", "REGISTRY"),
     ("deb.debian" + ".org", "REGISTRY"),
 )
-_PRIVATE = re.compile(r"(?<!runner)/wo" + r"rk/(?!shop)|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.")
+_PRIVATE = re.compile(r"(?<!runner)/wo" + r"rk/(?!shop)|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.(?!cargo/)")
 
 
 class Missed(Exception):
