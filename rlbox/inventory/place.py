@@ -13,6 +13,8 @@ from rlbox.inventory.table import WORD, Origin, Table, shipped
 _LONGEST = 2000
 _LEAST_SHARE = 0.3
 """The part of a line that the written words of a message must make up, or the line says something of its own."""
+_NAMED_SHARE = 0.12
+"""The same where the exception's name is right, too."""
 _HEAD = re.compile(
     r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
 )
@@ -83,8 +85,12 @@ def _fits(known: Origin, text: str, head: re.Match[str] | None) -> bool:
     written = len(template.replace(HOLE, ""))
     named = head is not None and head.group(2) == known.message.name
     message = len(text) - (head.end() if head else 0)
-    share = 0.0 if named else _LEAST_SHARE
-    if (written < LEAST and template != f"{known.message.name}:") or written < share * min(message, 300):
+    share = _NAMED_SHARE if named else _LEAST_SHARE
+    if text[head.end() if head else 0 :].startswith("[Errno "):
+        share = 1.0  # the system's own sentence, whoever asked
+    if template == f"{known.message.name}:":
+        return named
+    if written < LEAST or written < share * min(message, 300):
         return False
     return _pattern(template).search(text) is not None
 

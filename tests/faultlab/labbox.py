@@ -23,7 +23,7 @@ PACKAGES = (
 )  # fmt: skip
 HOST = "node-a"
 JOB = "/data/job"
-_GENTLE = ("--cpu-shares=16", "--pids-limit=1500")
+_GENTLE = ("--cpu-shares=256", "--pids-limit=1500")
 
 
 @dataclass(frozen=True, kw_only=True)

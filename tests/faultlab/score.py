@@ -45,9 +45,13 @@ class Case:
         log = self.logs.get(file, "")
         raised = list(raised_lines(log))
         chain = {one.chain for one in raised if one.number == line}
-        near = self.recipe.near
-        alike = {number for number, text in enumerate(log.split("\n"), 1) if near and re.search(near, bare(text))}
-        return {(file, number) for number in (line, *alike, *(one.number for one in raised if one.chain in chain))}
+        own = {(file, number) for number in (line, *(one.number for one in raised if one.chain in chain))}
+        return own | {
+            (name, number)
+            for name, text in self.logs.items()
+            for number, said in enumerate(text.split("\n"), 1)
+            if self.recipe.near and re.search(self.recipe.near, bare(said))
+        }
 
 
 def cases(half: Half | None = None) -> Iterator[Case]:
