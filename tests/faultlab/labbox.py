@@ -92,13 +92,15 @@ def make_extra(packages: tuple[str, ...]) -> Path:
 
 
 def make_models() -> Path:
-    """Make the small random model that recipes load, with its tokenizer."""
+    """Make the small random model that recipes load, with its tokenizer, and one with heads that are too narrow."""
     folder = state_folder() / "models"
-    if (folder / "tiny/model.safetensors").exists():
+    if (folder / "narrow/model.safetensors").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     words = [f"--volume={folder}:/models", f"--volume={LAB / 'tools'}:/lab:ro", *_venv("openrlhf-0-8", "/opt/venv")]
-    _in_base("python3 /lab/tiny.py /models/tiny", *words)
+    _in_base(
+        "python3 /lab/tiny.py /models/tiny 128; python3 /lab/tiny.py /models/narrow 64; chmod -R a+r /models", *words
+    )
     return folder
 
 

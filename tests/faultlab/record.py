@@ -23,11 +23,7 @@ from labbox import Ran, make_base, make_environment, run_recipe, state_folder
 MOST_BYTES = 400_000
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
-_HOSTS = (
-    ("py" + "pi.org", "REGISTRY"),
-    ("files.python" + "hosted.org", "REGISTRY"),
-    ("deb.debian" + ".org", "REGISTRY"),
-)
+_HOSTS = ("py" + "pi.org", "files.python" + "hosted.org", "deb.debian" + ".org")
 _PRIVATE = re.compile(r"(?<!runner)/wo" + r"rk/(?!shop)|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.(?!cargo/)")
 
 

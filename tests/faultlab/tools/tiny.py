@@ -1,4 +1,4 @@
-"""Make a small random Qwen2 with a tokenizer of its own: `tiny.py FOLDER`."""
+"""Make a small random Qwen2 with a tokenizer of its own: `tiny.py FOLDER HIDDEN_SIZE`."""
 
 import sys
 
@@ -24,7 +24,7 @@ fast.save_pretrained(sys.argv[1])
 torch.manual_seed(0)
 config = Qwen2Config(
     vocab_size=512,
-    hidden_size=64,
+    hidden_size=int(sys.argv[2]),
     intermediate_size=128,
     num_hidden_layers=2,
     num_attention_heads=4,
