@@ -100,7 +100,7 @@ faults: .venv/rlbox.stamp
 fault-logs: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/faultlab/record.py $(ARGS)
-	$(PY) tests/faultlab/coverage.py
+	$(PY) tests/faultlab/covered.py
 
 # The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
 # What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.

@@ -14,7 +14,7 @@ from record import labels_of
 PAGE = LAB / "COVERAGE.md"
 HEAD = """# What the fault lab has recorded
 
-Made by `python tests/faultlab/coverage.py`. Versions are those that printed the logs; a log counts for the half of its
+Made by `python tests/faultlab/covered.py`. Versions are those that printed the logs; a log counts for the half of its
 recipe. `cards`: recipes that wait for a machine with them.
 
 | cause | open | held | cards | versions |
