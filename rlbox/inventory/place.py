@@ -15,6 +15,8 @@ _LEAST_SHARE = 0.3
 """The part of a line that the written words of a message must make up, or the line says something of its own."""
 _NAMED_SHARE = 0.12
 """The same where the exception's name is right, too."""
+_OPENING = 20
+"""Written letters that are enough where the message begins with them, however long its values are."""
 _HEAD = re.compile(
     r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
 )
@@ -82,17 +84,21 @@ def place(line: str, packages: Mapping[str, str] | None = None, table: Table | N
 
 def _fits(known: Origin, text: str, head: re.Match[str] | None) -> bool:
     template = known.message.template
-    written = len(template.replace(HOLE, ""))
     named = head is not None and head.group(2) == known.message.name
-    message = len(text) - (head.end() if head else 0)
-    share = _NAMED_SHARE if named else _LEAST_SHARE
-    if text[head.end() if head else 0 :].startswith("[Errno "):
-        share = 1.0  # the system's own sentence, whoever asked
     if template == f"{known.message.name}:":
         return named
-    if written < LEAST or written < share * min(message, 300):
+    written = len(template.replace(HOLE, ""))
+    begin = head.end() if head else 0
+    found = _pattern(template).search(text)
+    if found is None or written < LEAST:
         return False
-    return _pattern(template).search(text) is not None
+    if text.startswith("[Errno ", begin):
+        share = 1.0  # the system's own sentence, whoever asked
+    elif found.start() == begin and written >= _OPENING:
+        share = 0.0
+    else:
+        share = _NAMED_SHARE if named else _LEAST_SHARE
+    return written >= share * min(len(text) - begin, 300)
 
 
 def _by_class(text: str, table: Table) -> Placement | None:
