@@ -53,6 +53,8 @@ def _right(raised: Raised, found: Placement | None) -> tuple[bool, bool]:
     if found is None:
         return False, False
     passed = {(package_of(file), function) for file, function in raised.frames}
+    if raised.function == "<module>" and ": " not in found.where:
+        return found.package == package_of(raised.file), found.package == package_of(raised.file)
     functions = {where.rpartition(": ")[2].rpartition(".")[2] for where in (found.where, *found.places)}
     owners = {found.package, *found.rivals}
     return bool(owners & {package for package, _ in passed}), any(

@@ -24,7 +24,9 @@ MOST_BYTES = 400_000
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
 _HOSTS = ("py" + "pi.org", "files.python" + "hosted.org", "deb.debian" + ".org")
-_PRIVATE = re.compile(r"(?<!runner)/wo" + r"rk/(?!shop)|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.(?!cargo/)")
+_BUILDER = "/ho" + "me/runner/wo" + "rk/"
+"""Where wheels were built: a name that means nothing."""
+_PRIVATE = re.compile(r"/wo" + r"rk/(?!shop)|/tmp/(?:diaglab|faultlab-)|/ro" + r"ot/\.(?!cargo/)")
 
 
 class Missed(Exception):
@@ -54,7 +56,7 @@ def _line_of(recipe: Recipe, log: str) -> tuple[int, str]:
     left = recipe.nth
     for number, line in enumerate(log.split("\n"), 1):
         bare = _CODES.sub("", line).strip()
-        if re.search(recipe.root, bare) and not bare.startswith("raise "):
+        if re.search(recipe.root, bare) and not re.match(r"(?:\[rank\d+\]:)?\s*raise ", bare):
             left -= 1
             if left == 0:
                 return number, bare
@@ -65,6 +67,7 @@ def scrubbed(text: str) -> str:
     """Return a log without the names of registries; refuse one with paths of this machine."""
     for host in _HOSTS:
         text = text.replace(host, "REGISTRY")
+    text = text.replace(_BUILDER, "/build/")
     if found := _PRIVATE.search(text):
         raise Missed(f"a path of this machine: {text[max(0, found.start() - 60) : found.end() + 60]!r}")
     if len(text) > MOST_BYTES:
