@@ -29,6 +29,7 @@ _OTHERS = re.compile(
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"
     r"|nothing here|read the reason|rent two|how long|of the GPU's memory|an answer$|import sys"
+    r"|logprob gap|inal collected|samples from rollout"
     r"|attention kernels|(?:gamma|beta) \d"
     r"|git \w+(?:-lm)? [0-9a-f]{12}"
 )

@@ -51,7 +51,11 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     words = words_of(line)
     if words[0] == "render" and "--check" in words:
         assert rlbox("render").code == 0
-    missing = words[0] in (*NEED_RUNS, *NEED_FILES) or "--resume" in words or words[:2] == ["runs", "diff"]
+    missing = (
+        words[0] in (*NEED_RUNS, *NEED_FILES)
+        or "--resume" in words
+        or words[:2] in (["runs", "diff"], ["runs", "show"], ["runs", "rm"])
+    )
     missing |= words[:2] == ["ckpt", "check"] and len(words) > 2
     missing |= words[0] == "compile"  # no shipped target has anything that is
     missing |= words[0] == "stop" and words[1:2] != [] and not words[1].startswith("-")
