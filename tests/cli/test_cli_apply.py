@@ -42,7 +42,8 @@ def store() -> Store:
 
 @pytest.fixture
 def prefix(folder: Folder, store: Store, tmp_path: Path) -> Path:
-    """Where the target is applied; it and its lock are there."""
+    """Where the target is applied; it, its lock and the data disk are there."""
+    (tmp_path / "disk").mkdir()
     give(folder.path, store, FIRST)
     return tmp_path / "place"
 
@@ -102,7 +103,7 @@ def test_a_dry_run_names_old_and_new_and_writes_nothing(rlbox: Rlbox, prefix: Pa
     assert kinds == {"environment", "part", "patches", "file", "link"}
     assert all(row["old"] and row["new"] for row in said.data["steps"])
     assert not prefix.exists()
-    assert not (prefix.parent / "disk").exists()
+    assert list((prefix.parent / "disk").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
+from rlbox.engine.act.data_disk import data_folder
 from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 
@@ -158,13 +160,13 @@ def read_only(**_: object) -> None:
 
 DISKS: dict[str, Any] = {
     "missing": (
-        "the data disk is missing",
-        "mount it or make it, or name another with --data DIR",
+        "there is no such data disk",
+        "mkdir -p {disk} (or mount it there), or name another with --data DIR",
         lambda disk, patch: disk.rmdir(),
     ),
     "file": (
         "the data disk is not a directory",
-        "mount it or make it, or name another with --data DIR",
+        "name another with --data DIR",
         lambda disk, patch: (disk.rmdir(), disk.write_text("")),
     ),
     "read-only": (
@@ -186,14 +188,29 @@ DISKS: dict[str, Any] = {
 def test_disks(
     rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, place: str
 ) -> None:
+    """A folder that somebody named is not made, though the target has its own made."""
     what, next_step, make = DISKS[state]
-    two.target("mine", ON_IMAGE.replace("create = true\nneed_gib = 0", "create = false\nneed_gib = 3"))
+    two.target("mine", ON_IMAGE.replace("need_gib = 0", "need_gib = 3"))
     disk = tmp_path / "disk"
     disk.mkdir()
     make(disk, monkeypatch)
     assert rlbox("run", "two", "--data", str(disk), "--place", place) == Said(
-        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step}\n"
+        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step.format(disk=disk)}\n"
     )
+    assert disk.exists() == (state != "missing")
+
+
+@pytest.mark.parametrize("place", ["docker", "here"])
+@pytest.mark.parametrize("named", ["/", "/etc", "/usr/lib/rlbox", "/var", "/home", "/dev/../proc/self"])
+def test_a_folder_of_the_system_is_no_data_disk(rlbox: Rlbox, two: Folder, named: str, place: str) -> None:
+    said = rlbox("run", "two", "--data", named, "--place", place, "--dry-run")
+    assert said.code == 5
+    assert "this folder is the system's own, and no data disk" in said.err + said.out
+
+
+@pytest.mark.parametrize("named", ["/dev/shm/x", "/usr/local/x", "/run/media/me/disk", "/mnt", "/var/data", "/data"])
+def test_a_folder_that_is_lent_may_be_one(named: str) -> None:
+    assert str(data_folder("~/disk", named)) == os.path.realpath(named)
 
 
 @pytest.mark.allow("sockets")
