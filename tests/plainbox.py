@@ -26,6 +26,7 @@ _OTHERS = re.compile(
     r"|could not select device|error setting rlimit|Address already in use|log in$"
     r"|certificate verify failed|reset by peer|Broken pipe|Exception occurred during"
     r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
+    r"|\? \[y/N\]: "  # a question is told before its first letter is a capital
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"
     r"|nothing here|read the reason|rent two|how long|of the GPU's memory|an answer$|import sys"

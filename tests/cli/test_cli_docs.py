@@ -21,7 +21,9 @@ NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet, and the store is empty: they must say so, in their own words."""
 NEED_DISK = (
     "rlbox apply a800-cn --dry-run --data /root/autodl-tmp",
+    "rlbox apply local --dry-run --data /root/autodl-tmp --prefix /root/autodl-tmp/rlbox",
     "rlbox apply vast-5090 --dry-run --data /workspace",
+    "rlbox run smoke --set rollouts=4 --data /mnt/data",
 )
 NEED_ENGINE = ("rlbox doctor", "rlbox doctor --json", "rlbox doctor local", "rlbox doctor local --json")
 NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")

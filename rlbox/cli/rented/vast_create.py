@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
 
@@ -142,17 +143,6 @@ def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
     created = create_instance(offer.id, deal.request)
     app.say(f"instance {created} is made, and paid for until: rlbox vast destroy {created}")
     return created
-
-
-def confirm(app: App, yes: bool, what: str) -> None:
-    """Ask a person whether to go on; without a terminal only `--yes` will do."""
-    import sys
-
-    if yes:
-        return
-    if app.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"nobody can be asked here: --yes to {what}")
-    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
 
 
 def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
