@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from rlbox.app import App, project_of
+from rlbox.cli.failure import RefusedDry
 from rlbox.cli.interrupts import interruptible
 from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
 from rlbox.cli.told import spoken
-from rlbox.errors import NotAnswered, SpecError
+from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.messages.language import LANGUAGES, teller
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
@@ -55,7 +56,12 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
         with interruptible():
-            return function(app, *args, **rest)
+            try:
+                return function(app, *args, **rest)
+            except RlboxError as error:
+                if not dry_run:
+                    raise
+                raise RefusedDry(app.dry.refused_by(error)) from error
 
     return with_app
 

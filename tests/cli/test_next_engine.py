@@ -250,6 +250,18 @@ def test_an_engine_is_brought(
     assert "engine 28.2.2" in said.out
 
 
+def test_an_engine_elsewhere_is_corrected(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(mine, engine, "")
+    monkeypatch.setenv("DOCKER_HOST", "banana")
+    status, shown = follow("engine", "status"), follow("show", TAG)
+    assert status.text == shown.text
+    monkeypatch.setenv(re.findall(r"correct ([A-Z_]+)", shown.text)[0], engine.address)
+    assert "engine 28.2.2" in follow.again(status, code=4).out
+    follow.again(shown, code=2)
+
+
 def test_credentials_are_written_anew(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """What speaks to a registry is asked by itself: a registry that wants a login speaks TLS."""
     config = mine.write("config/config.json", '{"credsStore": "nosuch"}')

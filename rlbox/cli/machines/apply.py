@@ -163,7 +163,10 @@ def _remove(app: App, name: str, layout: Layout) -> int:
 
     state, paths, notes = take_away(app, name, layout)
     shown = [f"remove      {path}" for path in paths] if app.dry_run else []
-    lines = [f"{name}  {state}: {len(paths)} things laid back", *shown, *notes]
+    lines = [*shown] if app.dry_run else [f"{name}  {state}: {len(paths)} things laid back", *notes]
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
+    if app.dry_run:
+        would = f"lay back {len(paths)} things" if paths else "change nothing: nothing of it is laid here"
+        return app.planned(data, "\n".join(lines), would)
     app.result(data, "\n".join(lines))
     return 0

@@ -67,7 +67,7 @@ def _checked(app: App, name: str) -> str:
     return name
 
 
-class Listed(click.Choice):  # type: ignore[type-arg,unused-ignore]
+class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """A choice by name, or by its number in the list that was shown."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -105,7 +105,7 @@ def _framework(app: App, machine: MachineChoice) -> str:
 
 def _prompt(app: App, what: str, known: list[str]) -> str:
     """Ask for one of a list, by name or number; the first is the default."""
-    answer = click.prompt(app.told(what), type=Listed(known), default=known[0], show_choices=False, err=True)
+    answer = click.prompt(app.told(what), type=Numbered(known), default=known[0], show_choices=False, err=True)
     return str(answer)
 
 
