@@ -181,6 +181,18 @@ def test_a_data_disk_is_named(follow: Follow, mine: Folder, monkeypatch: pytest.
     assert "data-disk-unnamed" not in findings(follow.rlbox("doctor", "mine", *step.options({"DIR": "disk"})))
 
 
+def test_a_data_disk_is_made_or_another_named(follow: Follow, mine: Folder) -> None:
+    mine.write("text.txt", "")
+    (mine.path / "disk").mkdir()
+    typed = ("doctor", "--data", str(mine.path / "new"))
+    step = follow.found(typed, follow.rlbox(*typed), "data-disk-missing")
+    subprocess.run(step.shell(), shell=True, check=True)
+    assert "data-disk-missing" not in findings(follow.again(step))
+    typed = ("doctor", "--data", str(mine.path / "text.txt"))
+    step = follow.found(typed, follow.rlbox(*typed), "data-disk-missing")
+    assert "data-disk-missing" not in findings(follow.again(step, *step.options({"DIR": "disk"})))
+
+
 REFUSED = {
     "a limit": ("error setting rlimit type 7: operation not permitted", "4000000:4000000", ("run", "own")),
     "no GPU": ('could not select device driver "" with capabilities: [[gpu]]', "", ("run", "own", "--gpus", "1")),
