@@ -87,8 +87,9 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     Examples:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.rented.onstart import read_added
+    from rlbox.cli.rented.onstart import read_added, require_rented
 
+    require_rented(app, name)
     deal = plan_deal(app, name, terms, read_added(added))
     if app.dry_run or deal.offer is None:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
@@ -105,6 +106,7 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "")
     Every start of the instance carries out `added`, and then takes up again what `vast up` began there.
     """
     from rlbox.cli.rented.onstart import make_onstart
+    from rlbox.cli.rented.published import require_published
     from rlbox.cli.rented.vast_search import choose_offer
     from rlbox.target.load import load_target
     from rlbox.vast.offers import offer_needs
@@ -118,6 +120,8 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "")
     given = parse_options(target, terms.options, terms.image)
     needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
     request = plan_request(target, needs, given, onstart, image=terms.image, job=job)
+    with app.checking("image"):
+        require_published(app, request.image)
     offer = None
     with app.checking("offers"):
         offer = choose_offer(needs, terms.offer)

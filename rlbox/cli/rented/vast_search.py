@@ -30,15 +30,13 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --dry-run
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
-    from rlbox.image.forms.onstart import check_platform
-    from rlbox.target.load import load_target
+    from rlbox.cli.rented.onstart import require_rented
     from rlbox.vast.act.account import SEARCH_PATH, platform_url, require_key
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
     from rlbox.vast.view import offer_row, offer_table, search_line
 
-    target = load_target(app.project, name).target
-    check_platform(target)
+    target = require_rented(app, name)
     needs = offer_needs(target, price=price, disk=disk, ports=len(parse_options(target).ports))
     if app.dry_run:
         with app.checking("API key"):

@@ -105,7 +105,6 @@ def check_platform(target: Target) -> None:
         raise SpecError(
             f"target {target.name} is not for vast.ai: hardware.platform is {target.hardware.platform!r}",
             where=f"images/{target.name}/target.toml",
-            next_step='set hardware.platform = "vast", or bring a machine to the lock with rlbox apply',
         )
 
 
