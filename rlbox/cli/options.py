@@ -41,7 +41,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
-        found = _there(project_of(project))
+        found = _there(project_of(project), named=bool(project))
         if dry_run:
             found = replace(found, kept={})
         language = lang or spoken(())
@@ -66,12 +66,15 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_app
 
 
-def _there(project: Project) -> Project:
-    if not project.folder.is_dir():
-        raise SpecError(
-            "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
-        )
-    return project
+def _there(project: Project, *, named: bool) -> Project:
+    if project.folder.is_dir():
+        return project
+    if not named and os.environ.get("RLBOX_PROJECT"):
+        what, step = "the folder of RLBOX_PROJECT is missing", "correct or unset RLBOX_PROJECT"
+        raise SpecError(what, where=str(project.folder), next_step=step)
+    raise SpecError(
+        "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
+    )
 
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:

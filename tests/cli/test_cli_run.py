@@ -132,7 +132,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
             "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: rounds",
         ),
         (["two", "--set", "rounds=x"], "--set rounds=x: must be a whole number: rounds"),
-        (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, out of its range 1 to 9: rounds"),
+        (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, and must be from 1 to 9: rounds"),
         (
             ["two", "--target", "min"],
             "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: "
@@ -145,7 +145,9 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
 def test_words_that_cannot_be(rlbox: Rlbox, two: Folder, words: list[str], message: str, dry: bool) -> None:
     places = {name: f"{two.path}/{name} and {CHECKOUT}/{name}" for name in ("jobs", "images")}
     said = rlbox("run", *words, *(["--dry-run"] if dry else []))
-    assert said == Said(code=2, out="", err=f"rlbox: error: {message.format(**places)}\n")
+    own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
+    verdict = "# verdict: this would be refused: 1 refusal, exit code 2\n" if dry else ""
+    assert said == Said(code=2, out=verdict, err=f"rlbox: error: {message.format(**places)}{own}\n")
 
 
 def test_an_unknown_place(rlbox: Rlbox, two: Folder) -> None:
