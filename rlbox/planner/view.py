@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlbox.amounts import columns, gib_text
+from rlbox.amounts import GIB, columns, gib_text
 from rlbox.planner.judge import Lack, not_judged
 from rlbox.planner.needs import RunNeeds
 from rlbox.planner.room import Room
 
+_TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
+_SHOWN = 0.05 * GIB
+"""Bytes of a part that is shown: less reads 0.0 GiB."""
 _SEED_BYTES = 12
 """Bytes of a parameter in seed 004's own figure: fp32 weight, AdamW's two moments; no gradients, no peak."""
 
@@ -51,7 +54,7 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
         for row in needs.stages
     ]
     gpus = "all" if room.gpus < 0 else str(room.gpus)
-    rows.append(("there is", f"{room.nodes} x {gpus}", _size(room.card), _size(room.host), _size(room.disk)))
+    rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _size(room.card), _size(room.host), _size(room.disk)))
     return [*columns(rows), *(f"not judged: {text}" for text in not_judged(needs, room))]
 
 
@@ -60,7 +63,8 @@ def part_lines(needs: RunNeeds) -> list[str]:
     found = []
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
-            found += [(row.stage, kind, _size(size), name.replace("_", " ")) for name, size in parts.items() if size]
+            shown = ((name.replace("_", " "), size) for name, size in parts.items() if size >= _SHOWN)
+            found += [(row.stage, kind, _size(size), name) for name, size in shown]
     return columns(found) if found else []
 
 

@@ -16,6 +16,7 @@ _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
 _RESERVE = 1e-9  # of float comparisons
 HOURS_A_MONTH = 30 * 24
+_MOST_OFFERS = 64
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
@@ -60,8 +61,14 @@ class Needs:
         )
         return [row for row in rows if row[2]]
 
+    def body(self) -> dict[str, Any]:
+        """Return the body of the platform's search: those that fit, priced with the disk, the cheapest first."""
+        fixed = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}}
+        order = {"type": "bid" if self.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
+        return {**fixed, **self.filters(), **order, "allocated_storage": self.disk}
+
     def query(self) -> str:
-        """Return the query as `vastai search offers` takes it."""
+        """Return the query as people read it."""
         rows = (
             (name + sign, f"{value:g}" if isinstance(value, float) else value) for name, sign, value in self._rows()
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,6 +61,12 @@ class Deal:
             "offer": row,
             "cost": {**cost, "hours": self.hours},
         }
+
+
+def search_line(url: str, needs: Needs) -> str:
+    """Return a search as a line for a shell that knows the API key."""
+    heads = ('-H "Authorization: Bearer $VAST_API_KEY"', "-H 'Content-Type: application/json'")
+    return f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}"
 
 
 def offer_row(offer: Offer) -> dict[str, Any]:

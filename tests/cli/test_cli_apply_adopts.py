@@ -53,7 +53,8 @@ def foreign(tmp_path: Path) -> Foreign:
 
 @pytest.fixture
 def prefix(folder: Folder, tmp_path: Path) -> Path:
-    """Where the target is applied; it and its lock are there."""
+    """Where the target is applied; it, its lock and the data disk are there."""
+    (tmp_path / "disk").mkdir()
     store = Store(cache_folder("store"))
     hold(folder.path, give(folder.path, store, {"alpha": "1.0"}, patched=False))
     return tmp_path / "place"

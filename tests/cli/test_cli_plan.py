@@ -59,9 +59,9 @@ def one(folder: Folder) -> Folder:
 def test_the_table(rlbox: Rlbox, one: Folder) -> None:
     assert rlbox("plan", "one") == Said(
         code=0,
-        out="""stage     nodes x GPUs  a GPU     host memory  disk
-train     1 x 2         14.9 GiB  7.5 GiB      11.2 GiB
-there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB
+        out="""stage       nodes x GPUs  a GPU     host memory  disk
+train       1 x 2         14.9 GiB  7.5 GiB      11.2 GiB
+the target  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB
 
 train  a GPU  7.5 GiB   weights
 train  a GPU  7.5 GiB   activations
@@ -148,7 +148,7 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
     said = rlbox("run", "one", "--dry-run", "--set", "rows=8", "--force")
     assert said.code == 0
     assert said.err.startswith(f"warning: {CARD}\n")
-    assert "# there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB\n" in said.out
+    assert "# the target  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB\n" in said.out
 
 
 @pytest.mark.usefixtures("as_declared")

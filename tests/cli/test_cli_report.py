@@ -52,7 +52,7 @@ def test_a_place_that_cannot_be_written(rlbox: Rlbox, disk: Path) -> None:
     said = rlbox("report", "--out", "/proc/nowhere/x.html")
     assert said.code == 5
     assert "where: /proc/nowhere/x.html" in said.err
-    assert "next:  name another file with --out" in said.err
+    assert "next:  mkdir -p /proc/nowhere, or name another with --out" in said.err
 
 
 def test_a_run_that_is_none(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
