@@ -37,7 +37,8 @@ class Sample:
     """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before.
 
     `others_pct` is what all that is not the run's had of the machine, in percent of one core; `share_pct` the part that
-    the run's processes got of the cores that they could have used. `load` and `waits_*_pct` are the machine's
+    the run's processes got of the cores that they could have used. `held_pct` is how much of the cores that they could
+    have had the limit of their container kept from them, `None` without one. `load` and `waits_*_pct` are the machine's
     pressure, `None` where its kernel does not tell.
     """
 
@@ -47,6 +48,7 @@ class Sample:
     cpu_pct: float = 0.0
     others_pct: float = 0.0
     share_pct: float = 100.0
+    held_pct: float | None = None
     resident_bytes: int = 0
     read_bps: float = 0.0
     write_bps: float = 0.0
@@ -95,6 +97,7 @@ def make_sample(
         cpu_pct=round(100 * rates.cpu, 1),
         others_pct=round(100 * pace.others, 1),
         share_pct=round(100 * pace.share, 1),
+        held_pct=None if pace.limit is None else round(100 * pace.held_share, 1),
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),

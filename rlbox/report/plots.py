@@ -111,6 +111,7 @@ def _merged(samples: Sequence[Sample]) -> Sample:
         cpu_pct=mean("cpu_pct"),
         others_pct=mean("others_pct"),
         share_pct=mean("share_pct"),
+        held_pct=known("held_pct"),
         read_bps=mean("read_bps"),
         write_bps=mean("write_bps"),
         received_bps=mean("received_bps"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from rlbox.amounts import size_text
+from rlbox.amounts import duration_text, size_text
 from rlbox.causes.cause import Cause, ended, log_path, stage_log
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
 
+_LONGER = 1.2
+"""How many times longer than its limit a start has taken that was given more."""
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 
 
@@ -36,11 +38,13 @@ def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bo
     )
 
 
-def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
-    """A service did not answer as told within its start limit."""
+def never_ready(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
+    """A service did not answer as told within its start limit, or as long as it got on beyond it: `took_s` in all."""
+    late = took_s > _LONGER * service.start_s
+    took = f"{duration_text(took_s)} (limit {service.start_s:g} s)" if late else f"{service.start_s:g} s"
     return Cause(
         kind="ready",
-        what=f"service {service.name} was not ready after {service.start_s:g} s: {_asked(service.ready)}: {answer}",
+        what=f"service {service.name} was not ready after {took}: {_asked(service.ready)}: {answer}",
         where=log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )

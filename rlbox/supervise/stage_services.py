@@ -56,12 +56,13 @@ class StageServices:
         self._watch.pump.wake_at_end(service.child.pid)
         self._watch.record_service(service, state="starting", started_at=utc_now())
         rule = self._gate.facts.services[plan.name]
-        while not service.ready:
-            self._watch.look()
-            if service.late and not service.ready:
-                self._gate.refuse(rule, service.answer)
-                cause = never_ready(self._stage, plan, service.answer)
-                raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
+        with self._bench.pace.starting(service.child, plan.start_s) as start:
+            while not service.ready:
+                self._watch.look()
+                if start.late and not service.ready:
+                    self._gate.refuse(rule, service.answer)
+                    cause = never_ready(self._stage, plan, service.answer, start.took_s)
+                    raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.forgive(plan.name)
         self._gate.hold(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())

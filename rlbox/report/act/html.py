@@ -274,6 +274,7 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
             ],
         ),
         ("share", "%", of_run(("share_got", "share_pct")) if any(s.share_pct < _FULL for _, s in timed) else []),
+        ("held_back", "%", of_run(("held_back_by", "held_pct")) if any(s.held_pct for _, s in timed) else []),
         ("load", "", of_run(("load", "load"))),
         ("pressure", "%", of_run(*_WAITS)),
         (

@@ -30,6 +30,7 @@ _GPUS_SHOWN = 2
 """GPUs that are told one by one; a node's eight would not fit a line."""
 _SLOWED_PCT = 80
 """Percent of what it could use below which a run is told to be slowed."""
+_HELD_PCT = 100 - _SLOWED_PCT
 
 
 def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:
@@ -121,6 +122,7 @@ def _details(facts: RunFacts) -> Iterable[tuple[str, str]]:
         )
     if sample:
         yield "use", _use(sample)
+        yield "machine", pressure_text(sample)
         yield "gpu", _gpus(sample)
         yield "disk", _disk(facts, sample)
     yield "log", facts.line
@@ -156,9 +158,25 @@ def _use(sample: Sample) -> str:
     cpu = f"cpu {sample.cpu_pct:.0f} %"
     if sample.share_pct < _SLOWED_PCT:
         cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
+    if (sample.held_pct or 0) >= _HELD_PCT:
+        cpu += f", the container's own CPU limit holds it back {sample.held_pct:.0f} % of the time"
     parts = [cpu, f"memory {size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
     return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
+
+
+def waits_of(sample: Sample) -> tuple[float | None, float | None, float | None]:
+    """Return in how much of the last ten seconds some process waited for a core, a disk, memory, percent."""
+    return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
+
+
+def pressure_text(sample: Sample) -> str:
+    """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
+    core, disk, memory = (round(value or 0) for value in waits_of(sample))
+    told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
+    waits = ", ".join(text for value, text in told if value)
+    load = "" if sample.load is None else f"load {sample.load:.1f}"
+    return " · ".join(part for part in (load, waits and f"processes wait for {waits}") if part)
 
 
 def _gpus(sample: Sample) -> str:
