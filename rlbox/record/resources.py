@@ -26,10 +26,14 @@ class GpuSample:
 
 @dataclass(frozen=True, kw_only=True)
 class PartSample:
-    """What the stage's command (`main`) or one service uses: percent of one core, bytes."""
+    """What the stage's command (`main`) or one service uses: percent of one core, bytes.
+
+    `read_bytes` is what its processes have read since they began, from a disk or from memory that held it.
+    """
 
     cpu_pct: float
     resident_bytes: int
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,5 +145,7 @@ def _part(
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)
     return PartSample(
-        cpu_pct=round(100 * used / seconds, 1), resident_bytes=sum(process.resident_bytes for process in own)
+        cpu_pct=round(100 * used / seconds, 1),
+        resident_bytes=sum(process.resident_bytes for process in own),
+        read_bytes=sum(max(process.read_bytes, process.read_chars) for process in own),
     )

@@ -151,6 +151,7 @@ def _merged_parts(samples: Sequence[Sample]) -> dict[str, PartSample]:
         found[name] = PartSample(
             cpu_pct=math.fsum(part.cpu_pct for part in own) / len(samples),
             resident_bytes=max(part.resident_bytes for part in own),
+            read_bytes=max(part.read_bytes for part in own),
         )
     return found
 

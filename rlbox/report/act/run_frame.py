@@ -12,6 +12,7 @@ from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
 from rlbox.report.act.tails import RunFacts
+from rlbox.report.doing import doing_text
 
 STYLES = {
     "passed": "green",
@@ -43,7 +44,7 @@ def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list
     now_s
         The time, seconds since 1970.
     """
-    details = [_detail(label, text) for label, text in _details(facts) if text]
+    details = [_detail(label, text) for label, text in _details(facts, now_s) if text]
     room = max(1, height - 1 - len(details))
     lines = [_head(facts, now_s), *_stages(facts, now_s, room), *details][:height]
     for line in lines:
@@ -64,7 +65,8 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
         if sample
         else []
     )
-    rows = ([*where, waits and f"waits {waits}"], [_speed(facts), *metrics, *used])
+    doing = doing_text(facts.doing, now_s, bar=False) if facts.doing else ""
+    rows = ([*where, waits and f"waits {waits}"], [doing, speed_text(facts), *metrics, *used])
     lines = [Text("── " + " · ".join(part for part in row if part), style="dim") for row in rows if any(row)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -110,12 +112,13 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
     return text
 
 
-def _details(facts: RunFacts) -> Iterable[tuple[str, str]]:
+def _details(facts: RunFacts, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
         yield "phase", _phase(facts)
+        yield "doing", doing_text(facts.doing, now_s, bar=True) if facts.doing else ""
         yield "waits", _waits(stage)
-        yield "speed", _speed(facts)
+        yield "speed", speed_text(facts)
         yield (
             "metrics",
             " · ".join(f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics).items()),
@@ -143,7 +146,8 @@ def _waits(stage: StageState) -> str:
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
 
-def _speed(facts: RunFacts) -> str:
+def speed_text(facts: RunFacts) -> str:
+    """Return how fast the stage that goes on is, at which step, and how long it will take; empty where nobody tells."""
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
     if rate := reading.rates.get("steps/s"):

@@ -9,7 +9,10 @@ import pytest
 from rlbox.machine.act.cgroup import CpuLimitFile
 from rlbox.machine.counters import CpuLimit
 
-SECOND = {"cpu.max": "150000 100000", "cpu.stat": "usage_usec 9\nnr_periods 5\nnr_throttled 2\nthrottled_usec 2500000\n"}
+SECOND = {
+    "cpu.max": "150000 100000",
+    "cpu.stat": "usage_usec 9\nnr_periods 5\nnr_throttled 2\nthrottled_usec 2500000\n",
+}
 FIRST = {
     "cpu.cfs_quota_us": "20000",
     "cpu.cfs_period_us": "100000",
