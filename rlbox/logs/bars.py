@@ -25,7 +25,7 @@ _LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class ProgressBar:
     """A bar: `done` of `total`; `left_s` as its program tells it, None where it does not."""
 
     label: str
@@ -39,7 +39,7 @@ class Bar:
         return min(1.0, self.done / self.total)
 
 
-def read_bar(line: str) -> Bar | None:
+def read_bar(line: str) -> ProgressBar | None:
     """Return the bar in a line of a log; None without one, and for one that counts steps."""
     text = bare_text(clean_text(line[:LINE_LIMIT]))
     found = None
@@ -49,10 +49,10 @@ def read_bar(line: str) -> Bar | None:
         return None
     done, total = (float(found[at]) * _UNITS[found[at + 1]] for at in (1, 3))
     label = _CLOCK.sub("", text[: found.start()].strip()).rstrip(": ")[:_LABEL]
-    return Bar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
+    return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
 
 
-def last_bar(block: bytes) -> Bar | None:
+def last_bar(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):

@@ -22,7 +22,7 @@ from sft.judge import Sandbox, code_of, judge, same_output
 from sft.problems import ProblemError, load_set, read_problem
 from sft.server import ServerError, serve, served_model
 
-from rlbox.logs.bars import Bar, read_bar
+from rlbox.logs.bars import ProgressBar, read_bar
 
 CLEVER = "Here it is:\n```python\nimport sys\n{body}\n```\n"
 
@@ -173,7 +173,7 @@ def test_it_is_told_how_far_a_set_is(capsys: pytest.CaptureFixture[str]) -> None
     assert list(evaluate.counted(iter(rows), "Evaluating step 40 humaneval", 4, lambda: next(seconds))) == rows
     told = capsys.readouterr().out
     assert told == "Evaluating step 40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]\n"
-    assert read_bar(told) == Bar(label="Evaluating step 40 humaneval", done=2, total=4, left_s=10)
+    assert read_bar(told) == ProgressBar(label="Evaluating step 40 humaneval", done=2, total=4, left_s=10)
 
 
 def test_one_checkpoint_alone(project: Path, vllm: str, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
+from rlbox.report.act.doing import doing_text
 from rlbox.report.act.tails import RunFacts
-from rlbox.report.doing import doing_text
 
 STYLES = {
     "passed": "green",

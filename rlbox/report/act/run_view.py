@@ -25,9 +25,9 @@ from rich.text import Text
 from rlbox.errors import SpecError
 from rlbox.printable import printable
 from rlbox.record.act.state import RunState, load_run_state
+from rlbox.report.act.doing import doing_text
 from rlbox.report.act.run_frame import gate_count, run_frame, speed_text, stage_time, status_lines
 from rlbox.report.act.tails import RunFacts, RunWatch
-from rlbox.report.doing import doing_text
 
 _LOOK_S = 1.0
 """Files beside the state are looked at this often at most."""

@@ -11,12 +11,12 @@ from rlbox.amounts import moment
 from rlbox.files.act.tail import read_end
 from rlbox.files.rows import json_rows
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.bars import Bar, last_bar
+from rlbox.logs.bars import ProgressBar, last_bar
 from rlbox.logs.codes import clean_text
 from rlbox.logs.throughput import Reading, find_candidates, latest, read_progress, read_record
 from rlbox.record.act.state import RunState, StageState
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
-from rlbox.report.doing import Doing, find_doing
+from rlbox.report.act.doing import Doing, find_doing
 
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
@@ -71,7 +71,7 @@ class RunWatch:
         own = [found for row in rows if row.get("stage", stage.name) == stage.name and (found := read_record(row))]
         return latest([*own, *(reading for readings in logs for reading in readings)])
 
-    def _bars(self, stage: StageState) -> dict[str, Bar | None]:
+    def _bars(self, stage: StageState) -> dict[str, ProgressBar | None]:
         return {path.stem: self._read(path, last_bar) for path in self._logs(stage)}
 
     def _last_line(self, stage: StageState) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.logs.bars import Bar
+from rlbox.logs.bars import ProgressBar
 from rlbox.record.act.state import RunState, ServiceState, StageState
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
+from rlbox.report.act.doing import Doing, bar_text, doing_text, find_doing
 from rlbox.report.act.run_view import _Lines
-from rlbox.report.doing import Doing, bar_text, doing_text, find_doing
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
 
@@ -26,7 +26,7 @@ def row(second: int, read: int, cpu: float = 90.0) -> Sample:
     return Sample(t=f"2027-01-15T08:00:{second:02d}.000+00:00", stage="rollout", parts={"vllm": part})
 
 
-def text(stage: StageState, samples: list[Sample], bars: dict[str, Bar | None], *, bar: bool = False) -> str:
+def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
     found = find_doing(stage, samples, bars)
     assert found
     return doing_text(found, NOW, bar=bar)
@@ -43,7 +43,7 @@ def test_small_weights_are_no_measure_of_imports() -> None:
 
 
 def test_what_the_log_says_comes_first() -> None:
-    bars = {"vllm": Bar(label="Loading safetensors checkpoint shards", done=1, total=4, left_s=15)}
+    bars = {"vllm": ProgressBar(label="Loading safetensors checkpoint shards", done=1, total=4, left_s=15)}
     told = text(starting(16 * 10**9), [row(10, 10**9)], bars)
     assert told == (
         "vllm starts, 30 s · 25 % · 15 s left · 1.0 GB of 16.0 GB read · 0.9 cores · "
@@ -53,11 +53,11 @@ def test_what_the_log_says_comes_first() -> None:
 
 def test_nothing_is_known_yet() -> None:
     assert text(starting(), [], {}) == "vllm starts, 30 s"
-    assert find_doing(starting(state="ready"), [], {"vllm": Bar(label="x", done=1, total=2)}) is None
+    assert find_doing(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
 
 
 def test_a_bar_of_the_stage() -> None:
-    bar = Bar(label="Evaluating step 40", done=41, total=164, left_s=75)
+    bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
     found = find_doing(starting(state="ready"), [], {"stage": bar})
     assert found == Doing(share=0.25, left_s=75, label="Evaluating step 40")
     assert doing_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"

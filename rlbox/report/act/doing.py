@@ -1,4 +1,4 @@
-"""What a stage is busy with besides its steps: a start, weights that load, a bar that its log shows. Pure."""
+"""What a stage is busy with besides its steps: a start, weights that load, a bar that its log shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import duration_text, moment, size_text
-from rlbox.logs.bars import Bar
+from rlbox.logs.bars import ProgressBar
 from rlbox.record.act.state import ServiceState, StageState
 from rlbox.record.resources import Sample
 
@@ -33,7 +33,7 @@ class Doing:
     facts: tuple[str, ...] = ()
 
 
-def find_doing(stage: StageState, samples: Sequence[Sample], bars: Mapping[str, Bar | None]) -> Doing | None:
+def find_doing(stage: StageState, samples: Sequence[Sample], bars: Mapping[str, ProgressBar | None]) -> Doing | None:
     """Return what a stage is busy with; None for one whose steps tell it.
 
     Parameters
@@ -50,7 +50,7 @@ def find_doing(stage: StageState, samples: Sequence[Sample], bars: Mapping[str, 
     return Doing(share=bar.share, left_s=bar.left_s, label=bar.label) if bar else None
 
 
-def _start(service: ServiceState, samples: Sequence[Sample], bar: Bar | None) -> Doing:
+def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Doing:
     own = [(at, part) for one in samples if (part := one.parts.get(service.name)) and (at := moment(one.t)) is not None]
     read, total, facts = 0, service.weights_bytes, []
     if own:
