@@ -230,12 +230,18 @@ def draw_plot(
         x_range=across,
         y_range=up,
         x_ticks=tuple((_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
-        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in ticks(*up)),
+        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
         lines=tuple(
             _line(one, 0 if trend else n % COLOURS, ("raw", "trend")[n] if trend else "", across, up, unit)
             for n, one in enumerate(shown)
         ),
     )
+
+
+def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
+    """Return what to label the y axis with: whole numbers of what is told in whole numbers."""
+    whole = unit in ("bytes", "bytes/s", "%", "W")
+    return [at for at in ticks(*up) if not whole or at == round(at)]
 
 
 def value_text(value: float, unit: str) -> str:

@@ -10,8 +10,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, open_option, shared, shows_browser
-from rlbox.errors import NodeError
+from rlbox.cli.options import disk_options, dry_run, open_browser, open_option, shared
+from rlbox.errors import NodeError, SpecError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
@@ -45,6 +45,12 @@ def verb(
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
     before = _run_folder(app, other, target, data) if other else None
+    if before and os.path.realpath(before) == os.path.realpath(folder):
+        raise SpecError(
+            f"both names are of run {folder.name}, which does not differ from itself",
+            where=f"{name} {other}",
+            next_step="name another run as OTHER: rlbox runs",
+        )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
     if out in ("-", "/dev/stdout"):
@@ -56,10 +62,8 @@ def verb(
     for gap in record.gaps:
         app.say(f"left out: {gap}")
     app.result({"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}, str(path))
-    if not app.dry_run and shows_browser(app, opened):
-        import webbrowser
-
-        webbrowser.open(path.resolve().as_uri())
+    if not app.dry_run:
+        open_browser(app, opened, path.resolve().as_uri())
 
 
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
