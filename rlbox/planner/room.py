@@ -25,10 +25,12 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 class Room:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
-    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU.
+    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU. Not `measured`, it is
+    what a target declares.
     """
 
     where: str
+    measured: bool = True
     nodes: int = 1
     gpus: int = 0
     card: float = 0.0
@@ -53,6 +55,7 @@ def room_of(target: Target, gpus: int) -> Room:
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
     return Room(
         where=f"images/{target.name}/target.toml",
+        measured=False,
         nodes=hardware.nodes,
         gpus=gpus,
         card=usable_bytes(hardware.gpu, hardware.gpu_memory_gib),

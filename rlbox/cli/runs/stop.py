@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
@@ -43,7 +44,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         app.say(f"run {row['run']} does not go on; there is nothing to stop")
         return 0
     if app.dry_run:
-        text = f"would ask run {run_dir.name} to stop, and kill it after {grace} s"
+        text = f"would ask run {run_dir.name} to stop, and kill it after {limit_text(grace)}"
         app.result({"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}, text)
         return 0
     app.say(f"stopping run {run_dir.name}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from rlbox.amounts import duration_text, moment, size_text
+from rlbox.amounts import card_text, duration_text, fine_text, moment, size_text
 from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
@@ -151,7 +151,7 @@ def speed_text(facts: RunFacts) -> str:
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
     if rate := reading.rates.get("steps/s"):
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{1 / rate:.3g} s a step")
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{fine_text(1 / rate)} a step")
     if reading.step is not None:
         parts.insert(0, f"step {reading.step}" + (f" of {reading.total}" if reading.total else ""))
     left = eta_s(reading)
@@ -188,8 +188,8 @@ def _gpus(sample: Sample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {size_text(memory)} in all"
-    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in gpus)
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {card_text(memory)} in all"
+    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {card_text(g.memory_bytes)}" for g in gpus)
 
 
 def _disk(facts: RunFacts, sample: Sample) -> str:

@@ -80,8 +80,8 @@ def test_sentences() -> None:
     ] == [
         "service vllm ended with signal 9 (SIGKILL) while stage smoke was running",
         "service vllm ended with exit code 1 while stage smoke was starting",
-        "service vllm was not ready after 90 s: POST http://127.0.0.1:1/: HTTP 503",
-        "service vllm was not ready after 6 min 40 s (limit 90 s): POST http://127.0.0.1:1/: HTTP 503",
+        "service vllm was not ready after 1 min 30 s: POST http://127.0.0.1:1/: HTTP 503",
+        "service vllm was not ready after 6 min 40 s (limit 1 min 30 s): POST http://127.0.0.1:1/: HTTP 503",
         "port 18431 (reward) is taken by python3 (pid 123)",
         "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1)",
         "stage smoke exited 0, but stages/3-smoke/vllm.log only 1 times, not 2, held a line like /Final/; "

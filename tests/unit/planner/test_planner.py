@@ -105,7 +105,7 @@ def test_what_nobody_knows_is_not_judged() -> None:
 def test_a_target_without_a_hardware_table(folder: Folder) -> None:
     folder.target("mine")
     room = room_of(load_target(Project(folder=folder.path), "mine").target, 0)
-    assert room == Room(where="images/mine/target.toml")
+    assert room == Room(where="images/mine/target.toml", measured=False)
     assert [lack.text for lack in judge_fit(needs("gkd"), room)] == [
         "4 GPUs of a machine, there are 0; the target names none: hardware.gpu, or --gpus"
     ]

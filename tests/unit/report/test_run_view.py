@@ -119,7 +119,7 @@ def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     assert "6 min 26 s left" in text
     assert "metrics  loss 0.25 · mean_reward 0.5" in text
     assert "cpu 150 % · memory 3.2 GB · read 5.0 MB/s" in text
-    assert "gpu      0: 97 % 312 W 40.0 GB" in text
+    assert "gpu      0: 97 % 312 W 37.3 GiB" in text
     assert "disk     600.0 MB left, full in 6 min 00 s at the present rate" in text
     assert "log      stage: step 7 loss 0.25 red" in text
 
@@ -131,7 +131,7 @@ def test_many_gpus_are_told_together(run_dir: Path) -> None:
     gpus = tuple(dataclasses.replace(gpu, index=n, utilization=90 + n) for n in range(8))
     facts = dataclasses.replace(facts, sample=dataclasses.replace(facts.sample, gpus=gpus))
     lines = [line.plain for line in run_frame(facts, NOW, width=79, height=23)]
-    assert "gpu      8: 90 to 97 % · 2496 W · 320.0 GB in all" in lines
+    assert "gpu      8: 90 to 97 % · 2496 W · 298.0 GiB in all" in lines
 
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (39, 9), (19, 5), (1, 1), (300, 80)])
@@ -389,4 +389,4 @@ def test_off_a_terminal_the_status_is_a_line_for_every_change(
     assert lines[0].startswith("-- train RUNNING · rollout · ")
     assert lines[0].endswith(" · 1/5 held · waits require saved · require step (2 so far) · exit code 0")
     assert lines[1].startswith("-- step 7 of 200 · 40.7 tokens/s in · 104.5 tokens/s out · 2 s a step · 6 min 26 s")
-    assert "gpu 0: 97 % 312 W 40.0 GB · disk 600.0 MB left" in lines[1]
+    assert "gpu 0: 97 % 312 W 37.3 GiB · disk 600.0 MB left" in lines[1]
