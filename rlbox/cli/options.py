@@ -183,12 +183,16 @@ def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def shows_browser(app: App, opened: str) -> bool:
-    """Whether to open a browser: when asked to, or when a person at a desktop waits for it."""
-    if opened != "auto":
-        return opened == "yes"
+def open_browser(app: App, opened: str, address: str) -> None:
+    """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return app.interactive and sys.stdout.isatty() and desktop
+    person = app.interactive and sys.stdout.isatty() and desktop
+    if opened == "no" or (opened == "auto" and not person):
+        return
+    import webbrowser
+
+    if not webbrowser.open(address):
+        app.say(f"no browser is found here; the page is {address}")
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

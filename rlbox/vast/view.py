@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.vast.offers import Needs, Offer
+from rlbox.vast.offers import Needs, Offer, gb_text
 from rlbox.vast.request import Request
 
 
@@ -25,7 +25,7 @@ class Deal:
         """Return the request and its cost in words."""
         return [
             f"image    {self.request.image}",
-            f"disk     {self.request.disk:g} GB",
+            f"disk     {gb_text(self.request.disk)}",
             f"label    {self.request.label}",
             f"mode     {self.request.mode}",
             *(f"env      {name}={value}" for name, value in self.request.env.items()),

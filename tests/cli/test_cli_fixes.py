@@ -90,7 +90,7 @@ file    /etc/answer  0644
 link    /opt/answer -> {{ site }}
 hook    /opt/rlbox/hooks/30-my-answer.sh
   : ${ANSWER:=42}; export ANSWER
-run     shared memory  at least 16 GiB
+run     shared memory  at least 17.2 GB (16 GiB)
 run     processes  at least 4096
 run     ulimit memlock  -1
 run     capability  SYS_NICE
@@ -117,7 +117,7 @@ EXPLAINED = """my-answer (baked): the answer is baked
   file    /etc/answer  0644
   link    /opt/answer -> /opt/venv/lib/python3.11/site-packages
   hook    /opt/rlbox/hooks/30-my-answer.sh
-  run     shared memory  at least 16 GiB
+  run     shared memory  at least 17.2 GB (16 GiB)
 """
 HARDWARE = TARGET + '[hardware]\ngpu = "NVIDIA A800"\n'
 

@@ -78,8 +78,8 @@ def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
 #   gate: exit code 0
 #   gate: listens on nothing but what the job declares
 #   gate: file /data/runs/two-DRY-RUN/out
-#   gate: silence at most 600 s
-#   gate: total at most 3600 s
+#   gate: silence at most 10 min
+#   gate: total at most 1 h
 
 # stage ask: asks
 /opt/venv/bin/python -m server --port=8100  # service server
@@ -88,8 +88,8 @@ ask 3
 #   gate: service server
 #   gate: exit code 0
 #   gate: listens on nothing but what the job declares
-#   gate: silence at most 600 s
-#   gate: total at most 3600 s
+#   gate: silence at most 10 min
+#   gate: total at most 1 h
 
 # first: the data disk {disk} is made
 # verdict: this would start a run of two on mine, place docker: 2 stages

@@ -111,7 +111,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     ("words", "told"),
     [
         ((), "no image is named that the platform could pull"),
-        ((*IMAGE, "--disk", "100"), "--disk 100 is less than the 350 GB that the target needs"),
+        ((*IMAGE, "--disk", "100"), "--disk 100: the target needs 350.0 GB, and no disk ever grows"),
         ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
         ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
         ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),

@@ -10,7 +10,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, open_option, shared, shows_browser
+from rlbox.cli.options import disk_options, dry_run, open_browser, open_option, shared
+from rlbox.errors import SpecError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
@@ -46,6 +47,12 @@ def verb(
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
     before = _run_folder(app, other, target, data) if other else None
+    if before and os.path.realpath(before) == os.path.realpath(folder):
+        raise SpecError(
+            f"both names are of run {folder.name}, which does not differ from itself",
+            where=f"{name} {other}",
+            next_step="name another run as OTHER: rlbox runs",
+        )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
     if out in ("-", "/dev/stdout"):
@@ -61,10 +68,7 @@ def verb(
         return app.planned(told, "", f"write {path}")
     write_atomic(path, html.encode("utf-8", "replace"))
     app.result(told, str(path))
-    if shows_browser(app, opened):
-        import webbrowser
-
-        webbrowser.open(path.resolve().as_uri())
+    open_browser(app, opened, path.resolve().as_uri())
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
@@ -52,7 +53,8 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return 0
     if app.dry_run:
         told = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
-        return app.planned(told, "", f"ask run {run_dir.name} to stop, and kill what is left of it after {grace} s")
+        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
+        return app.planned(told, "", would)
     app.say(f"stopping run {run_dir.name}")
     stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
     row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))

@@ -8,7 +8,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from rlbox.amounts import GIB, size_text
+from rlbox.amounts import GIB, asked_text, size_text
 from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
@@ -118,8 +118,7 @@ def _require_room(folder: Path, need_gib: float) -> None:
     free = free_bytes(folder) / GIB
     if free < need_gib:
         raise NodeError(
-            f"the data disk is too full: {size_text(free * GIB)} free, "
-            f"{size_text(need_gib * GIB)} ({need_gib:g} GiB) needed",
+            f"the data disk is too full: {size_text(free * GIB)} free, {asked_text(need_gib)} needed",
             where=str(folder),
             next_step="free space, or name another with --data DIR",
         )

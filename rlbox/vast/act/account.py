@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
+from rlbox.amounts import limit_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.machine.act.http import Answer, Http, again, site_trust
 from rlbox.machine.act.site import site_ca
@@ -125,7 +126,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if one.status in DEAD and not started:
             raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
         if time.monotonic() >= end:
-            raise TimedOut(f"instance {number} did not run within {timeout_s:g} s: {state}", next_step=ending)
+            raise TimedOut(f"instance {number} did not run within {limit_text(timeout_s)}: {state}", next_step=ending)
         time.sleep(_POLL_S)
 
 

@@ -222,7 +222,7 @@ def test_dotenv_as_a_shell_reads_it() -> None:
             "ray-address-dead",
             "no",
         ),
-        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "900 s behind"),
+        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
         ({"now": 1.0}, "clock-skew", "behind"),
     ],
 )
