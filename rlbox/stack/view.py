@@ -53,8 +53,8 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
     kept = [f"  {_sentence(fact)}  [{isolated(fact.source)}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
-    said = "as far as 1 fact says" if len(applied) == 1 else f"as far as {len(applied)} facts say"
-    return "\n".join([f"{isolated(name)}  {head}, {said}", *rows, "facts:", *kept])
+    said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
+    return "\n".join([f"{isolated(name)}  {said}", *rows, "facts:", *kept])
 
 
 def clash_lines(verdict: Verdict) -> list[str]:

@@ -9,8 +9,8 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
-from rlbox.cli.rented.vast_create import confirm
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:

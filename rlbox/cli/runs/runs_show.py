@@ -1,0 +1,64 @@
+"""`rlbox runs ls` and `rlbox runs show`: all runs, and one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rlbox.amounts import columns, size_text
+from rlbox.app import App
+from rlbox.cli.offered import complete_run
+from rlbox.cli.options import disk_options, shared
+from rlbox.cli.runs.runs_row import run_row
+from rlbox.printable import isolated
+from rlbox.run.data_disk import bring_up_to_date, known_disk
+
+_UNTOLD = ("notes", "run", "exit_code")
+_NAMES = ("stage", "phase", "started_at")
+
+
+@click.command("show")
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@disk_options
+@shared
+def show(app: App, name: str | None, target: str, data: str | None) -> int:
+    """Say what RUN is, by default the latest: its stages, its folder, what it holds.
+
+    A unique beginning of its name will do.
+
+    \b
+    Examples:
+      rlbox runs show
+      rlbox runs show smoke-20250101 --json
+    """
+    from rlbox.run.spare_runs import run_facts
+
+    ledger = known_disk(app, target, data)
+    folder = ledger.find(name)
+    row = run_row(ledger, folder, bring_up_to_date(app, ledger))
+    facts = run_facts(ledger, app, [folder])[0]
+    stages = _stages(ledger, folder)
+    found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages}
+    told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
+    told += [("job", isolated(facts.job)), ("folder", isolated(folder)), ("size", size_text(facts.size))]
+    lines = [isolated(row["run"]), *columns([(f"  {key}:", value) for key, value in told])]
+    lines += columns([(f"  stage {isolated(one['name'])}", one["state"]) for one in stages])
+    lines += [f"  checkpoint {isolated(path)}" for path in facts.checkpoints]
+    app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
+    return 0
+
+
+def _shown(key: str, value: Any) -> str:
+    return isolated(value) if key in _NAMES else str(value)
+
+
+def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:
+    from rlbox.errors import RlboxError
+    from rlbox.record.act.folder import load_plan
+
+    try:
+        state = ledger.state(folder, load_plan(folder))
+    except RlboxError:
+        return []
+    return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
