@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.printable import printable, unmarked
+from rlbox.printable import isolated, printable, unmarked
 from rlbox.spec.project import Project
 
 
@@ -104,7 +104,7 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, NotAnswered):
-                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *what)
+                self.not_checked(error.what + (f" ({isolated(error.where)})" if error.where else ""), *what)
             elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
                 self.dry.refused.append(error)
 
@@ -149,7 +149,8 @@ def write_json(data: Mapping[str, Any]) -> None:
     import json
 
     escaped = not sys.stdout.encoding.lower().startswith("utf")
-    sys.stdout.write(printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=escaped)) + "\n")
+    text = printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
+    sys.stdout.write((json.dumps(json.loads(text), indent=2) if escaped else text) + "\n")
     sys.stdout.flush()
 
 

@@ -45,6 +45,7 @@ KEYS = (
     "next_step",
     "next",
     "cause",
+    "untested",
 )
 """Keys of shipped specs and tables whose values are sentences."""
 DEAF_CALLS = (
@@ -374,7 +375,7 @@ def is_message(text: str) -> bool:
     bare = PLACE.sub(" {} ", re.sub(r"`[^`]*`|'[^']*'", " {} ", text))
     words = _WORD.findall(bare)
     enough = len(words) >= 2 or (len(words) == 1 and re.search(r"\{\}|^\d+ ", bare) and len(words[0]) > 1)
-    odd = re.search(r"\\[wdsSb.]|\(\?|\[\^|^\s*(SELECT|import|from \w+ import|def |#!|set -)|\$\(|&&|<\w+>|</", text)
+    odd = re.search(r"\\[wdsSb.]|\(\?|\[\^|^\s*(SELECT|import\b|from \w+ import|def |#!|set -)|\$\(|&&|<\w+>|</", text)
     return bool(enough and " " in text.strip() and not odd and not COMMAND.match(text))
 
 

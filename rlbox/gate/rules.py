@@ -35,7 +35,7 @@ SEEN_LIMIT = 500
 _OF_RLBOX: frozenset[RuleKind] = frozenset({"exit", "ray", "listens", "silence", "total"})
 """Rules in which nothing stands that the job wrote."""
 _CONDITIONS = re.compile(
-    r" \((?:(?:at (?:least|most) \d+|within [\d.]+ s|written by the stage|json|jsonl|safetensors)(?:, |(?=\)$)))+\)$"
+    r" \((?:(?:at (?:least|most) \d+|within [^,()]+|written by the stage|json|jsonl|safetensors)(?:, |(?=\)$)))+\)$"
 )
 AT_END: frozenset[RuleKind] = frozenset({"forbid", "benign", "listens", "silence", "total"})
 """Rules that hold when the end of a stage finds them unbroken."""

@@ -10,7 +10,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
-from rlbox.printable import isolated
+from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 
 DEFAULT = "default"
@@ -54,7 +54,9 @@ def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, 
     problems = _Problems(job)
     given |= problems.parse(settings)
     missing = [name for name, param in job.params.items() if param.required and name not in given]
-    problems.lines += [f"--set {name}=: parameter {name} has no value: {job.params[name].help}" for name in missing]
+    problems.lines += [
+        f"--set {name}=: parameter {name} has no value: {of_spec(job.params[name].help)}" for name in missing
+    ]
     params = {name: problems.settle(name, *given[name]) for name in job.params if name in given}
     problems.check()
     origins = {name: given[name][1] for name in params}
@@ -115,12 +117,12 @@ class _Problems:
             if name not in params:
                 self._unknown = True
                 near = suggest(name, list(params))
-                self.lines.append(f"--set {name}: not a parameter of job {self._job.name}{near}")
+                self.lines.append(f"--set {name}: not a parameter of job {isolated(self._job.name)}{near}")
                 continue
             try:
                 found[name] = (parse_scalar(params[name], text), SET)
             except ValueError as error:
-                self.lines.append(f"--set {name}={text}: {error}: {params[name].help}")
+                self.lines.append(f"--set {name}={text}: {error}: {of_spec(params[name].help)}")
         return found
 
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
@@ -131,10 +133,10 @@ class _Problems:
             problem = range_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
-            self.lines.append(f"{shown}: {error}: {param.help}")
+            self.lines.append(f"{shown}: {error}: {of_spec(param.help)}")
             return value
         if problem:
-            self.lines.append(f"parameter {name} is {problem}: {param.help}")
+            self.lines.append(f"parameter {name} is {problem}: {of_spec(param.help)}")
         return settled
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rlbox.amounts import padded
 from rlbox.errors import page
 from rlbox.printable import isolated
 from rlbox.stack.compat import Fact
@@ -24,6 +25,10 @@ _TITLES = {
     "nvcc": "CUDA compiler",
     "python": "Python",
 }
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name) or isolated(name)
 
 
 def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
     rows = [
-        f"  {_TITLES.get(n, n):<28} {verdict.values[n]:<16} {isolated(where[n]) if n in where else 'follows'}"
+        f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {isolated(where[n]) if n in where else 'follows'}"
         for n in shown
     ]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
@@ -59,7 +64,7 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
 
 def clash_lines(verdict: Verdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({isolated(w.where)})" for w in verdict.clash_wishes]
+    said = [f"{_title(w.name)} {isolated(w.range) or 'none'}  ({isolated(w.where)})" for w in verdict.clash_wishes]
     return said + [f"{_sentence(fact)}  [{isolated(f'{fact.id}: {fact.source}')}]" for fact in verdict.clash_rules]
 
 
@@ -90,7 +95,7 @@ def _one_change(name: str, version: str) -> str:
         case _ if not version:
             return f"leave out {name}"
         case _:
-            return f"set {_TITLES.get(name, name)} to {version}"
+            return f"set {_title(name)} to {isolated(version)}"
 
 
 def _compiler(cuda: str) -> str:

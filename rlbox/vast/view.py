@@ -67,7 +67,7 @@ class Deal:
 def search_line(url: str, needs: Needs) -> str:
     """Return a search as a line for a shell that knows the API key."""
     heads = ('-H "Authorization: Bearer $VAST_API_KEY"', "-H 'Content-Type: application/json'")
-    return f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}"
+    return isolated(f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}")
 
 
 def offer_row(offer: Offer) -> dict[str, Any]:

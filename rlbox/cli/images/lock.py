@@ -67,7 +67,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
         raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
-    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+    app.result({"target": name, "lock": plan.lock}, f"{isolated(name)}  lock is current")
     return 0
 
 

@@ -54,7 +54,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 
         told = job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in TOLD or not value}
-    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(isolated, _lines(rest))]))
+    app.result({kind: data}, "\n".join([f"# {kind} {isolated(name)}", *told, *map(isolated, _lines(rest))]))
 
 
 def _job(app: App, name: str) -> Job:
