@@ -18,7 +18,7 @@ from rlbox.cli.streams import NO_READER, OutputLost, discard_output
 from rlbox.cli.told import spoken
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.messages.language import teller
-from rlbox.printable import printable
+from rlbox.printable import isolated, printable
 
 _OTHER, _ROOM = "name another", "free space there, or name another place"
 _OF_THE_MACHINE = {
@@ -82,7 +82,7 @@ def _refusal(error: OSError) -> NodeError:
     name = str(error.filename or "")
     shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
     return NodeError(
-        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+        f"this machine refuses: {isolated(error.strerror)}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
     )
 
 
@@ -152,12 +152,12 @@ def _report_bug(error: Exception) -> int:
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))
-    told = f"rlbox: bug: {type(error).__name__}: {error}\n"
+    told = f"rlbox: bug: {isolated(f'{type(error).__name__}: {error}')}\n"
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
         told += f"  where: {path}\n  next:  report it with that file\n"
     except OSError:
-        told = text + told
+        told = isolated(text) + told
         told += "  next:  report it with the lines above\n"
     _tell(told, ())
     return 3

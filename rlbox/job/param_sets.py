@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 
 from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
-from rlbox.printable import of_spec
+from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 
 INCLUDE = "include"
@@ -97,7 +97,7 @@ def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[s
             if under not in profiles
         ]
         if circle := _circle(profiles, name, ()):
-            problems.append(f"profiles.{name}.{INCLUDE}: profiles include each other: {' -> '.join(circle)}")
+            problems.append(f"profiles.{name}.{INCLUDE}: profiles include each other: {isolated(' -> '.join(circle))}")
     return problems
 
 

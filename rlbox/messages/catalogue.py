@@ -13,8 +13,10 @@ from rlbox.messages.template import HELD, JOINT, PLACE, Template, count_letters
 from rlbox.printable import CLOSES, OPENS, OPENS_SPEC, marked
 
 _WORD = re.compile(r"[^\W\d_]+")
-_MARGIN = re.compile(r"(?:\s|#+ |[*>✓✗=…-]+ |── )*")
+_MARGIN = re.compile(r"(?:\s|#+ |@@ |[*>✓✗=…-]+ |── )*")
 _OTHERS = re.compile(f"([{OPENS}{OPENS_SPEC}])([^{OPENS}{OPENS_SPEC}{CLOSES}]*)(?:{CLOSES}|$)")
+_QUOTED = re.compile(rf"^( {{2,}}\| )([^{OPENS}{OPENS_SPEC}{CLOSES}\n]+)$", re.MULTILINE)
+"""A line that quotes what a program or a log said."""
 _KEPT = re.compile(f"{HELD}(\\d+){CLOSES}")
 _WIDEST = 24
 """Parts between joints that one message has at most."""
@@ -56,7 +58,7 @@ class Messages:
         def tell(cell: str) -> str:
             return _KEPT.sub(lambda hit: self._marked(kept[int(hit[1])][1]), self._cell(cell, 0).text)
 
-        return cells_told(_OTHERS.sub(keep, text.replace(HELD, "")), tell, before)
+        return cells_told(_OTHERS.sub(keep, _QUOTED.sub(rf"\1{OPENS}\2{CLOSES}", text.replace(HELD, ""))), tell, before)
 
     def _of_spec(self, text: str) -> str:
         return "\n".join(map(self._shipped_line, text.split("\n")))

@@ -21,7 +21,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
 _SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2067\d+\u2069)"""
 _QUOTES = "`'\""
-_NAME = re.compile(r"(?:\S*[^\s:;,])?|-?\d[\d.,]* \S+(?: \d+ \S+)*")
+_NAME = re.compile(r"(?:\S*[^\s:;,])?|-?\d[\d.,]* \S+(?: \d+ \S+)*(?: \(\S+ GiB\))?")
 """What a place of a message with few letters may hold, or a list of such: one name, an amount, a span."""
 _FEW = 10
 """Letters from which on a message is no other's by chance: `{} of {}` is in many sentences."""

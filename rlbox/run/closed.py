@@ -16,7 +16,7 @@ from rlbox.files.act.beneath import read_bytes
 from rlbox.fixes.applies import has_package, stack_versions
 from rlbox.image.act.plans import image_plan
 from rlbox.job.plan import RunPlan
-from rlbox.printable import isolated
+from rlbox.printable import isolated, unmarked
 from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.target.load import load_target
@@ -120,7 +120,11 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     if _FIX in target.fixes.off:
         return f"its target leaves out the fix {_FIX}"
     held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
-    return _switched_off(plan, target.env, disk / ENV_FILE) if held else f"Ray's tokens came with 2.52, and {fact}"
+    return (
+        _switched_off(plan, target.env, disk / ENV_FILE)
+        if held
+        else f"Ray's tokens came with 2.52, and {unmarked(fact)}"
+    )
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.load import load_toml, merge, shown_path, without_name
 from rlbox.spec.project import Project
@@ -48,7 +49,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
         )
     if name in above:
         raise SpecError(
-            f"targets include each other: {' -> '.join((*above, name))}",
+            f"targets include each other: {isolated(' -> '.join((*above, name)))}",
             where=shown_path(path, project),
             next_step="include another target here, or none",
         )

@@ -61,10 +61,10 @@ def _list(app: App, store: Store) -> None:
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe(file, targets)}")
+        lines.append(f"{isolated(digest[:12])} {size_text(size):>10}  {describe(file, targets)}")
     partials = {path.name: store.partial_bytes(path.name) for path in store.partials()}
     total = sum(store.path(digest).stat().st_size for digest in store.digests())
-    lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
+    lines += [f"{isolated(digest[:12])} {size_text(size):>10}  half written" for digest, size in partials.items()]
     lines.append(f"{len(rows)} objects, {size_text(total)} in {isolated(store.root)}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
@@ -98,8 +98,10 @@ def _prune(app: App, store: Store) -> int:
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
-    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
-    lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
+    lines = [
+        f"{done_to} {isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects
+    ]
+    lines += [f"{done_to} {isolated(digest[:12])}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     if app.dry_run:
         would = f"free {size_text(done.freed)} in {isolated(store.root)}" if lines else "remove nothing"

@@ -8,6 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
+from rlbox.printable import isolated
 
 
 @click.command()
@@ -55,7 +56,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
         lacking = home.lacks(files)
         brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
         if app.dry_run:
-            lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
+            lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
             return app.planned({"files": [vars(file) for file in lacking]}, lines, f"bring {brings}, to {home.folder}")
         app.say(f"bringing {brings}, to {home.folder}")
         summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)

@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_log_of_run, complete_run, complete_stage_of_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import NodeError, SpecError
-from rlbox.printable import PrintableStream
+from rlbox.printable import PrintableStream, isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     known: dict[str, list[str]] = {}
     for path in find_logs(run_dir, None, None, attempt):
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
-    there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
+    there = isolated("; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items()))
     if not there:
         what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
         return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")

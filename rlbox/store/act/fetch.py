@@ -48,7 +48,7 @@ def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done
-            told = f"{size_text(file.size)}  {progress.mirror}"
+            told = f"{size_text(file.size)}  {isolated(progress.mirror)}"
             show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
 
         yield on_progress

@@ -119,7 +119,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if row is None:
             raise WorkFailed(f"instance {number} is gone", next_step=_SEARCH)
         one = read_instance({"id": number, **row})
-        if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
+        if (state := f"{one.status or 'created'} {isolated(one.message)}".strip()) != told:
             told = state
             say(f"instance {number}: {state}")
         if one.status == "running":
@@ -201,7 +201,7 @@ def _told(answer: Answer) -> dict[str, Any]:
 
 
 def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
-    told = answer.get("msg") or answer.get("detail") or answer.get("error") or "no reason given"
+    told = isolated(answer.get("msg") or answer.get("detail") or answer.get("error") or "") or "no reason given"
     gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
     steps = {
         401: f"the API key is not taken; export VAST_API_KEY=KEY: {_KEYS}",
