@@ -307,9 +307,8 @@ def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
             compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(
-            f"{where}: not a lock file: {isolated(f'{type(error).__name__}: {error}')}", next_step=next_step
-        ) from error
+        why = isolated(f"{type(error).__name__}: {error}")
+        raise SpecError(f"{where}: not a lock file: {why}", next_step=next_step) from error
 
 
 def _compiled(row: Mapping[str, Any]) -> Compiled:
