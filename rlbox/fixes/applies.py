@@ -102,7 +102,7 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
     except InvalidVersion:
         return False, f"{isolated(name)} has the version {version!r}, which cannot be compared"
     shown, wanted = isolated(f"{name} {version}"), isolated(_plain(asked.specifier))
-    return holds, f"{shown} satisfies {wanted}" if holds else f"{shown} does not satisfy {wanted}"
+    return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
 
 
 def _plain(specifier: SpecifierSet) -> str:

@@ -2,7 +2,7 @@
 
 What stands in a place is a name or a number, with none of the joints of sentences in it, and stays. The other half says
 where it is more: `{reason!}` holds a message, which is told as well, `{title?}` a text of a spec, told when rlbox ships
-it, `{line*}` what somebody else wrote, whatever it is.
+it, `{line*}` what somebody else wrote, whatever it is, `{name^}` only what was marked.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-PLACE = re.compile(r"\{(\w+)[!?*]?\}")
+PLACE = re.compile(r"\{(\w+)[!?*^]?\}")
 HELD = "\u2067"
 """Stands, with a number, for what was marked."""
 JOINT = re.compile(r"(\u2067\d+\u2069|; |: |, |^\(| \(|\)|(?<=[.?!]) | · | – | -> |: ?$| \[|^\[|\]$)")
 """What stands between messages; what somebody else wrote, too, when it was marked."""
 _WORD = re.compile(r"[^\W\d_]+")
 _WHOLE_WORD = re.compile(r"(?<![\w}])[^\W\d_]+(?![\w{])")
-_SHOWN = r"""('[^']*'|"[^"]*"|-?[\w.]+|\u2067\d+\u2069)"""
+_SHOWN = r"""('[^']*'|"[^"]*"|-?\d[\w.]*|True|False|None|\u2067\d+\u2069)"""
+_MARKED = re.compile("\u2067\\d+\u2069")
 _QUOTES = "`'\""
 _NAME = re.compile(r"(?:\S*[^\s:;,])?|-?\d[\d.,]* \S+(?: \d+ \S+)*(?: \(\S+ GiB\))?")
 """What a place of a message with few letters may hold, or a list of such: one name, an amount, a span."""
@@ -72,6 +73,11 @@ class Template:
         return self.of_spec | frozenset(re.findall(r"\{(\w+)\*\}", self.other))
 
     @cached_property
+    def _held(self) -> frozenset[str]:
+        """The places in which stands what was marked, and nothing else."""
+        return frozenset(re.findall(r"\{(\w+)\^\}", self.other))
+
+    @cached_property
     def _shown(self) -> frozenset[str]:
         """The places that Python shows in quotes."""
         return frozenset(re.findall(r"'\{(\w+)\}'", self.english))
@@ -91,6 +97,8 @@ class Template:
         return found if all(self._fits(*one) for one in found.items()) else None
 
     def _fits(self, name: str, value: str) -> bool:
+        if name in self._held:
+            return bool(_MARKED.fullmatch(value))
         if value.count("(") != value.count(")") or value.count("`") % 2:
             return False
         if name in self._shown or (name in self.open | self.others and not self.english.startswith(f"{{{name}}}")):

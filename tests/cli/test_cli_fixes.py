@@ -110,7 +110,7 @@ Say 42.
 - seed 000:42
 """
 EXPLAINED = """my-answer (baked): the answer is baked
-  because GPU NVIDIA A800; six 1.16.0 satisfies >=1.15
+  because GPU NVIDIA A800; six 1.16.0 is >=1.15
   package libnuma1
   env     ANSWER_OF=NVIDIA A800
   path    LIBRARY_PATH=/data/lib:…
@@ -210,7 +210,7 @@ def test_what_a_target_gets_as_json(rlbox: Rlbox, mine: Folder) -> None:
     data = rlbox("fixes", "explain", "with-gpu", "--json").data
     assert (data["schema"], data["target"], data["refused"]) == (1, "with-gpu", None)
     (given,) = [row for row in data["applied"] if row["id"] == "my-answer"]
-    assert given["because"] == ["GPU NVIDIA A800", "six 1.16.0 satisfies >=1.15"]
+    assert given["because"] == ["GPU NVIDIA A800", "six 1.16.0 is >=1.15"]
     assert {"kind": "env", "name": "ANSWER_OF", "value": "NVIDIA A800", "text": ""} in given["baked"]
     assert {"kind": "file", "name": "/etc/answer", "value": "0644", "text": "answer of with-gpu\n"} in given["baked"]
     skipped = rlbox("fixes", "explain", "without", "--json").data["skipped"]

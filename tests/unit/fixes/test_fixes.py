@@ -76,7 +76,7 @@ def target(folder: Folder, text: str = "") -> Target:
         ({"pids_per_core_below": 16}, "[run]\npids = 5\n", True, "process limit 5, number of cores not known"),
         ({"pids_per_core_below": 16}, "", False, "no process limit"),
         ({"stack": ["vllm>=0.12,<0.13"]}, STACK, True, "vllm 0.12.0 is <0.13,>=0.12"),
-        ({"stack": ["vllm<0.12"]}, STACK, False, "vllm 0.12.0 does not satisfy <0.12"),
+        ({"stack": ["vllm<0.12"]}, STACK, False, "vllm 0.12.0 is not <0.12"),
         ({"stack": ["ray>=2"]}, STACK, False, "the version of ray is not known before `rlbox lock`"),
         ({"stack": ["ray", "sglang"]}, STACK, False, "sglang is not in the stack"),
         ({"stack": ["my-verl"]}, STACK, True, "my-verl is in the stack"),

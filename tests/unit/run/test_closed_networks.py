@@ -45,7 +45,7 @@ PUBLISHING = (
     .replace('ports = ["dashboard"]', 'ports = ["dashboard", "client"]\npublish = ["dashboard"]')
 )
 OLD, NEW = "2.43.0", "2.60.0"
-WHY = "Ray's tokens came with 2.52, and ray 2.43.0 does not satisfy >=2.52"
+WHY = "Ray's tokens came with 2.52, and ray 2.43.0 is not >=2.52"
 OPEN = f"open: {WHY}; whoever reaches this machine's ports runs code in the run"
 NO_BRIDGE = (
     "open: this engine has no bridge, so the run is on the network host, where others reach what it listens on; "
