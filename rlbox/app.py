@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import NotAnswered, RlboxError, SpecError
+from rlbox.foreign import parse_json
 from rlbox.printable import isolated, printable, unmarked
 from rlbox.spec.project import Project
 
@@ -53,7 +54,7 @@ class DryRun:
         """Return it for people, as comments of a shell; the last line is the verdict."""
         found = [f"# first: {text}" for text in self.first]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
-        found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
+        found += [f"# {line}" for error in self.refused for line in f"refused: {error.shown}".splitlines()]
         count = len(self.refused)
         no = f"this would be refused: 1 refusal, exit code {self.exit_code}"
         no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.exit_code}"
@@ -150,7 +151,7 @@ def write_json(data: Mapping[str, Any]) -> None:
 
     escaped = not sys.stdout.encoding.lower().startswith("utf")
     text = printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
-    sys.stdout.write((json.dumps(json.loads(text), indent=2) if escaped else text) + "\n")
+    sys.stdout.write((json.dumps(parse_json(text), indent=2) if escaped else text) + "\n")
     sys.stdout.flush()
 
 

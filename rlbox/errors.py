@@ -39,6 +39,11 @@ class RlboxError(Exception):
         return {"what": what, "where": where, "next": next_step, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
+        return unmarked(self.shown)
+
+    @property
+    def shown(self) -> str:
+        """It as lines, with the marks of others' words in it: what is told."""
         lines = [self.what]
         if self.where:
             lines.append(f"  where: {self.where}")

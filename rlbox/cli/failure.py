@@ -93,20 +93,20 @@ def _interrupted() -> int:
 
 def _report_lost(error: OutputLost) -> int:
     if not error.left:
-        _tell(f"rlbox: error: {error}\n", ())
+        _tell(f"rlbox: error: {error.shown}\n", ())
     discard_output()
     return NO_READER if error.left else error.exit_code
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
-    _tell(f"rlbox: error: {error}\n", words)
+    _tell(f"rlbox: error: {error.shown}\n", words)
     return _as_json(error, words)
 
 
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
     error = dry.refused[-1]
-    _tell(f"rlbox: error: {error}\n", words)
+    _tell(f"rlbox: error: {error.shown}\n", words)
     if _wants_json(words):
         with contextlib.suppress(OutputLost):
             write_json({"error": error.as_json(), "verdict": dry.as_json("")})

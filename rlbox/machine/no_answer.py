@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from rlbox.printable import isolated
-
 Kind = Literal["late", "silent", "cut", "unreached", "untrusted", "address"]
 """Why no answer came: the connection is not taken in time; no byte for too long; the connection ended before the answer
 did; nothing listens there, or nothing that can be understood; its certificate; what no repetition changes (an address
@@ -31,9 +29,9 @@ def explain(error: Exception) -> str:
         case NoAnswer(kind="cut"):
             return "breaks the connection off"
         case NoAnswer(kind="unreached" | "untrusted") if error.host:
-            return f"cannot reach {error.host}: {isolated(error)}"
+            return f"cannot reach {error.host}: {error}"
         case _:
-            return isolated(plain(error))
+            return plain(error)
 
 
 def plain(error: BaseException) -> str:

@@ -76,10 +76,10 @@ def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str
     found = machines[machine]
     if framework and framework not in found.frameworks:
         elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
-        there = [f"{isolated(framework)} is on {isolated(' and '.join(elsewhere))}"] if elsewhere else []
+        there = f"; {isolated(framework)} is on {isolated(' and '.join(elsewhere))}" if elsewhere else ""
         raise SpecError(
             f"no target has {isolated(framework)} on {of_spec(found.title)}",
-            next_step="; ".join((f"choose one of: {isolated(', '.join(found.frameworks))}", *there)),
+            next_step=f"choose one of: {isolated(', '.join(found.frameworks))}{there}",
         )
     return found, found.frameworks[framework or next(iter(found.frameworks))]
 

@@ -104,7 +104,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
     fixes, broken = readable_fixes(app.project)
     for error in broken:
-        app.say(f"left out: {error}")
+        app.say(f"left out: {error.shown}")
     return fixes, broken[0].exit_code if broken else 0
 
 
