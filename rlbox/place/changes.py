@@ -140,7 +140,7 @@ class PathChange:
     def told(self) -> str:
         """Return it as one line."""
         kept = "; what is there is kept" if self.keep else ""
-        new = isolated(self.new) if self.kind in ("part", "packages") else self.new
+        new = isolated(self.new) if self.kind in ("part", "packages", "base") else self.new
         why = f" ({isolated(self.why)})" if self.why else ""
         return f"{self.kind:<11} {isolated(self.path)}: {self.old} -> {new}{kept}{why}"
 

@@ -42,7 +42,7 @@ def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
 
 
 def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
-    yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
+    yield from (Lack(kind="rule", stage=row.stage, text=of_spec(text)) for text in row.broken)
     if row.nodes > room.nodes:
         yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
     if room.gpus >= 0 and row.gpus > room.gpus:

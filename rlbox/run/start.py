@@ -150,7 +150,9 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SpecError(f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {', '.join(names)}")
+        raise SpecError(
+            f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {isolated(', '.join(names))}"
+        )
     return tuple(names[: names.index(name)]) if name else ()
 
 

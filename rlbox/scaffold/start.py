@@ -47,7 +47,7 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
     known = sorted({name for one in machines.values() for name in one.frameworks})
     raise SpecError(
         f"no target has a framework {framework!r}{suggest(framework, known)}",
-        next_step=f"choose one of: {', '.join(known)}",
+        next_step=f"choose one of: {isolated(', '.join(known))}",
     )
 
 
@@ -71,7 +71,7 @@ def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str
     if machine not in machines:
         raise SpecError(
             f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
-            next_step=f"choose one of: {', '.join(machines)}; or begin with the nearest and change its target.toml",
+            next_step=f"choose one of: {isolated(', '.join(machines))}; or begin with the nearest and change its target.toml",
         )
     found = machines[machine]
     if framework and framework not in found.frameworks:

@@ -34,7 +34,7 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
         near = suggest(str(include), known)
         raise SpecError(
             f"{shown_path(path, project)}: include: unknown sources profile {include!r}{near}",
-            next_step=f"choose one of: {', '.join(known)}",
+            next_step=f"choose one of: {isolated(', '.join(known))}",
         )
     under = load_profile(project, include, (*above, name))
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})

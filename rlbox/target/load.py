@@ -63,7 +63,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
         near = suggest(include, list(project.targets()))
         raise SpecError(
             f"{shown_path(path, project)}: include: unknown target {include!r}{near}",
-            next_step=f"choose one of: {', '.join(project.targets())}",
+            next_step=f"choose one of: {isolated(', '.join(project.targets()))}",
         )
     under, files = _load_included(project, include, (*above, name))
     return merge(under, data), (path, *files)

@@ -74,7 +74,8 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
 
         known = [*targets, *jobs]
         raise SpecError(
-            f"unknown target or job {name!r}{suggest(name, known)}", next_step=f"choose one of: {', '.join(known)}"
+            f"unknown target or job {name!r}{suggest(name, known)}",
+            next_step=f"choose one of: {isolated(', '.join(known))}",
         )
     return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
 

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_fix, complete_target
 from rlbox.cli.options import Action, shared
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
@@ -121,7 +122,7 @@ def _env(app: App, name: str) -> int:
     loaded = load_fixed_target(app.project, name)
     versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, app.language == "zh")
-    shown = columns((row.name, row.fix or "-", row.reason, row.value) for row in rows) if rows else []
+    shown = columns(tuple(map(isolated, (row.name, row.fix or "-", row.reason, row.value))) for row in rows)
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
     return 0
 

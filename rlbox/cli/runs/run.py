@@ -8,6 +8,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job, complete_publish, complete_run, complete_stage
 from rlbox.cli.options import dry_run, gpus_option, job_options, place_option, shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 
 @click.command()
@@ -98,7 +99,7 @@ def verb(
         _refuse_with_resume(name, profiles, build=build)
         return resume_run(app, run, wish)
     if not name:
-        raise SpecError("no job is named", next_step="choose one of: " + ", ".join(app.project.jobs()))
+        raise SpecError("no job is named", next_step=f"choose one of: {isolated(', '.join(app.project.jobs()))}")
     from rlbox.run.start import start_run
 
     return start_run(app, name, wish)

@@ -218,7 +218,7 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
         bake_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
-    assert two.value.what.splitlines() == [
+    assert unmarked(two.value.what).splitlines() == [
         "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
     ]  # fmt: skip
 
