@@ -19,7 +19,8 @@ _PIECE = re.compile(r"[!-\u10ff]+|\s+|.[、。，；：？！）」』”]*", re
 def cells_told(text: str, tell: Callable[[str], str], before: Callable[[str], str] = str) -> str:
     """Tell lines cell by cell; what begins in one column in English does so again, further on where room is needed.
 
-    Two spaces part cells. `before` gives a cell as it is in English, when something was kept out of it.
+    Two spaces part cells; what follows a text after no more than those, in its line alone, does so in any language.
+    `before` gives a cell as it is in English, when something was kept out of it.
     """
     rows = [list(_cells(line, tell, before)) for line in text.split("\n")]
     done: list[str] = []
@@ -31,20 +32,22 @@ def cells_told(text: str, tell: Callable[[str], str], before: Callable[[str], st
 
 
 class _Cell(NamedTuple):
-    """A cell told: where it begins in English, and whether it hangs on a colon of two cells."""
+    """A cell told: where it begins in English, whether it hangs on a colon of two cells, or but follows a text."""
 
     begins: int
     text: str
     hangs: bool
+    follows: bool
 
 
 def _cells(line: str, tell: Callable[[str], str], before: Callable[[str], str]) -> Iterator[_Cell]:
     margin = line[: len(line) - len(line.lstrip(" "))]
-    column, told = len(margin), ""
+    column, told, gap = len(margin), "", 0
     for at, part in enumerate(_GAP.split(line[len(margin) :])):
         if at % 2 == 0:
             hangs, told = told.endswith("："), tell(part)
-            yield _Cell(column, told if at else margin + told, hangs)
+            yield _Cell(column, told if at else margin + told, hangs, gap == _ROOM and not part[:1].isdigit())
+        gap = len(part)
         column += len(before(part))
 
 
@@ -68,7 +71,8 @@ def _line(row: Sequence[_Cell], columns: Mapping[int, int]) -> str:
     line, moved = "", 0
     for cell in row:
         if line and not cell.hangs:
-            begins = columns.get(cell.begins, cell.begins + moved)
+            alone = cell_len(line) + _ROOM if cell.follows else cell.begins + moved
+            begins = columns.get(cell.begins, alone)
             moved = begins - cell.begins
             line += " " * max(_ROOM, begins - cell_len(line))
         line += cell.text

@@ -46,10 +46,10 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
     if row.nodes > room.nodes:
         yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
     if room.gpus >= 0 and row.gpus > room.gpus:
-        none = "; the target names none: hardware.gpu, or --gpus" if not room.gpus else ""
-        asked = f"1 GPU of a machine, there are {room.gpus}{none}"
-        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}{none}"
-        yield Lack(kind="gpus", stage=row.stage, text=asked)
+        asked = f"1 GPU of a machine, there are {room.gpus}"
+        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
+        none = () if room.gpus else ("the target names none: hardware.gpu, or --gpus",)
+        yield Lack(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
         others = f" and {card_text(room.taken)} that other processes hold" if room.taken else ""

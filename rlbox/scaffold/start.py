@@ -69,9 +69,10 @@ def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str
     """
     machines = load_machines()
     if machine not in machines:
+        known = isolated(", ".join(machines))
         raise SpecError(
             f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
-            next_step=f"choose one of: {isolated(', '.join(machines))}; or begin with the nearest and change its target.toml",
+            next_step=f"choose one of: {known}; or begin with the nearest and change its target.toml",
         )
     found = machines[machine]
     if framework and framework not in found.frameworks:
