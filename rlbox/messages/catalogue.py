@@ -21,6 +21,8 @@ _KEPT = re.compile(f"{HELD}(\\d+){CLOSES}")
 _WIDEST = 24
 """Parts between joints that one message has at most."""
 _DEEPEST = 5
+_WIDE = tuple("：；，。？！）")
+"""Signs with the room behind them that a blank is elsewhere."""
 _COVER = 20
 """What a letter counts by itself, beside those of its message: few long messages are meant, but no word is left."""
 
@@ -90,9 +92,10 @@ class Messages:
         found = None if joint or not _WORD.search(body) else self._message(body, depth)
         if found:
             score, told = before.score + found.score, text.replace(body, found.text, 1)
+            told = told.rstrip() if told.rstrip().endswith(_WIDE) else told
             return _Told(before.text + told, before.letters + found.letters, score, known=True)
         if joint and before.known:  # it is of the message before it
-            text = self._exact.get(text, text)
+            text = "" if text == " " and before.text.endswith(_WIDE) else self._exact.get(text, text)
         known = text.startswith(HELD) or (before.known and not text)
         return before._replace(text=before.text + text, score=before.score - (end > begin + 1), known=known)
 

@@ -99,7 +99,7 @@ class Template:
     def _fits(self, name: str, value: str) -> bool:
         if name in self._held:
             return bool(_MARKED.fullmatch(value))
-        if value.count("(") != value.count(")") or value.count("`") % 2:
+        if value.count("(") != value.count(")") or value.count("`") % 2 or value.endswith((";", ",")):
             return False
         if name in self._shown or (name in self.open | self.others and not self.english.startswith(f"{{{name}}}")):
             return True

@@ -153,7 +153,7 @@ def _address(address: Address, facts: EgressFacts) -> Iterator[Contact]:
             host=where, kind=address.kind, phases=_GETTING, declared=place.by, why=why, rule=_rule(address.kind)
         )
 
-    yield contact(host, isolated(place.mirror) + unknown if place.mirror != host else f"mirror{unknown}")
+    yield contact(host, place.mirror + unknown if place.mirror != host else f"mirror{unknown}")
     for further in behind or ():
         if further != host:
             yield contact(further, f"{isolated(host)} leads there")

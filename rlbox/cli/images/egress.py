@@ -83,7 +83,7 @@ def _table(found: list[Contact]) -> str:
     for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
         mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
         names = map(isolated, (one.host or "?", one.kind, "+".join(one.phases)))
-        lines.append((*names, one.declared, one.why + mark, isolated(one.rule)))
+        lines.append((*names, one.declared, one.why + mark, one.rule))
     width = max((len(unmarked(row[0])) for row in lines), default=0)
     text = [
         head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")

@@ -69,7 +69,7 @@ def zh() -> Messages:
         ("# nothing was loaded", "# 未加载任何内容"),
         ("/data/the file", "/data/the file"),  # a path
         ("salt of many and pepper of few, in a log", "salt of many and pepper of few, in a log"),
-        (f"where  {isolated('1 of 2 files (the file): nothing')}", "位置   1 of 2 files (the file): nothing"),
+        (f"where  {isolated('1 of 2 files (the file): nothing')}", "位置  1 of 2 files (the file): nothing"),
         (f"the file {isolated('the file')}", "该文件 the file"),
         ("a line that nobody here wrote", "a line that nobody here wrote"),
         ("", ""),
