@@ -73,7 +73,8 @@ def test_a_command_of_a_stage_keeps_its_signs(rlbox: Rlbox, folder: Folder) -> N
     folder.lock("mine")
     program = f"import time; print('begins', flush=True); raise RuntimeError('{LINE}')"
     folder.job(
-        "own", f'target = "mine"\n[[stages]]\nname = "one"\ntitle = "t"\ncommand = ["python", "-c", "{program}"]\n'
+        "own",
+        f'title = "j"\ntarget = "mine"\n[[stages]]\nname = "one"\ntitle = "t"\ncommand = ["python", "-c", "{program}"]\n',
     )
     said = rlbox("run", "own", "--dry-run")
     assert "import time; print(" in said.out
