@@ -236,7 +236,7 @@ def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[PathChange, ...]
         return (), ()
     text = " ".join(missing)
     if facts.why_no_packages:
-        return (), (LeftOut(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
+        return (), (LeftOut(what=f"apt packages {isolated(text)}", origin="apt", reason=facts.why_no_packages),)
     return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
 
 

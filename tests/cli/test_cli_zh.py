@@ -72,10 +72,8 @@ def test_a_command_of_a_stage_keeps_its_signs(rlbox: Rlbox, folder: Folder) -> N
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     program = f"import time; print('begins', flush=True); raise RuntimeError('{LINE}')"
-    folder.job(
-        "own",
-        f'title = "j"\ntarget = "mine"\n[[stages]]\nname = "one"\ntitle = "t"\ncommand = ["python", "-c", "{program}"]\n',
-    )
+    stage = f'[[stages]]\nname = "one"\ntitle = "t"\ncommand = ["python", "-c", "{program}"]\n'
+    folder.job("own", f'title = "j"\ntarget = "mine"\n{stage}')
     said = rlbox("run", "own", "--dry-run")
     assert "import time; print(" in said.out
     assert LINE in said.out
