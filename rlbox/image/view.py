@@ -87,7 +87,7 @@ def _head(facts: ImageFacts) -> Iterator[str]:
 def _layers(facts: ImageFacts) -> Iterator[str]:
     yield f"# {len(facts.layers)} layers, unpacked, the lowest first"
     for layer in facts.layers:
-        yield f"{size_text(layer.size):>9}  {layer.part or isolated(layer.command[:_WIDTH])}"
+        yield f"{size_text(layer.size):>9}  {isolated(layer.part or layer.command[:_WIDTH])}"
 
 
 def _packages(facts: ImageFacts) -> Iterator[str]:

@@ -18,7 +18,7 @@ _OTHERS = re.compile(f"([{OPENS}{OPENS_SPEC}])([^{OPENS}{OPENS_SPEC}{CLOSES}]*)(
 _QUOTED = re.compile(rf"^( {{2,}}\| )([^{OPENS}{OPENS_SPEC}{CLOSES}\n]+)$", re.MULTILINE)
 """A line that quotes what a program or a log said."""
 _KEPT = re.compile(f"{HELD}(\\d+){CLOSES}")
-_WIDEST = 24
+_WIDEST = 40
 """Parts between joints that one message has at most."""
 _DEEPEST = 5
 _WIDE = tuple("：；，。？！）")

@@ -80,7 +80,7 @@ def fetch_base(
             raise
         except RlboxError as error:
             tries.append(f"\n  {isolated(place.mirror)}: {error.what}")
-    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
+    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=isolated(missing[0].file))
 
 
 def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:
