@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.machine.act.command import PIPE, Started, start_command
-from rlbox.values import Command
 from rlbox.printable import isolated
+from rlbox.values import Command
 
 ENGINE_SOCKET = "/var/run/docker.sock"
 _CONNECT_S = 15
