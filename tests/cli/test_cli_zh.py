@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 from rich.cells import cell_len
 
+from rlbox.cli.rented.vast import verb as vast
+from rlbox.cli.runs.runs import verb as runs
+from rlbox.cli.verbs import VERBS
 from rlbox.messages.language import teller
 
 pytestmark = [pytest.mark.usefixtures("no_engine"), pytest.mark.allow("processes")]
 LINE = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+ENGLISH = re.compile(r"[a-z]{3,} [a-z]{3,} [a-z]{2,}")
+GROUPED = [("runs", name) for name in runs.commands] + [("vast", name) for name in vast.commands]
 TITLES = (
     "dies of no memory",
     "box of Ann, without network",
@@ -28,6 +34,12 @@ def chinese(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_stays_as_it_is_typed(rlbox: Rlbox, verb: str) -> None:
     said = rlbox(verb, "smoke", "--bogus")
     assert f"用 'rlbox {verb} --help' 查看帮助。" in said.err.splitlines()
+
+
+@pytest.mark.parametrize("words", [*((name,) for name in VERBS), *GROUPED])
+def test_no_help_is_left_in_english(rlbox: Rlbox, words: tuple[str, ...]) -> None:
+    lines = rlbox(*words, "--help").out.splitlines()
+    assert [line for line in lines if ENGLISH.search(line) and not line.startswith((" " * 4, "用法"))] == []
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ from rlbox.cli.runs.runs_diff import diff
 from rlbox.cli.runs.runs_rm import prune, remove
 from rlbox.cli.runs.runs_row import run_row
 from rlbox.cli.runs.runs_show import show
+from rlbox.cli.told import ToldGroup
 from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=ToldGroup, invoke_without_command=True)
 @disk_options
 @shared
 @click.pass_context
