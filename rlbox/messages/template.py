@@ -1,8 +1,8 @@
 """One message with places for what varies: `{count} files of {name}`.
 
-What stands in a place is a name or a number, with none of the joints of sentences in it, and stays; in `{count}` it is a
-number. The other half says where it is more: `{reason!}` holds a message, which is told as well, `{title?}` a text of a
-spec, told when rlbox ships it, `{line*}` what somebody else wrote, whatever it is, `{name^}` only what was marked.
+What stands in a place is a name or a number, with none of the joints of sentences in it, and stays; in `{count}` it
+is a number. The other half says where it is more: `{reason!}` holds a message, which is told as well, `{title?}` a text
+of a spec, told when rlbox ships it, `{line*}` what somebody else wrote, whatever it is, `{name^}` only what was marked.
 """
 
 from __future__ import annotations
