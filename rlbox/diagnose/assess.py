@@ -1,0 +1,99 @@
+"""What one event is: its class, what the catalogue knows of it, which of its lines says it, and how solid it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rlbox.diagnose.catalogue import Catalogue, Match
+from rlbox.diagnose.read.classes import Class
+from rlbox.diagnose.read.event import Event, is_logged
+from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
+from rlbox.diagnose.read.line import ENDED, FAILED, WARNED
+
+_INCIDENTAL = re.compile(r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$")
+"""Exceptions that code raises on its way to another one, when that came while the first was handled."""
+
+
+_SPEAKS = re.compile(r"NCCL WARN|death signal|has been marked dead|closing signal")
+
+
+@dataclass(slots=True)
+class Case:
+    """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is."""
+
+    event: Event
+    cls: Class
+    match: Match | None
+    number: int
+    text: str
+    kind: str = ""
+    score: float = 0.0
+    why_not: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The id of its cause; empty when the catalogue knows none."""
+        return self.match.signature.cause if self.match else ""
+
+
+def assess(event: Event, catalogue: Catalogue, spoken: str = "") -> Case:
+    """Return an event with its class and telling line."""
+    matches = catalogue.matches(event, spoken)
+    benign = next((one for one in matches if one.signature.role == "benign"), None)
+    known = next((one for one in matches if one.signature.role != "benign"), None)
+    statements = list(event.statements())
+    if benign and (known is None or benign.signature.rank > known.signature.rank):
+        number, text, kind, _ = statements[benign.statement]
+        return Case(event, "noise", benign, number, text, kind, why_not="signature")
+    if known:
+        number, text, kind, _ = statements[known.statement]
+        case = Case(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
+        if event.level in (0, 1, WARNED) and not _speaks_anyway(event):
+            case.cls, case.why_not = "noise", "level"
+    else:
+        case = _unknown(event, statements)
+    case.score = _solidity(case)
+    return case
+
+
+def _unknown(event: Event, statements: list[tuple[int, str, str, list[str]]]) -> Case:
+    classes = [event.class_at(text, kind) for _, text, kind, _ in statements]
+    for wanted in ("root", "victim", "death", "relayed", "noise"):
+        places = [index for index, cls in enumerate(classes) if cls == wanted]
+        if not places:
+            continue
+        at = places[0]
+        if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
+            at = places[1]
+        number, text, kind, _ = statements[at]
+        cls: Class = "noise" if event.handled else wanted  # type: ignore[assignment]
+        return Case(event, cls, None, number, text, kind, why_not="level" if cls == "noise" else "")
+    return Case(event, "noise", None, event.number, event.text)
+
+
+def _is_incidental(event: Event, at: int) -> bool:
+    raised = event.raised[at : at + 2]
+    return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].kind)) and raised[1].link == "context"
+
+
+def _speaks_anyway(event: Event) -> bool:
+    """Whether a line of a low level tells of a failure all the same: NCCL warns of what ends it, vLLM logs a traceback."""
+    return bool(_SPEAKS.search(event.text))
+
+
+def _solidity(case: Case) -> float:
+    event, score = case.event, 0.0
+    if case.match:
+        score += 2
+    if event.raised:
+        score += 1 if is_logged(event) else 2
+    elif event.weight == LAST_WORD:
+        score += 1
+    elif event.weight == PERHAPS and not case.match:
+        score -= 2
+    elif event.named and event.level < FAILED:
+        score += 1
+    if event.level == ENDED:
+        score += 1
+    return score

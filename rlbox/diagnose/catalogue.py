@@ -1,0 +1,158 @@
+"""What the catalogue of fixes knows of failures: signatures, and which of them an event shows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlbox.diagnose.literals import anchors
+from rlbox.diagnose.read.event import Event
+from rlbox.logs.patterns import compile_pattern
+
+Role = Literal["root", "relayed", "victim", "death", "benign"]
+_ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
+_TAIL = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One way in which a cause shows: `cause` is its id, `fix` that of the fix which tells of it.
+
+    `near` is an expression that the frames of the traceback, the lane or the statement's own place must fit, `far` one
+    that they must not. Of two that fit one statement the one of higher `rank` counts, then the one that asks for more.
+    """
+
+    cause: str
+    fix: str
+    title: str
+    remedy: str
+    pattern: str
+    unless: str = ""
+    near: str = ""
+    far: str = ""
+    role: Role = "root"
+    rank: int = 0
+    after: str = ""
+
+    @property
+    def exactness(self) -> tuple[int, int, int]:
+        """How much it asks for: its rank, whether it asks for a place, and the length of the text that it needs."""
+        return self.rank, bool(self.near), max(map(len, anchors(self.pattern)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A signature that an event shows, in its statement at the place `statement` of them."""
+
+    signature: Signature
+    statement: int
+
+
+class Catalogue:
+    """All signatures, found by the text that each of them needs."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        self.signatures = tuple(signatures)
+        self._by_anchor: dict[str, list[Signature]] = defaultdict(list)
+        self._always: list[Signature] = []
+        for signature in self.signatures:
+            needed = anchors(signature.pattern)
+            for anchor in needed:
+                self._by_anchor[anchor].append(signature)
+            if not needed:
+                self._always.append(signature)
+        self._quick = _any_of(self._by_anchor)
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """The texts of which a line holds one when a signature fits it."""
+        return tuple(sorted(self._by_anchor))
+
+    def fitting(self, text: str) -> list[Signature]:
+        """Return the signatures whose expressions fit a text, wherever that stands."""
+        found = list(self._always)
+        if self._quick is not None and not self._quick.search(text.encode("utf-8", "replace")):
+            return [one for one in found if _fits(one, text)]
+        for anchor, signatures in self._by_anchor.items():
+            if anchor in text:
+                found += signatures
+        return [one for one in dict.fromkeys(found) if _fits(one, text)]
+
+    def knows(self, text: str) -> bool:
+        """Whether any signature fits a text."""
+        return bool(self.fitting(text))
+
+    def matches(self, event: Event, spoken: str = "") -> list[Match]:
+        """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
+
+        `spoken` are words of the whole log that say which programs it is of.
+        """
+        found = []
+        around = ""
+        for index, (_, text, _, tail) in enumerate(event.statements()):
+            whole = "\n".join((text, *tail[:_TAIL]))
+            for signature in self.fitting(whole):
+                if signature.near or signature.far:
+                    around = around or _around(event, spoken)
+                    if signature.near and not compile_pattern(signature.near).fits(around):
+                        continue
+                    if signature.far and compile_pattern(signature.far).fits(around):
+                        continue
+                found.append(Match(signature, index))
+        return sorted(found, key=lambda one: (_ORDER[one.signature.role], one.statement, _less(one.signature)))
+
+
+def _any_of(texts: Iterable[str]) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.max_mem = 64 << 20
+    escaped = "|".join(re2.escape(text) for text in sorted(texts))
+    return re2.compile(escaped.encode(), options) if escaped else None
+
+
+def _less(signature: Signature) -> tuple[int, ...]:
+    return tuple(-int(value) for value in signature.exactness)
+
+
+def _fits(signature: Signature, text: str) -> bool:
+    lines = text.split("\n")
+    pattern, unless = compile_pattern(signature.pattern), signature.unless
+    if not any(pattern.fits(line) for line in lines) and not pattern.fits(text.replace("\n", " ")):
+        return False
+    return not (unless and compile_pattern(unless).fits(text))
+
+
+def _around(event: Event, spoken: str) -> str:
+    row = event.row
+    frames = [f"{frame.file}:{frame.function}" for frame in event.frames]
+    return "\n".join((*frames, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken))
+
+
+def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[Signature, ...]:
+    """Return the signatures of fixes as TOML or JSON holds them: `id`, `title`, `remedy`, `heals`, `signature`."""
+    found = []
+    for fix in fixes:
+        heals = fix.get("heals") or [""]
+        for row in fix.get("signature", ()):
+            role = row.get("role") or ("benign" if fix.get("benign") else "root")
+            found.append(
+                Signature(
+                    cause=row.get("cause", heals[0]),
+                    fix=fix["id"],
+                    title=fix.get("title", ""),
+                    remedy=fix.get("remedy", ""),
+                    pattern=row["pattern"],
+                    unless=row.get("unless", ""),
+                    near=row.get("near", ""),
+                    far=row.get("far", ""),
+                    role=role,
+                    rank=row.get("rank", 0),
+                    after=row.get("after", ""),
+                )
+            )
+    return tuple(found)

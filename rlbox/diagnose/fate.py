@@ -1,0 +1,46 @@
+"""What became of the job after an error: did its lane go on, or was it ending anyway."""
+
+from __future__ import annotations
+
+from rlbox.diagnose.assess import Case
+from rlbox.diagnose.read.event import is_logged
+from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
+from rlbox.diagnose.read.progress import Mark
+from rlbox.diagnose.read.reader import Read
+
+_FAR = 40
+
+
+def survived(case: Case, read: Read) -> str:
+    """Return why an error is none: `survived`, `shutdown`; empty when nothing acquits it."""
+    after = _marks_after(case, read)
+    counts = {sign: sum(mark.sign == sign for mark in after) for sign in ("step", "served", "ready", "done", "bar")}
+    steps = len({mark.text for mark in after if mark.sign == "step"})
+    if _is_shutdown(case, read):
+        return "shutdown"
+    hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD
+    if hard:
+        return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
+    if steps >= 1 or counts["served"] >= 1 or counts["ready"] or counts["done"] or counts["bar"] >= 3:
+        return "survived"
+    if case.event.weight == PERHAPS and not case.match and read.lines - case.event.last > _FAR:
+        return "survived"
+    return ""
+
+
+def _marks_after(case: Case, read: Read) -> list[Mark]:
+    found = []
+    for mark in read.marks:
+        if mark.number <= case.event.last:
+            continue
+        if mark.sign == "start":
+            break
+        found.append(mark)
+    return found
+
+
+def _is_shutdown(case: Case, read: Read) -> bool:
+    """Whether the job had been told to end before."""
+    return case.cls != "root" and any(
+        mark.sign == "stop" and mark.number < case.event.begun for mark in read.marks[-20:]
+    )

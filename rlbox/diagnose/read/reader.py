@@ -1,0 +1,258 @@
+"""Read the events of one log while it grows, in flat memory, whatever the log holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rlbox.diagnose.read.event import Event, from_line, from_trace
+from rlbox.diagnose.read.forms import LAST_WORD, STATED, weight
+from rlbox.diagnose.read.line import FAILED, UNSAID, Row, read_row
+from rlbox.diagnose.read.progress import Mark, block_pattern, sign_of
+from rlbox.diagnose.read.spoken import BEGINNING, spoken_in
+from rlbox.diagnose.read.trace import Trace, begins_trace, raised_in, stripped_ends
+from rlbox.logs.lines import Texts, block_of
+
+MOST_EVENTS = 4000
+"""Events that are kept of one log: the first ones, and of further ones the last."""
+_MOST_LANES = 512
+_LATE = 20_000
+"""Lines after which a traceback that was not ended is given up: its process died while it wrote."""
+_TAIL = 8
+_MARKS = 400
+_SOURCE = re.compile(r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise ")
+"""A line of source, which a traceback that has lost its head quotes."""
+_PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
+"""Rust's notice of a panic; what went wrong is on the next line."""
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+Hits = Callable[[Texts], Sequence[int]]
+"""Finds, ascending, the indexes of the lines of a block that may say that something failed."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes."""
+
+    events: list[Event] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    lines: int = 0
+    last: str = ""
+    dropped: int = 0
+    spoken: frozenset[str] = frozenset()
+
+
+class EventReader:
+    """Takes blocks of lines in order, and gives the events in them."""
+
+    def __init__(self, hits: Hits, file: int = 0) -> None:
+        self.read = Read()
+        self._hits = hits
+        self._file = file
+        self._open: dict[str, Trace] = {}
+        self._tails: dict[str, Event] = {}
+        self._alike: dict[tuple[str, str], Event] = {}
+        self._above: Row | None = None
+        self._block = (1, 0)
+        self._panic: Row | None = None
+
+    def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
+        """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
+        if not texts:
+            return
+        block = block_of(texts)
+        self._block = (first, offset)
+        if offset < BEGINNING:
+            self.read.spoken |= spoken_in(block.joined[: BEGINNING - offset])
+        hits = iter(self._hits(block))
+        hit = next(hits, -1)
+        index, count = 0, len(block)
+        while index < count:
+            if not self._open and not self._tails:
+                while 0 <= hit < index:
+                    hit = next(hits, -1)
+                if hit < 0:
+                    break
+                index = hit
+            self._see(first + index, block[index])
+            index += 1
+        self.read.lines = first + count - 1
+        if last := _last_shown(block):
+            self.read.last = last
+        self._mark(first, block)
+
+    def close(self) -> Read:
+        """End all tracebacks, and return what was read."""
+        for lane in list(self._open):
+            self._end(lane)
+        self._tails.clear()
+        return self.read
+
+    def peek(self) -> list[Event]:
+        """Return the events so far, those of tracebacks included that already name an exception."""
+        open_events = [event for trace in self._open.values() if (event := from_trace(trace, 3))]
+        return [*self.read.events, *open_events]
+
+    def _see(self, number: int, text: str) -> None:
+        for part in _parts(text):
+            self._see_row(read_row(number, part))
+
+    def _see_row(self, row: Row) -> None:
+        if self._open and row.number % 64 == 0:
+            self._give_up(row.number)
+        if not row.body.strip() and not row.tagged:
+            for lane in [lane for lane, trace in self._open.items() if not trace.prefixed]:
+                self._feed(lane, row)
+            self._tails.pop(row.lane, None)
+            return
+        owner = self._owner(row)
+        if owner is not None and self._feed(owner, row):
+            return
+        if begins_trace(row.body):
+            self._begin(row)
+            return
+        if not self._add_tail(row):
+            self._state(row)
+
+    def _owner(self, row: Row) -> str | None:
+        if row.lane in self._open:
+            return row.lane
+        if row.lane:
+            trace = self._open.get("")
+            if trace and trace.lines == 0 and not trace.headless:  # its head was written without the prefix
+                self._open[row.lane] = self._open.pop("")
+                return row.lane
+            return None
+        if row.tagged and row.clock:
+            return None
+        return next((lane for lane in reversed(self._open) if not self._open[lane].prefixed), None)
+
+    def _feed(self, lane: str, row: Row) -> bool:
+        trace = self._open[lane]
+        taken = trace.take(row)
+        if trace.closed:
+            self._end(lane)
+        return taken
+
+    def _begin(self, row: Row) -> None:
+        if row.lane in self._open:
+            self._end(row.lane)
+        if len(self._open) >= _MOST_LANES:
+            self._end(next(iter(self._open)))
+        self._tails.pop(row.lane, None)
+        headless = "Traceback (most" not in row.body
+        self._open[row.lane] = Trace(row, headless=headless)
+
+    def _end(self, lane: str) -> None:
+        trace = self._open.pop(lane)
+        if event := from_trace(trace, 3):
+            self._keep(event)
+        elif trace.headless or trace.lines > 2:
+            self._keep(from_line(trace.head, 1))
+
+    def _give_up(self, number: int) -> None:
+        for lane in [lane for lane, trace in self._open.items() if trace.last < number - _LATE]:
+            self._end(lane)
+
+    def _add_tail(self, row: Row) -> bool:
+        """Give a line to the statement above it; return whether it is no statement of its own."""
+        event = self._tails.get(row.lane)
+        if event is None:
+            return False
+        if (row.tagged and (row.clock or row.level != UNSAID)) or len(event.tail) >= _TAIL:
+            del self._tails[row.lane]
+            return False
+        if not event.named and (weight(row) >= STATED or self.known(row)):
+            del self._tails[row.lane]
+            return False
+        event.tail.append(row.body.strip())
+        return event.named and raised_in(row.body) is None
+
+    def _state(self, row: Row) -> None:
+        """Keep a single line when it states a failure."""
+        panic, self._panic = self._panic, None
+        if _SOURCE.match(row.body):
+            return
+        if _PANIC.search(row.body):
+            self._panic = row
+            return
+        strong = LAST_WORD if panic and row.number <= panic.number + 1 else weight(row)
+        if not strong and not self.known(row):
+            return
+        event = from_line(row, max(strong, 1), named=bool(raised_in(row.body)) and not stripped_ends(row.body.rstrip()))
+        self._keep(event)
+        if len(self._tails) < _MOST_LANES:
+            self._tails[row.lane] = event
+
+    def known(self, row: Row) -> bool:
+        """Whether a line that states no failure is one all the same; a catalogue may know it."""
+        return False
+
+    def _keep(self, event: Event) -> None:
+        event.file, event.offset = self._file, self._block
+        key = (event.lane, _DIGITS.sub("0", event.text)[:160])
+        alike = self._alike.get(key)
+        if alike is not None and alike.raised[:1] and event.raised[:1]:
+            alike.count, alike.again = alike.count + 1, event.number
+            if alike.count > 3:
+                return
+        elif alike is not None:
+            alike.count, alike.again = alike.count + 1, event.number
+            return
+        if len(self._alike) < MOST_EVENTS:
+            self._alike.setdefault(key, event)
+        if len(self.read.events) >= MOST_EVENTS:
+            self.read.dropped += 1
+            del self.read.events[MOST_EVENTS // 2]
+        self.read.events.append(event)
+
+    def _mark(self, first: int, block: Texts) -> None:
+        """Keep the signs of work in a block: the first ones and the last ones, each line once."""
+        data, search = block.joined, block_pattern().search
+        at, index, kept = 0, 0, 0
+        while kept < 16 and (found := search(data, at)):
+            start = found.start()
+            index += data.count(b"\n", at, start)
+            end = data.find(b"\n", start)
+            self._add_mark(first + index, block[index])
+            kept += 1
+            if end < 0:
+                return
+            at, index = end + 1, index + 1
+        if kept < 16:
+            return
+        tail = max(at, len(data) - 16_384)
+        tail = data.find(b"\n", tail) + 1 or at
+        index = data.count(b"\n", 0, tail)
+        while found := search(data, tail):
+            start = found.start()
+            index += data.count(b"\n", tail, start)
+            self._add_mark(first + index, block[index])
+            end = data.find(b"\n", start)
+            if end < 0:
+                return
+            tail, index = end + 1, index + 1
+
+    def _add_mark(self, number: int, text: str) -> None:
+        if sign := sign_of(text):
+            if len(self.read.marks) >= _MARKS:
+                del self.read.marks[_MARKS // 2]
+            self.read.marks.append(Mark(number, sign, text[:300]))
+
+
+def _parts(text: str) -> list[str]:
+    """Return the states of a line that was rewritten, each of which may hold an error; mostly it is one."""
+    if "\r" not in text:
+        return [text]
+    return [part for part in text.split("\r") if part.strip()] or [text]
+
+
+def _last_shown(block: Texts) -> str:
+    data = block.joined.rstrip()
+    return data[data.rfind(b"\n") + 1 :].decode("utf-8", "replace")
+
+
+def is_fatal_level(row: Row) -> bool:
+    """Whether a line states that it is an error."""
+    return row.level >= FAILED
