@@ -20,7 +20,10 @@ _SPEAKS = re.compile(r"NCCL WARN|death signal|has been marked dead|closing signa
 
 @dataclass(slots=True)
 class Case:
-    """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is."""
+    """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is.
+
+    `wraps`: its words say that it only passes on, or is the end of, something else, though the catalogue knows it.
+    """
 
     event: Event
     cls: Class
@@ -30,6 +33,7 @@ class Case:
     kind: str = ""
     score: float = 0.0
     why_not: str = ""
+    wraps: bool = False
 
     @property
     def cause(self) -> str:
@@ -47,8 +51,13 @@ def assess(event: Event, catalogue: Catalogue, spoken: str = "") -> Case:
         number, text, kind, _ = statements[benign.statement]
         return Case(event, "noise", benign, number, text, kind, why_not="signature")
     if known:
-        number, text, kind, _ = statements[known.statement]
+        known = _telling(event, known, matches)
+        number, text, kind, tail = statements[known.statement]
+        words = event.class_at(text, kind)
         case = Case(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
+        case.wraps = words in ("relayed", "death")
+        if case.wraps and known.tail >= 0:
+            case.number, case.text = tail[known.tail]
         if event.level in (0, 1, WARNED) and not _speaks_anyway(event):
             case.cls, case.why_not = "noise", "level"
     else:
@@ -57,7 +66,15 @@ def assess(event: Event, catalogue: Catalogue, spoken: str = "") -> Case:
     return case
 
 
-def _unknown(event: Event, statements: list[tuple[int, str, str, list[str]]]) -> Case:
+def _telling(event: Event, known: Match, matches: list[Match]) -> Match:
+    """Return of the matches in a chain of exceptions the one to name: not that of an exception on the way to another."""
+    if not _is_incidental(event, known.statement):
+        return known
+    later = [one for one in matches if one.statement > known.statement and one.signature.role == known.signature.role]
+    return later[0] if later else known
+
+
+def _unknown(event: Event, statements: list[tuple[int, str, str, list[tuple[int, str]]]]) -> Case:
     classes = [event.class_at(text, kind) for _, text, kind, _ in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]
@@ -86,6 +103,10 @@ def _solidity(case: Case) -> float:
     event, score = case.event, 0.0
     if case.match:
         score += 2
+    if case.wraps and case.match and case.match.tail >= 0:
+        return score
+    if case.wraps:
+        score -= 1
     if event.raised:
         score += 1 if is_logged(event) else 2
     elif event.weight == LAST_WORD:

@@ -21,7 +21,8 @@ class Signature:
     """One way in which a cause shows: `cause` is its id, `fix` that of the fix which tells of it.
 
     `near` is an expression that the frames of the traceback, the lane or the statement's own place must fit, `far` one
-    that they must not. Of two that fit one statement the one of higher `rank` counts, then the one that asks for more.
+    that they must not. Of two that fit one statement the one of higher `rank` counts, then the one that asks for more. `anchor` are texts
+    that a scan looks for, where the line holds none of those that it looks for anyway.
     """
 
     cause: str
@@ -35,6 +36,7 @@ class Signature:
     role: Role = "root"
     rank: int = 0
     after: str = ""
+    anchor: tuple[str, ...] = ()
 
     @property
     def exactness(self) -> tuple[int, int, int]:
@@ -44,10 +46,15 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A signature that an event shows, in its statement at the place `statement` of them."""
+    """A signature that an event shows, in its statement at the place `statement` of them.
+
+    `tail` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where the
+    statement's own line does, or only all of them together.
+    """
 
     signature: Signature
     statement: int
+    tail: int = -1
 
 
 class Catalogue:
@@ -73,6 +80,7 @@ class Catalogue:
     def fitting(self, text: str) -> list[Signature]:
         """Return the signatures whose expressions fit a text, wherever that stands."""
         found = list(self._always)
+        text = f"{text}\n{text.replace(chr(10), ' ')}" if "\n" in text else text
         if self._quick is not None and not self._quick.search(text.encode("utf-8", "replace")):
             return [one for one in found if _fits(one, text)]
         for anchor, signatures in self._by_anchor.items():
@@ -90,18 +98,19 @@ class Catalogue:
         `spoken` are words of the whole log that say which programs it is of.
         """
         found = []
-        around = ""
+        around: tuple[str, ...] = ()
         for index, (_, text, _, tail) in enumerate(event.statements()):
-            whole = "\n".join((text, *tail[:_TAIL]))
+            lines = [text, *(line for _, line in tail[:_TAIL])]
+            whole = "\n".join(lines)
             for signature in self.fitting(whole):
                 if signature.near or signature.far:
                     around = around or _around(event, spoken)
-                    if signature.near and not compile_pattern(signature.near).fits(around):
+                    if not _is_at_home(signature, around):
                         continue
-                    if signature.far and compile_pattern(signature.far).fits(around):
-                        continue
-                found.append(Match(signature, index))
-        return sorted(found, key=lambda one: (_ORDER[one.signature.role], one.statement, _less(one.signature)))
+                pattern = compile_pattern(signature.pattern)
+                place = next((at for at, line in enumerate(lines) if pattern.fits(line)), 0)
+                found.append(Match(signature, index, place - 1))
+        return sorted(found, key=lambda one: (_ORDER[one.signature.role], one.statement, not one.signature.cause, _less(one.signature)))
 
 
 def _any_of(texts: Iterable[str]) -> Any:
@@ -120,17 +129,26 @@ def _less(signature: Signature) -> tuple[int, ...]:
 
 
 def _fits(signature: Signature, text: str) -> bool:
-    lines = text.split("\n")
     pattern, unless = compile_pattern(signature.pattern), signature.unless
-    if not any(pattern.fits(line) for line in lines) and not pattern.fits(text.replace("\n", " ")):
+    if not any(pattern.fits(line) for line in text.split("\n")):
         return False
     return not (unless and compile_pattern(unless).fits(text))
 
 
-def _around(event: Event, spoken: str) -> str:
+def _is_at_home(signature: Signature, around: tuple[str, ...]) -> bool:
+    near = compile_pattern(signature.near) if signature.near else None
+    far = compile_pattern(signature.far) if signature.far else None
+    if near and not any(near.fits(text) for text in around):
+        return False
+    return not (far and any(far.fits(text) for text in around))
+
+
+def _around(event: Event, spoken: str) -> tuple[str, ...]:
+    """Return where an event stands: each frame as `file:function`, the lane, the logger's place, its line, the log."""
     row = event.row
-    frames = [f"{frame.file}:{frame.function}" for frame in event.frames]
-    return "\n".join((*frames, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken))
+    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
+    tail = [line for _, line in event.tail if line.startswith("File ")]
+    return (*frames, *tail, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken)
 
 
 def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[Signature, ...]:
@@ -153,6 +171,7 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[Signature, ...]:
                     role=role,
                     rank=row.get("rank", 0),
                     after=row.get("after", ""),
+                    anchor=tuple(row.get("anchor", ())),
                 )
             )
     return tuple(found)

@@ -63,14 +63,23 @@ def _root(cases: list[Case]) -> Case | None:
     solid = [case for case in cases if case.cls == "root" and case.score >= 1 and not _follows(case, cases)]
     if solid:
         best = max(case.score for case in solid)
-        return min((case for case in solid if case.score >= best - _NEAR), key=_begun)
+        first = min((case for case in solid if case.score >= best - _NEAR), key=_begun)
+        return _first_of_its_cause(first, cases)
     rest = [(case.score - _PENALTY[case.cls], case) for case in cases]
     if not rest:
         return None
     if max(case.score for case in cases) < 0:
         return None
     best = max(score for score, _ in rest)
-    return min((case for score, case in rest if score >= best - 1), key=_begun)
+    return _first_of_its_cause(min((case for score, case in rest if score >= best - 1), key=_begun), cases)
+
+
+def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
+    """Return the first failure that shows the cause of the chosen one, which may be less solid: a line before a traceback."""
+    if not chosen.cause:
+        return chosen
+    alike = [case for case in cases if case.cause == chosen.cause and not case.wraps and case.cls != "relayed"]
+    return min(alike, key=_begun, default=chosen)
 
 
 def _begun(case: Case) -> int:

@@ -25,7 +25,7 @@ _RELAYED = (
     r"Initialization failed\. \w+ error: Traceback|Task exception was never retrieved|Unhandled exception: ?$",
     r"RuntimeError: Server process terminated|Rank \d+ scheduler is dead|Initialization failed\. Please see the error messages above",
     # of builds
-    r"Error (?:compiling objects for|building) extension|error: command '?.{0,300} failed with exit (?:code|status)|ninja: build stopped",
+    r"Error (?:compiling objects for|building) extension|Ninja build failed|error: command '?.{0,300} failed with exit (?:code|status)|ninja: build stopped",
     r"collect2: error: ld returned|subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
     r"Failed (?:building wheel|to build `|to build '|to build installable wheels)|Could not build wheels for|did not run successfully|This error originates from a subprocess",
     r"failed to solve: process|process \".{0,2000}\" did not complete successfully|The command '.{0,2000}' returned a non-zero code",
@@ -57,22 +57,26 @@ _DEATH = (
     r"^srun: error: .{0,80}(?:task|Exited)|CANCELLED AT|Terminated\b|Back-off restarting|CrashLoopBackOff|Shutting down due to|shutting down client|shutting down workers",
     r"already dead, terminating server|Closing process \d+ via signal|Failed core proc|Unhandled error|^Killed\b|: +\d+ Killed\b",
 )
+_NOISE_ANY = (
+    r"Exception ignored in|HTTPException|RequestValidationError|ClientDisconnect|BadRequestError|VLLMValidationError",
+    r"HandlerFileNotFound|metrics exporter agent",
+)
 _NOISE = (
-    r"Exception ignored in|^(?:.{0,200}:\d+: )?\w*Warning: |\bUserWarning\b|\bFutureWarning\b|\bDeprecationWarning\b",
+    r"^(?:.{0,200}:\d+: )?\w*Warning: |\bUserWarning\b|\bFutureWarning\b|\bDeprecationWarning\b",
     r"\b(?:[rR]etry(?:ing)?\b(?! ?Error)|[rR]etries left|[fF]all(?:ing|s)? ?back|[fF]allback|will be (?:ignored|skipped)|[iI]gnoring|[sS]kipping|[sS]kipped|optional|non-fatal|harmless|gracefully)\b",
     r"\berrors?[:=] ?(?:0|None|null|false|\[\]|\"\")(?:\W|$)|\bfailed[:=] ?0\b|\b0 errors?\b|[nN]o errors?\b|error rate|errors='|error_if_|[eE]rror_rate",
-    r"HTTPException|RequestValidationError|ClientDisconnect|BadRequestError|VLLMValidationError|\b4\d\d (?:Bad Request|Not Found|Unprocessable|Too Many|Method Not Allowed)",
+    r"\b4\d\d (?:Bad Request|Not Found|Unprocessable|Too Many|Method Not Allowed)",
     r"pip's dependency resolver does not currently|requires .{1,80} but you have .{1,80} which is incompatible",
     r"leaked (?:semaphore|shared_memory)|resource_tracker|destroy_process_group|process group has NOT been destroyed|cannot be preloaded",
-    r"Logging error|file_system_monitor|error recovery|[eE]rror handl|on_error|raise_error|No customer script|function_loader|HandlerFileNotFound",
+    r"Logging error|file_system_monitor|error recovery|[eE]rror handl|on_error|raise_error|No customer script|function_loader",
     r"Plugin load .*returned|No plugin found|Could not find: libnccl|Unable to register cu\w+ factory|TF-TRT Warning|computation placer already registered",
-    r"Error in cpuinfo|failed to (?:lookup|get) (?:sysfs|numa)|\bnot (?:a )?fatal\b|metrics exporter agent|usage[_ ]stat",
+    r"Error in cpuinfo|failed to (?:lookup|get) (?:sysfs|numa)|\bnot (?:a )?fatal\b|usage[_ ]stat",
 )
 
 
 def class_of(text: str, kind: str = "") -> Class:
     """Return the class of an error by its words: `text` is its line, `kind` its exception's name where it has one."""
-    if _compiled(_NOISE).search(text):
+    if _compiled(_NOISE_ANY).search(text) or (not kind and _compiled(_NOISE).search(text)):
         return "noise"
     if _compiled(_RELAYED).search(text):
         return "relayed"
@@ -85,7 +89,7 @@ def class_of(text: str, kind: str = "") -> Class:
 
 def is_noise(text: str) -> bool:
     """Whether a line says of itself that it is nothing to stop for."""
-    return bool(_compiled(_NOISE).search(text))
+    return bool(_compiled(_NOISE).search(text) or _compiled(_NOISE_ANY).search(text))
 
 
 def relays(text: str) -> bool:

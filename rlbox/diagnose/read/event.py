@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rlbox.diagnose.read.classes import Class, class_of
 from rlbox.diagnose.read.line import FAILED, UNSAID, WARNED, Row
-from rlbox.diagnose.read.trace import Frame, Raised, Trace
+from rlbox.diagnose.read.trace import Frame, Raised, Trace, raised_in
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Event:
     last: int
     weight: int
     raised: tuple[Raised, ...] = ()
-    tail: list[str] = field(default_factory=list)
+    tail: list[tuple[int, str]] = field(default_factory=list)
     handled: bool = False
     named: bool = False
     file: int = 0
@@ -50,10 +50,17 @@ class Event:
         """The frames above all of its exceptions, outermost first."""
         return [frame for raised in self.raised for frame in raised.frames]
 
-    def statements(self) -> Iterator[tuple[int, str, str, list[str]]]:
-        """Yield the lines that say what went wrong: number, text, exception's name, and the lines it goes on with."""
+    @property
+    def kind(self) -> str:
+        """The name, without modules, of the exception that a single line states; empty where it states none."""
+        found = raised_in(self.body) if self.named else None
+        return found[0].rpartition(".")[2] if found else ""
+
+    def statements(self) -> Iterator[tuple[int, str, str, list[tuple[int, str]]]]:
+        """Yield the lines that say what went wrong: number, text, exception's name, and the lines
+        that it goes on with, by number."""
         if not self.raised:
-            yield self.number, self.body, "", self.tail
+            yield self.number, self.body, self.kind, self.tail
         for raised in self.raised:
             yield raised.number, raised.text, raised.kind, raised.tail
 

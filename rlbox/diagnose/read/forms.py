@@ -47,7 +47,7 @@ _PROGRAMS = (
     r"|undefined symbol: |version `?GLIBC(?:XX)?_[\d.]+'? not found",
     # interpreters and run times
     r"^Fatal Python error: |^thread '[^']*' (?:\(\d+\) )?panicked at|^panic: |^fatal error: |^terminate called |^\s*what\(\): ",
-    r"^(?:free|malloc|realloc|munmap_chunk|double free|corrupted|malloc_consolidate)\b.{0,3}(?:\(\)|: | or | size).*"
+    r"^(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\)|double free or|corrupted (?:size|double)).*"
     r"|^\*\*\* (?:stack smashing|Error in|SIG[A-Z]+ received|Aborted at)|Process received signal \*\*\*|Segfault encountered",
     r"Assertion [`'].{1,400}' failed|^\S+:\d+: .{0,200}Assertion .{1,300} failed|Check failed: ",
     r"^(?:OMP|libgomp|OpenBLAS|Intel MKL)\b.{0,60}(?:[eE]rror|ERROR|failed)",

@@ -23,6 +23,8 @@ WHO = (
     r"(?P<lane>[A-Z]\w+ pid=\d+)\) ",
     # torch, torchrun --tee, and others: [rank0]: [default3]: [Rank 2] [rank-0]:
     r"\[(?P<lane>(?i:(?:local[_-]?|global[_-]?)?rank|default|trainer|worker|gpu|gpu_id|node)[ =_-]?(?P<rank>\d{1,5}))\]:? ?",
+    # launchers that name host and process: [node1:3]
+    r"\[(?P<host>[a-zA-Z][\w.-]*):(?P<rank>\d{1,5})\] ?(?=\s*File |\w+Error|Traceback|  )",
     # mpirun --tag-output
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[(?P<lane>\d+,(?P<rank>\d+))\]<std(?:err|out)>:? ?",
     # srun --label
@@ -39,7 +41,7 @@ WHO = (
     r"(?: => ?)+(?:# )?",
     # NCCL: host:pid:tid [2] misc/socket.cc:72 NCCL WARN text
     r"(?P<host>[\w.-]+):(?P<lane>\d+):\d+ \[(?P<rank>\d+)\] (?:(?P<source>[\w./-]+:\d+) )?"
-    r"(?:\S+ )?NCCL (?P<level>INFO|WARN|ERROR|TRACE|ABORT|VERSION)[: ] ?",
+    r"(?:[\w./<>-]+ )?(?=NCCL (?P<level>INFO|WARN|ERROR|TRACE|ABORT|VERSION)\b)",
     # vLLM under Ray or lemonade: [Info] (Process)
     r"\[(?P<level>Info|Warning|Error|Debug)\] \(\w+\) ",
 )

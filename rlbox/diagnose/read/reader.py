@@ -166,7 +166,7 @@ class EventReader:
         if not event.named and (weight(row) >= STATED or self.known(row)):
             del self._tails[row.lane]
             return False
-        event.tail.append(row.body.strip())
+        event.tail.append((row.number, row.body.strip()))
         return event.named and raised_in(row.body) is None
 
     def _state(self, row: Row) -> None:

@@ -62,7 +62,7 @@ class Raised:
     message: str
     text: str
     link: str = ""
-    tail: list[str] = field(default_factory=list)
+    tail: list[tuple[int, str]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     quotes: bool = False
     clock: str = ""
@@ -181,10 +181,7 @@ class Trace:
         if len(last.tail) >= MOST_TAIL:
             self.closed = True
             return False
-        if self._blank and _RAISED.match(stripped) is None and len(last.tail) > 4 and not row.tagged:
-            last.tail.append(stripped)
-            return True
-        last.tail.append(stripped)
+        last.tail.append((row.number, stripped))
         return True
 
     def _is_other(self, row: Row) -> bool:
