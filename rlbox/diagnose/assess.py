@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rlbox.diagnose.catalogue import Catalogue, Match
+from rlbox.diagnose.catalogue import Match, SignatureSet
 from rlbox.diagnose.read.classes import Class
 from rlbox.diagnose.read.event import Event, is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
 from rlbox.diagnose.read.line import ENDED, FAILED, WARNED
 
-_INCIDENTAL = re.compile(r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$")
+_INCIDENTAL = re.compile(
+    r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$"
+)
 """Exceptions that code raises on its way to another one, when that came while the first was handled."""
 
 
 _SPEAKS = re.compile(r"NCCL WARN|death signal|has been marked dead|closing signal")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Case:
     """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is.
 
     `wraps`: its words say that it only passes on, or is the end of, something else, though the catalogue knows it.
+    `time` is when it was told and how far that may be off, in seconds; `whole` its line as it stands in the log.
     """
 
     event: Event
@@ -34,6 +37,14 @@ class Case:
     score: float = 0.0
     why_not: str = ""
     wraps: bool = False
+    time: tuple[float, float] | None = None
+    whole: str = ""
+    quoted: float = 0.0
+
+    @property
+    def solidity(self) -> float:
+        """How solid a failure it is; one that others repeat is more so."""
+        return self.score + self.quoted
 
     @property
     def cause(self) -> str:
@@ -41,8 +52,10 @@ class Case:
         return self.match.signature.cause if self.match else ""
 
 
-def assess(event: Event, catalogue: Catalogue, spoken: str = "") -> Case:
+def assess(event: Event, catalogue: SignatureSet, spoken: str = "") -> Case:
     """Return an event with its class and telling line."""
+    if event.excused:
+        return Case(event, "noise", None, event.number, event.text, why_not="declared")
     matches = catalogue.matches(event, spoken)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
@@ -63,11 +76,12 @@ def assess(event: Event, catalogue: Catalogue, spoken: str = "") -> Case:
     else:
         case = _unknown(event, statements)
     case.score = _solidity(case)
+    case.whole = next((one.whole.strip() for one in event.raised if one.number == case.number), "")
     return case
 
 
 def _telling(event: Event, known: Match, matches: list[Match]) -> Match:
-    """Return of the matches in a chain of exceptions the one to name: not that of an exception on the way to another."""
+    """Return which match in a chain of exceptions to name: not that of an exception on the way to another."""
     if not _is_incidental(event, known.statement):
         return known
     later = [one for one in matches if one.statement > known.statement and one.signature.role == known.signature.role]
@@ -84,7 +98,7 @@ def _unknown(event: Event, statements: list[tuple[int, str, str, list[tuple[int,
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
         number, text, kind, _ = statements[at]
-        cls: Class = "noise" if event.handled else wanted  # type: ignore[assignment]
+        cls: Class = "noise" if event.handled else wanted
         return Case(event, cls, None, number, text, kind, why_not="level" if cls == "noise" else "")
     return Case(event, "noise", None, event.number, event.text)
 
@@ -95,7 +109,7 @@ def _is_incidental(event: Event, at: int) -> bool:
 
 
 def _speaks_anyway(event: Event) -> bool:
-    """Whether a line of a low level tells of a failure all the same: NCCL warns of what ends it, vLLM logs a traceback."""
+    """Whether a line of a low level tells of a failure all the same: NCCL only warns of what ends it."""
     return bool(_SPEAKS.search(event.text))
 
 

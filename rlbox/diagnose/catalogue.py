@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlbox.diagnose.literals import anchors
 from rlbox.diagnose.read.event import Event
 from rlbox.logs.patterns import compile_pattern
+from rlbox.spec.pattern import check_pattern
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
 _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
@@ -17,12 +19,12 @@ _TAIL = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class LogSignature:
     """One way in which a cause shows: `cause` is its id, `fix` that of the fix which tells of it.
 
-    `near` is an expression that the frames of the traceback, the lane or the statement's own place must fit, `far` one
-    that they must not. Of two that fit one statement the one of higher `rank` counts, then the one that asks for more. `anchor` are texts
-    that a scan looks for, where the line holds none of those that it looks for anyway.
+    `near` is an expression that a frame of the traceback, the lane or the statement's own place must fit, `far` one
+    that none of them may. Of two that fit one statement the one of higher `rank` counts, then the one that asks for
+    more. `anchor` are texts that a scan looks for, where the line holds none of those that it looks for anyway.
     """
 
     cause: str
@@ -52,18 +54,18 @@ class Match:
     statement's own line does, or only all of them together.
     """
 
-    signature: Signature
+    signature: LogSignature
     statement: int
     tail: int = -1
 
 
-class Catalogue:
+class SignatureSet:
     """All signatures, found by the text that each of them needs."""
 
-    def __init__(self, signatures: Iterable[Signature]) -> None:
+    def __init__(self, signatures: Iterable[LogSignature]) -> None:
         self.signatures = tuple(signatures)
-        self._by_anchor: dict[str, list[Signature]] = defaultdict(list)
-        self._always: list[Signature] = []
+        self._by_anchor: dict[str, list[LogSignature]] = defaultdict(list)
+        self._always: list[LogSignature] = []
         for signature in self.signatures:
             needed = anchors(signature.pattern)
             for anchor in needed:
@@ -77,7 +79,12 @@ class Catalogue:
         """The texts of which a line holds one when a signature fits it."""
         return tuple(sorted(self._by_anchor))
 
-    def fitting(self, text: str) -> list[Signature]:
+    @property
+    def scanned(self) -> tuple[str, ...]:
+        """The texts that a scan looks for besides those that it looks for anyway."""
+        return tuple(sorted({anchor for signature in self.signatures for anchor in signature.anchor}))
+
+    def fitting(self, text: str) -> list[LogSignature]:
         """Return the signatures whose expressions fit a text, wherever that stands."""
         found = list(self._always)
         text = f"{text}\n{text.replace(chr(10), ' ')}" if "\n" in text else text
@@ -110,7 +117,7 @@ class Catalogue:
                 pattern = compile_pattern(signature.pattern)
                 place = next((at for at, line in enumerate(lines) if pattern.fits(line)), 0)
                 found.append(Match(signature, index, place - 1))
-        return sorted(found, key=lambda one: (_ORDER[one.signature.role], one.statement, not one.signature.cause, _less(one.signature)))
+        return sorted(found, key=_precedence)
 
 
 def _any_of(texts: Iterable[str]) -> Any:
@@ -124,18 +131,20 @@ def _any_of(texts: Iterable[str]) -> Any:
     return re2.compile(escaped.encode(), options) if escaped else None
 
 
-def _less(signature: Signature) -> tuple[int, ...]:
-    return tuple(-int(value) for value in signature.exactness)
+def _precedence(match: Match) -> tuple[int, ...]:
+    signature = match.signature
+    less = (-int(value) for value in signature.exactness)
+    return (_ORDER[signature.role], match.statement, not signature.cause, *less)
 
 
-def _fits(signature: Signature, text: str) -> bool:
+def _fits(signature: LogSignature, text: str) -> bool:
     pattern, unless = compile_pattern(signature.pattern), signature.unless
     if not any(pattern.fits(line) for line in text.split("\n")):
         return False
     return not (unless and compile_pattern(unless).fits(text))
 
 
-def _is_at_home(signature: Signature, around: tuple[str, ...]) -> bool:
+def _is_at_home(signature: LogSignature, around: tuple[str, ...]) -> bool:
     near = compile_pattern(signature.near) if signature.near else None
     far = compile_pattern(signature.far) if signature.far else None
     if near and not any(near.fits(text) for text in around):
@@ -151,15 +160,15 @@ def _around(event: Event, spoken: str) -> tuple[str, ...]:
     return (*frames, *tail, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken)
 
 
-def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[Signature, ...]:
+def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
     """Return the signatures of fixes as TOML or JSON holds them: `id`, `title`, `remedy`, `heals`, `signature`."""
     found = []
     for fix in fixes:
         heals = fix.get("heals") or [""]
         for row in fix.get("signature", ()):
-            role = row.get("role") or ("benign" if fix.get("benign") else "root")
+            role: Role = row.get("role") or ("benign" if fix.get("benign") else "root")
             found.append(
-                Signature(
+                LogSignature(
                     cause=row.get("cause", heals[0]),
                     fix=fix["id"],
                     title=fix.get("title", ""),
@@ -175,3 +184,19 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[Signature, ...]:
                 )
             )
     return tuple(found)
+
+
+def rows_of(data: object) -> tuple[LogSignature, ...]:
+    """Return signatures that a run carries, or a cache keeps, as `rows_json` wrote them; none of what is no list."""
+    if not isinstance(data, list):
+        return ()
+    try:
+        found = tuple(LogSignature(**{**row, "anchor": tuple(row.get("anchor", ()))}) for row in data)
+        return tuple(one for one in found if check_pattern(one.pattern))
+    except (TypeError, AttributeError, ValueError):
+        return ()
+
+
+def rows_json(signatures: Sequence[LogSignature]) -> str:
+    """Return signatures as JSON, a row each."""
+    return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))

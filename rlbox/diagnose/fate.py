@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from rlbox.diagnose.assess import Case
 from rlbox.diagnose.read.event import is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
+from rlbox.diagnose.read.line import FAILED
 from rlbox.diagnose.read.progress import Mark
 from rlbox.diagnose.read.reader import Read
 
 _FAR = 40
+_LINES = re.compile(r"The last (\d+) lines")
 
 
 def survived(case: Case, read: Read) -> str:
     """Return why an error is none: `survived`, `shutdown`; empty when nothing acquits it."""
     after = _marks_after(case, read)
-    counts = {sign: sum(mark.sign == sign for mark in after) for sign in ("step", "served", "ready", "done", "bar")}
+    counts = Counter(mark.sign for mark in after)
     steps = len({mark.text for mark in after if mark.sign == "step"})
     if _is_shutdown(case, read):
         return "shutdown"
-    hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD
+    if counts["ray"] and (case.event.level >= FAILED or _is_quote(case, read)):
+        return "survived"
+    hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD or case.event.kind
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
     if steps >= 1 or counts["served"] >= 1 or counts["ready"] or counts["done"] or counts["bar"] >= 3:
@@ -31,12 +38,19 @@ def survived(case: Case, read: Read) -> str:
 def _marks_after(case: Case, read: Read) -> list[Mark]:
     found = []
     for mark in read.marks:
-        if mark.number <= case.event.last:
+        if mark.number <= case.event.ended:
             continue
         if mark.sign == "start":
             break
         found.append(mark)
     return found
+
+
+def _is_quote(case: Case, read: Read) -> bool:
+    """Whether an error stands in the end of a helper's log that its owner quotes."""
+    begun = case.event.begun
+    quotes = (mark for mark in read.marks if mark.sign == "quote" and mark.number < begun)
+    return any(begun - mark.number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
 
 
 def _is_shutdown(case: Case, read: Read) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from rlbox.diagnose.catalogue import Signature
+from rlbox.diagnose.catalogue import LogSignature
 from rlbox.diagnose.literals import SHORTEST, anchors
 from rlbox.diagnose.read.triggers import is_triggered
 from rlbox.logs.patterns import compile_pattern
@@ -15,11 +15,14 @@ _OF_ONE_LOG = (
     (r"/(?:home|root|mnt|data|workspace|tmp|opt|Users|scratch|cfs|gpfs|lustre|nvme)/", "a path"),
     (r"(?!127|0\\?\.0)\b\d{1,3}(?:\\?\.\d{1,3}){3}(?!\d)", "an address"),
     (r"\bpid[=: ]+\d|(?<![\d.\\{,])\d{6,}", "a number of a process"),
-    (r"(?i)(?<![a-z])(?:qwen|llama-|llama\d|deepseek-|mixtral|gemma-|gemma\d|chatglm|internlm|phi-\d)", "the name of a model"),
+    (
+        r"(?i)(?<![a-z])(?:qwen|llama-|llama\d|deepseek-|mixtral|gemma-|gemma\d|chatglm|internlm|phi-\d)",
+        "the name of a model",
+    ),
 )
 
 
-def problems_of(signature: Signature, example: str = "") -> Iterator[str]:
+def problems_of(signature: LogSignature, example: str = "") -> Iterator[str]:
     """Yield what is wrong with one signature; `example` is a line that it is for."""
     try:
         check_pattern(signature.pattern)
@@ -38,7 +41,7 @@ def problems_of(signature: Signature, example: str = "") -> Iterator[str]:
             yield f"asks for {what} ({found.group()!r}), which is of one log alone"
 
 
-def ties(signatures: Iterable[tuple[Signature, str]]) -> Iterator[str]:
+def ties(signatures: Iterable[tuple[LogSignature, str]]) -> Iterator[str]:
     """Yield pairs of signatures of different causes of which neither counts before the other; each with its example."""
     rows = list(signatures)
     for signature, example in rows:
@@ -51,7 +54,7 @@ def ties(signatures: Iterable[tuple[Signature, str]]) -> Iterator[str]:
                 yield f"{signature.cause} and {other.cause} tie on {example!r}"
 
 
-def _fits(signature: Signature, text: str) -> bool:
+def _fits(signature: LogSignature, text: str) -> bool:
     if not compile_pattern(signature.pattern).fits(text):
         return False
     return not (signature.unless and compile_pattern(signature.unless).fits(text))

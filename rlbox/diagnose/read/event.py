@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rlbox.diagnose.read.classes import Class, class_of
-from rlbox.diagnose.read.line import FAILED, UNSAID, WARNED, Row
-from rlbox.diagnose.read.trace import Frame, Raised, Trace, raised_in
+from rlbox.diagnose.read.line import FAILED, UNSAID, WARNED, LogRow
+from rlbox.diagnose.read.trace import Raised, StackFrame, Trace, raised_in
 
 
 @dataclass(slots=True)
@@ -16,23 +16,27 @@ class Event:
 
     `number` is the line that says it, `begun` and `last` those between which it lies. `weight` is how surely it states
     a failure (`read/forms.py`). `file` is the place of its log among those that are read. `count` is how many alike
-    there were in the lane, `again` the number of the last of these.
+    there were in the lane, `again` the number of the last of these. `handled`: a log of a warning or less holds
+    it; `excused`: it is declared harmless. `near` is the clock of a line above it, where its own
+    shows none. `offset` are number and byte of the first line of the block in which it was met.
     """
 
     number: int
     text: str
     body: str
-    row: Row
+    row: LogRow
     begun: int
     last: int
     weight: int
     raised: tuple[Raised, ...] = ()
     tail: list[tuple[int, str]] = field(default_factory=list)
     handled: bool = False
+    excused: bool = False
     named: bool = False
     file: int = 0
     count: int = 1
     again: int = 0
+    near: str = ""
     offset: tuple[int, int] = (1, 0)
 
     @property
@@ -46,9 +50,14 @@ class Event:
         return self.row.level
 
     @property
-    def frames(self) -> list[Frame]:
+    def frames(self) -> list[StackFrame]:
         """The frames above all of its exceptions, outermost first."""
         return [frame for raised in self.raised for frame in raised.frames]
+
+    @property
+    def ended(self) -> int:
+        """The number of the line that names its last exception; what its message goes on with may be others' lines."""
+        return max((one.number for one in self.raised), default=self.number)
 
     @property
     def kind(self) -> str:
@@ -73,7 +82,7 @@ class Event:
         return class_of(text, kind)
 
 
-def from_line(row: Row, weight: int, *, named: bool = False) -> Event:
+def from_line(row: LogRow, weight: int, *, named: bool = False) -> Event:
     """Return the event that a single line states."""
     return Event(row.number, row.text, row.body.strip(), row, row.number, row.number, weight, named=named)
 

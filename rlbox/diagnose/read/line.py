@@ -26,16 +26,24 @@ _STACKED = 8
 _LONGEST = 4000
 """Characters of a line in which something is looked for; what stands behind them is payload."""
 _BAR = re.compile(
-    r"^[^\n]{0,300}?(?:\d{1,3}%(?: Completed ?)?\|[^|\n]{0,200}\||\d{1,3}% Completed \|)[^\[\n]{0,60}\[[^\]\n]{0,80}\]\s*(?:,\s*)?"
+    r"^[^\n]{0,300}?(?:\d{1,3}%(?: Completed ?)?\|[^|\n]{0,200}\||\d{1,3}% Completed \||\d{1,3}% \d+/\d+)"
+    r"[^\[\n]{0,60}\[[^\]\n]{0,80}\]\s*(?:,\s*)?"
 )
 _REPEAT = re.compile(r"\s*\[repeated \d{1,7}x across cluster\].*$")
 _WARNING = re.compile(r"(?:^|[\s:])[A-Z]?\w*Warning: ")
 _RANK = re.compile(r"(?i)\b(?:TP|rank)[ _=-]?(\d{1,5})\b")
+_LANE = re.compile(
+    r"^\s*(?:\((?=[^()]*\bpid=\d)[^()]*\)"  # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2)
+    r"|\[(?:rank|default) ?\d+\]"  # torch, torchrun --tee
+    r"|\[\d+,\d+\]<std(?:err|out)>"  # mpirun --tag-output
+    r"|\d{1,4}:\s"  # srun --label
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: (?:DP|PP|TP|EP)\d+)+)\])"  # SGLang
+)
 _ADDRESS = re.compile(r"\bip=([\w.:-]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """A line, taken apart. `number` counts from 1; `body` is what is left without prefixes, its indent kept.
 
     `lane` names the process or worker that wrote it, as written; `rank` is -1 and the other texts are empty where the
@@ -55,7 +63,7 @@ class Row:
     glued: bool = False
 
 
-def read_row(number: int, text: str) -> Row:
+def read_row(number: int, text: str) -> LogRow:
     """Return a line taken apart; never fails, whatever the line holds."""
     text = clean_text(text[:_LONGEST]).rstrip()
     body = _behind_bar(text)
@@ -72,10 +80,19 @@ def read_row(number: int, text: str) -> Row:
     behind = _behind_bar(rest)
     if len(behind) < len(rest):
         glued, rest = True, said.strip(behind)
-    return Row(
+    return LogRow(
         number, text, rest, said.lane, said.host, said.rank, said.level, said.clock, said.source,
         tagged=len(rest) < len(body), glued=glued,
     )  # fmt: skip
+
+
+def lane_of(text: str) -> str:
+    """Return what a line puts before itself to name the process or rank that wrote it; empty when it names none.
+
+    Of the commonest forms alone, as whoever asks of every line of a log can afford it.
+    """
+    found = _LANE.match(text)
+    return (found.group(1) or found.group(0)).strip() if found else ""
 
 
 class _Said:
@@ -126,7 +143,7 @@ def _behind_bar(text: str) -> str:
     return rest if rest.strip() else text
 
 
-def _from_json(number: int, text: str, body: str) -> Row | None:
+def _from_json(number: int, text: str, body: str) -> LogRow | None:
     """Return a line that is one JSON object with a message; None when it is none."""
     if not body.endswith("}"):
         return None
@@ -144,6 +161,6 @@ def _from_json(number: int, text: str, body: str) -> Row | None:
     clock = next((data[key] for key in ("time", "timestamp", "ts", "asctime") if isinstance(data.get(key), str)), "")
     said = f"{message}: {extra}" if extra and extra not in message else message
     lane = next((str(data[key]) for key in ("rank", "actor_name", "process", "pid") if key in data), "")
-    return Row(
+    return LogRow(
         number, text, said.split("\n")[0], lane, level=LEVELS.get(level.upper(), UNSAID), clock=clock, tagged=True
     )

@@ -6,8 +6,6 @@ the statement that wrote it). Whatever a pattern fits is taken off, and the rest
 
 from __future__ import annotations
 
-import re
-
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d"
 _TIME = r"\d\d:\d\d:\d\d"
 _PART = r"(?:[.,]\d{1,9})?"
@@ -18,13 +16,16 @@ _RANKS = r"(?: ?(?:DP|PP|TP|EP|CP|MoE_\w+?|ATTN_\w+?|moe_\w+?)_?\d+)+"
 
 WHO = (
     # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2), (EngineCore_DP0 pid=7), (raylet, ip=10.0.0.1)
-    r"[ \t]*\((?P<lane>(?=[^()\n]*\bpid=\d|raylet|gcs_server|autoscaler|driver|dashboard|ProxyActor|Replica)[^()\n]*)\) ?",
+    r"[ \t]*\((?P<lane>(?=[^()\n]*\bpid=\d|raylet|gcs_server|autoscaler|driver|dashboard|ProxyActor|Replica)"
+    r"[^()\n]*)\) ?",
     # the same with its first bracket cut off
     r"(?P<lane>[A-Z]\w+ pid=\d+)\) ",
     # torch, torchrun --tee, and others: [rank0]: [default3]: [Rank 2] [rank-0]:
-    r"\[(?P<lane>(?i:(?:local[_-]?|global[_-]?)?rank|default|trainer|worker|gpu|gpu_id|node)[ =_-]?(?P<rank>\d{1,5}))\]:? ?",
+    r"\[(?P<lane>(?i:(?:local[_-]?|global[_-]?)?rank|default|trainer|worker|gpu|gpu_id|node)"
+    r"[ =_-]?(?P<rank>\d{1,5}))\]:? ?",
     # launchers that name host and process: [node1:3]
     r"\[(?P<host>[a-zA-Z][\w.-]*):(?P<rank>\d{1,5})\] ?(?=\s*File |\w+Error|Traceback|  )",
+    r"(?P<lane>[rR]ank ?(?P<rank>\d{1,5})): ",
     # mpirun --tag-output
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[(?P<lane>\d+,(?P<rank>\d+))\]<std(?:err|out)>:? ?",
     # srun --label
@@ -49,12 +50,14 @@ WHO = (
 WHEN = (
     # vLLM: ERROR 04-30 10:20:36 [core.py:396] text; ERROR 04-26 01:59:07 worker_base.py:157] text
     rf"{_LEVEL} (?P<clock>\d\d-\d\d {_TIME}{_PART}) \[?(?P<source>[^\]\s]+:\d+)\] ?",
-    # glog, absl, klog, c10d: [E207 01:29:36.730311765 ProcessGroupNCCL.cpp:616] text; E0112 10:20:30.1 77 api.py:869] text
+    # glog, klog, c10d: [E207 01:29:36.730311765 ProcessGroupNCCL.cpp:616] text; E0112 10:20:30.1 77 api.py:869] text
     rf"\[?(?P<level>[EWIFC])(?P<clock>\d{{3,4}} {_TIME}(?:\.\d{{1,9}})?) +(?:\d+ )?(?P<source>[^\]\s]+:\d+)\] ?",
+    rf"(?P<level>[EWIF])(?P<clock>\d{{4}} {_TIME}(?:\.\d{{1,9}})?) (?=\S)",
     # Ray's C++: [2025-01-01 00:00:00,123 E 12 34] (raylet) worker_pool.cc:586: text
-    rf"\[(?P<clock>{_DAY} {_TIME}{_PART}) (?P<level>[DIWECF]) \d+ \d+\] (?:\(\w+\) )?(?:(?P<source>[\w./-]+\.cc:\d+): ?)?",
+    rf"\[(?P<clock>{_DAY} {_TIME}{_PART}) (?P<level>[DIWECF]) \d+ \d+\] (?:\(\w+\) )?"
+    r"(?:(?P<source>[\w./-]+\.cc:\d+): ?)?",
     # Ray's Python: 2025-01-01 00:00:00,123<tab>ERROR worker.py:406 -- text
-    rf"(?P<clock>{_DAY} {_TIME}{_PART})\s+{_LEVEL}\s+(?P<source>[\w./-]+:\d+) -- ",
+    rf"(?P<clock>{_DAY} {_TIME}{_PART})\s+{_LEVEL}\s+(?P<source>[\w./-]+:\d+) --(?: |$)",
     # DeepSpeed: [2025-01-01 00:00:00,123] [ERROR] [launch.py:325:sigkill_handler] text
     rf"\[(?P<clock>{_DAY} {_TIME}{_PART})\] \[{_LEVEL}\] \[(?P<source>[^\]\n]*)\] ?",
     # SGLang: [2025-02-08 00:55:32 DP2 TP5] text, [01:37:48 TP0] text, [2025-01-01 00:00:00] text
@@ -69,7 +72,8 @@ WHEN = (
     r"?(?:\[?(?P<source>[\w./-]+\.(?:py|cc|cpp|rs|go):\d+)\]?(?: ?[-:|>]+ |: ?| ))?",
     rf"(?P<clock>\d\d/\d\d/\d{{4}} {_TIME}(?: [AP]M)?) - {_LEVEL} - [\w.]+ ?- ? ?",
     # syslog and the kernel
-    rf"(?P<clock>[A-Z][a-z]{{2}} [ \d]\d {_TIME}) (?P<host>[\w.-]+) (?P<lane>[\w./@-]+(?:\[\d+\])?): (?:\[ *\d+\.\d+\] )?",
+    rf"(?P<clock>[A-Z][a-z]{{2}} [ \d]\d {_TIME}) (?P<host>[\w.-]+) (?P<lane>[\w./@-]+(?:\[\d+\])?): "
+    r"(?:\[ *\d+\.\d+\] )?",
     r"(?:kern  :\w+ +: )?\[ *(?P<clock>\d+\.\d{6})\] ",
     rf"\[(?P<clock>[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_TIME} \d{{4}})\] ",
     # containers, CI and Rust: 2025-01-01T00:00:00.123456Z text

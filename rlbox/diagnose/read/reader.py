@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.read.event import Event, from_line, from_trace
 from rlbox.diagnose.read.forms import LAST_WORD, STATED, weight
-from rlbox.diagnose.read.line import FAILED, UNSAID, Row, read_row
+from rlbox.diagnose.read.line import UNSAID, LogRow, read_row
 from rlbox.diagnose.read.progress import Mark, block_pattern, sign_of
 from rlbox.diagnose.read.spoken import BEGINNING, spoken_in
 from rlbox.diagnose.read.trace import Trace, begins_trace, raised_in, stripped_ends
@@ -21,12 +21,16 @@ _LATE = 20_000
 """Lines after which a traceback that was not ended is given up: its process died while it wrote."""
 _TAIL = 8
 _MARKS = 400
-_SOURCE = re.compile(r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise ")
+_SOURCE = re.compile(
+    r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise "
+)
 """A line of source, which a traceback that has lost its head quotes."""
 _PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
 """Rust's notice of a panic; what went wrong is on the next line."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
+Known = Callable[[str], bool]
+Excused = Callable[[int, str], bool]
 Hits = Callable[[Texts], Sequence[int]]
 """Finds, ascending, the indexes of the lines of a block that may say that something failed."""
 
@@ -44,18 +48,43 @@ class Read:
 
 
 class EventReader:
-    """Takes blocks of lines in order, and gives the events in them."""
+    """Takes blocks of lines in order, and gives the events in them.
 
-    def __init__(self, hits: Hits, file: int = 0) -> None:
+    Parameters
+    ----------
+    file
+        The place of this log among those that are read.
+    known
+        Whether a catalogue knows a line that states no failure by its form.
+    several
+        There are other logs, with which this one's steps are compared: signs of work are kept from the start on.
+    excused
+        Whether a line is declared harmless, by its number and text.
+    """
+
+    def __init__(
+        self,
+        hits: Hits,
+        file: int = 0,
+        known: Known | None = None,
+        *,
+        several: bool = False,
+        excused: Excused | None = None,
+    ) -> None:
         self.read = Read()
         self._hits = hits
         self._file = file
+        self._known = known
+        self._several = several
+        self._excused = excused
         self._open: dict[str, Trace] = {}
         self._tails: dict[str, Event] = {}
         self._alike: dict[tuple[str, str], Event] = {}
-        self._above: Row | None = None
+        self._above: LogRow | None = None
         self._block = (1, 0)
-        self._panic: Row | None = None
+        self._panic: LogRow | None = None
+        self._clock = ""
+        self._last_mark = 0
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
@@ -80,7 +109,8 @@ class EventReader:
         self.read.lines = first + count - 1
         if last := _last_shown(block):
             self.read.last = last
-        self._mark(first, block)
+        if self._several or self.read.events or self._open:
+            self._mark(first, block)
 
     def close(self) -> Read:
         """End all tracebacks, and return what was read."""
@@ -89,16 +119,24 @@ class EventReader:
         self._tails.clear()
         return self.read
 
-    def peek(self) -> list[Event]:
-        """Return the events so far, those of tracebacks included that already name an exception."""
-        open_events = [event for trace in self._open.values() if (event := from_trace(trace, 3))]
-        return [*self.read.events, *open_events]
+    @property
+    def state(self) -> tuple[int, ...]:
+        """What changes whenever anything may be judged otherwise than before."""
+        tails = sum(len(event.tail) for event in self._tails.values())
+        open_lines = sum(trace.lines for trace in self._open.values() if trace.raised)
+        return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines
+
+    def snapshot(self) -> Read:
+        """Return what was read so far, tracebacks included that have not ended but name an exception already."""
+        ends = [self._dressed(event) for trace in self._open.values() if (event := from_trace(trace, 3))]
+        return replace(self.read, events=[*self.read.events, *ends]) if ends else self.read
 
     def _see(self, number: int, text: str) -> None:
         for part in _parts(text):
             self._see_row(read_row(number, part))
 
-    def _see_row(self, row: Row) -> None:
+    def _see_row(self, row: LogRow) -> None:
+        self._clock = row.clock or self._clock
         if self._open and row.number % 64 == 0:
             self._give_up(row.number)
         if not row.body.strip() and not row.tagged:
@@ -115,7 +153,7 @@ class EventReader:
         if not self._add_tail(row):
             self._state(row)
 
-    def _owner(self, row: Row) -> str | None:
+    def _owner(self, row: LogRow) -> str | None:
         if row.lane in self._open:
             return row.lane
         if row.lane:
@@ -128,14 +166,14 @@ class EventReader:
             return None
         return next((lane for lane in reversed(self._open) if not self._open[lane].prefixed), None)
 
-    def _feed(self, lane: str, row: Row) -> bool:
+    def _feed(self, lane: str, row: LogRow) -> bool:
         trace = self._open[lane]
         taken = trace.take(row)
         if trace.closed:
             self._end(lane)
         return taken
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: LogRow) -> None:
         if row.lane in self._open:
             self._end(row.lane)
         if len(self._open) >= _MOST_LANES:
@@ -155,21 +193,21 @@ class EventReader:
         for lane in [lane for lane, trace in self._open.items() if trace.last < number - _LATE]:
             self._end(lane)
 
-    def _add_tail(self, row: Row) -> bool:
+    def _add_tail(self, row: LogRow) -> bool:
         """Give a line to the statement above it; return whether it is no statement of its own."""
         event = self._tails.get(row.lane)
         if event is None:
             return False
-        if (row.tagged and (row.clock or row.level != UNSAID)) or len(event.tail) >= _TAIL:
+        if (row.tagged and row.clock) or row.level != UNSAID or len(event.tail) >= _TAIL:
             del self._tails[row.lane]
             return False
-        if not event.named and (weight(row) >= STATED or self.known(row)):
+        if not event.named and (weight(row) >= STATED or self._is_known(row)):
             del self._tails[row.lane]
             return False
         event.tail.append((row.number, row.body.strip()))
         return event.named and raised_in(row.body) is None
 
-    def _state(self, row: Row) -> None:
+    def _state(self, row: LogRow) -> None:
         """Keep a single line when it states a failure."""
         panic, self._panic = self._panic, None
         if _SOURCE.match(row.body):
@@ -178,19 +216,27 @@ class EventReader:
             self._panic = row
             return
         strong = LAST_WORD if panic and row.number <= panic.number + 1 else weight(row)
-        if not strong and not self.known(row):
+        if not strong and not self._is_known(row):
             return
         event = from_line(row, max(strong, 1), named=bool(raised_in(row.body)) and not stripped_ends(row.body.rstrip()))
         self._keep(event)
         if len(self._tails) < _MOST_LANES:
             self._tails[row.lane] = event
 
-    def known(self, row: Row) -> bool:
-        """Whether a line that states no failure is one all the same; a catalogue may know it."""
-        return False
+    def _is_known(self, row: LogRow) -> bool:
+        return self._known is not None and self._known(row.body)
+
+    def _dressed(self, event: Event) -> Event:
+        """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""
+        event.file, event.offset = self._file, self._block
+        event.near = "" if event.row.clock else self._clock
+        if self._excused:
+            heads = ((event.begun, event.row.text), *((one.number, one.whole) for one in event.raised))
+            event.excused = any(self._excused(number, text) for number, text in heads)
+        return event
 
     def _keep(self, event: Event) -> None:
-        event.file, event.offset = self._file, self._block
+        self._dressed(event)
         key = (event.lane, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
         if alike is not None and alike.raised[:1] and event.raised[:1]:
@@ -238,7 +284,8 @@ class EventReader:
         if sign := sign_of(text):
             if len(self.read.marks) >= _MARKS:
                 del self.read.marks[_MARKS // 2]
-            self.read.marks.append(Mark(number, sign, text[:300]))
+            self._last_mark = number
+            self.read.marks.append(Mark(number, sign, text[:300], read_row(number, text[:300]).clock))
 
 
 def _parts(text: str) -> list[str]:
@@ -251,8 +298,3 @@ def _parts(text: str) -> list[str]:
 def _last_shown(block: Texts) -> str:
     data = block.joined.rstrip()
     return data[data.rfind(b"\n") + 1 :].decode("utf-8", "replace")
-
-
-def is_fatal_level(row: Row) -> bool:
-    """Whether a line states that it is an error."""
-    return row.level >= FAILED

@@ -5,21 +5,15 @@ from __future__ import annotations
 import functools
 import re
 
+from rlbox.diagnose.read.words import keys, words
+
 BEGINNING = 1 << 18
 """Bytes of a log that are looked at."""
-
-_WORDS = {
-    "building": rb"building extension|\bninja\b|\bnvcc\b|setup\.py|Building wheel|build_ext|Compiling objects",
-    "pip": rb"pip install|^Collecting |Downloading [\w.-]+\.whl|uv pip|pip subprocess",
-    "serving": rb"vLLM API server|vllm serve|api_server|launch_server|ServerArgs|Uvicorn running|Decode batch|Prefill batch"
-    rb"|EngineCore|LLMEngine|LLM engine|Avg prompt throughput|ModelTpServer|AsyncLLM",
-    "training": rb"[tT]rainer|train_loss|'loss'|optimizer|torchrun|deepspeed|TaskRunner|WorkerDict|global_step|FSDP|[mM]egatron|train\.py",
-}
 
 
 def spoken_in(data: bytes) -> frozenset[str]:
     """Return the kinds of programs that bytes of a log speak of: `building`, `pip`, `serving`, `training`."""
-    return frozenset(kind for kind in _WORDS if _pattern(kind).search(data))
+    return frozenset(kind for kind in keys("spoken") if _pattern(kind).search(data))
 
 
 def words_of(kinds: frozenset[str]) -> str:
@@ -30,4 +24,4 @@ def words_of(kinds: frozenset[str]) -> str:
 
 @functools.cache
 def _pattern(kind: str) -> re.Pattern[bytes]:
-    return re.compile(_WORDS[kind], re.MULTILINE)
+    return re.compile("|".join(words("spoken", kind)).encode(), re.MULTILINE)

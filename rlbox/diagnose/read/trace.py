@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from rlbox.diagnose.read.line import Row
+from rlbox.diagnose.read.line import LogRow
 
 MOST_FRAMES = 400
 MOST_TAIL = 24
@@ -41,7 +41,7 @@ _QUOTES = re.compile(r"^\s*(?:\"\"\"|''')\s*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One frame of a traceback; `function` is empty where the line does not name it."""
 
     file: str
@@ -54,7 +54,7 @@ class Raised:
     """One exception that a traceback names, at the line `number`; `tail` are the lines that its message goes on with.
 
     `link` says how it came of the one before: `cause`, `context`, or empty. `frames` are those above it, since the one
-    before. `quotes`: what follows it is the traceback that it quotes.
+    before. `quotes`: what follows it is the traceback that it quotes. `whole` is its line as it stands in the log.
     """
 
     number: int
@@ -63,9 +63,10 @@ class Raised:
     text: str
     link: str = ""
     tail: list[tuple[int, str]] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[StackFrame] = field(default_factory=list)
     quotes: bool = False
     clock: str = ""
+    whole: str = ""
 
     @property
     def kind(self) -> str:
@@ -76,7 +77,7 @@ class Raised:
 class Trace:
     """A traceback while its lines come in; `begun` is the number of its first line, `head` its text."""
 
-    def __init__(self, row: Row, *, headless: bool = False) -> None:
+    def __init__(self, row: LogRow, *, headless: bool = False) -> None:
         self.row = row
         self.begun = self.last = row.number
         self.head = row
@@ -85,7 +86,7 @@ class Trace:
         self.prefixed = False
         self.closed = False
         self.lines = 0
-        self._frames: list[Frame] = []
+        self._frames: list[StackFrame] = []
         self._link = ""
         self._indent = -1
         self._within = True  # between a head and the line that names the exception
@@ -94,7 +95,7 @@ class Trace:
         if headless:
             self.take(row)
 
-    def take(self, row: Row) -> bool:
+    def take(self, row: LogRow) -> bool:
         """Take the next line of the lane; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
@@ -111,7 +112,7 @@ class Trace:
             self.prefixed = self.prefixed or row.tagged
         return taken
 
-    def _take(self, row: Row, body: str) -> bool:
+    def _take(self, row: LogRow, body: str) -> bool:
         stripped = body.strip()
         if link := next((kind for text, kind in _LINKS if stripped.startswith(text)), ""):
             self._link, self._within = link, True
@@ -122,7 +123,7 @@ class Trace:
                 return False
             self._within = True
             if len(self._frames) < MOST_FRAMES:
-                self._frames.append(Frame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
+                self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
             self._indent = len(body) - len(body.lstrip())
             return True
         if HEAD.search(body):
@@ -135,7 +136,7 @@ class Trace:
         """Whether frames may follow what was raised last: it quotes them."""
         return bool(self.raised) and (self.raised[-1].quotes or bool(_REMOTE.search(self.raised[-1].text)))
 
-    def _take_head(self, row: Row, stripped: str) -> bool:
+    def _take_head(self, row: LogRow, stripped: str) -> bool:
         named = _RAISED.match(stripped.partition("Traceback (most")[0].rstrip(" :") + ":")
         if self._within and named and named.group(1):
             self._raise(row, named.group(1), stripped, stripped, quotes=True)
@@ -145,7 +146,7 @@ class Trace:
         self._within, self._indent = True, -1
         return True
 
-    def _take_within(self, row: Row, body: str, stripped: str) -> bool:
+    def _take_within(self, row: LogRow, body: str, stripped: str) -> bool:
         if _BOX_END.match(row.body) or _CARETS.match(body) or _QUOTES.match(body):
             return True
         if _REMOTE.match(stripped):
@@ -165,14 +166,14 @@ class Trace:
             return False
         return True
 
-    def _raise(self, row: Row, name: str, message: str, text: str, *, quotes: bool = False) -> None:
-        raised = Raised(row.number, name, message, text, self._link, [], self._frames, quotes, row.clock)
+    def _raise(self, row: LogRow, name: str, message: str, text: str, *, quotes: bool = False) -> None:
+        raised = Raised(row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text)
         raised.quotes = quotes or bool(_REMOTE.search(text)) or stripped_ends(text)
         self.raised.append(raised)
         self._frames, self._link = [], ""
         self._within = raised.quotes
 
-    def _take_behind(self, row: Row, body: str, stripped: str) -> bool:
+    def _take_behind(self, row: LogRow, body: str, stripped: str) -> bool:
         """Take a line behind the one that names the exception: its message may go on."""
         last = self.raised[-1] if self.raised else None
         if last is None or self._is_other(row):
@@ -184,7 +185,7 @@ class Trace:
         last.tail.append((row.number, stripped))
         return True
 
-    def _is_other(self, row: Row) -> bool:
+    def _is_other(self, row: LogRow) -> bool:
         """Whether a line behind the exception is another statement of the same process."""
         if row.glued:
             return True

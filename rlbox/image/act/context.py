@@ -40,6 +40,7 @@ INSIDE = (
     "job",
     "logs",
     "causes",
+    "diagnose",
     "gate",
     "hang",
     "record",

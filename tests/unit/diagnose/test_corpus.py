@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.causes.act.excerpt import read_fatal_line, scan_log
-from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause
+from rlbox.diagnose.act.excerpt import read_fatal_line, scan_log
+from rlbox.diagnose.act.fatals import SIGNATURES_FILE, find_known_cause
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 from rlbox.spec.project import Project

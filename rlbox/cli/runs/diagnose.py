@@ -1,0 +1,71 @@
+"""`rlbox diagnose`: what broke first in logs, why, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.offered import complete_run
+from rlbox.cli.options import disk_options, shared
+
+if TYPE_CHECKING:
+    from rlbox.diagnose.act.sources import Source
+    from rlbox.diagnose.verdict import Diagnosis
+
+
+@click.command()
+@click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
+@click.option("--why", is_flag=True, help="Tell of the errors that are none, too, and why they are none.")
+@click.option(
+    "--signatures",
+    "packs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder of signatures of another team, beside the shipped ones.",
+)
+@disk_options
+@shared
+def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], target: str, data: str | None) -> int:
+    """Say what broke first in logs, why, on which rank, and the smallest next step.
+
+    LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
+    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine.
+    Exit 1 when something was fatal.
+
+    \b
+    Examples:
+      rlbox diagnose train.log
+      rlbox diagnose node0.log node1.log --json
+      rlbox diagnose smoke-20260101
+    """
+    from rlbox.diagnose.act.catalogue import load_catalogue
+    from rlbox.diagnose.act.diagnose import diagnose_sources
+    from rlbox.diagnose.told import report
+
+    sources = _sources(app, logs, target, data)
+    catalogue = load_catalogue(app.project.fix_files(), packs)
+    found = diagnose_sources(sources, catalogue)
+    app.result(found.as_json(), report(found, _excerpt(found, sources), why=why))
+    return int(found.fatal)
+
+
+def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
+    from rlbox.diagnose.act.sources import find_sources
+
+    if logs and all(name == "-" or Path(name).exists() for name in logs):
+        return find_sources(list(logs))
+    from rlbox.diagnose.act.sources import run_sources
+    from rlbox.run.data_disk import known_disk
+
+    ledger = known_disk(app, target, data)
+    return [one for name in logs or (None,) for one in run_sources(ledger.find(name))]
+
+
+def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
+    from rlbox.diagnose.act.excerpt import excerpt_of
+
+    return excerpt_of(found, sources)

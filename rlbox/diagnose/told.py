@@ -1,0 +1,124 @@
+"""A diagnosis for people: four lines, then the chain, then the place in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlbox.diagnose.assess import Case
+from rlbox.diagnose.links import Link
+from rlbox.diagnose.verdict import UNKNOWN, Diagnosis, shown_text
+
+WIDTH = 160
+_CHAIN_SHOWN = 12
+_ALSO_SHOWN = 4
+_NOISE_SHOWN = 6
+WHYS = {
+    "": "it broke first",
+    "same-lane": "same process, later",
+    "quoted": "it repeats that line",
+    "collective": "it waited for it",
+    "kill-order": "it was ended after it",
+    "time": "later",
+}
+ENDINGS = {
+    "failed": "",
+    "survived": "there are errors, and the work went on after each of them",
+    "clean": "the log ends as it should",
+    "unseen": "the log has no ending: what comes behind its last line is not known",
+}
+
+
+def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
+    """Return the whole report; `excerpt` is the text around the root, `why` adds what was not taken for it."""
+    if diagnosis.root is None:
+        parts = [_healthy(diagnosis)]
+    else:
+        parts = ["\n".join(four_lines(diagnosis)), _chain(diagnosis)]
+        if excerpt:
+            parts.append(excerpt)
+    if why or diagnosis.root is None:
+        parts.append(_noise(diagnosis))
+    return "\n\n".join(part for part in parts if part)
+
+
+def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what broke first, why, what followed, and what to do."""
+    root = diagnosis.root
+    if root is None:
+        return
+    yield f"first: {_where(diagnosis, root)}: {shown_text(root)[:WIDTH]}"
+    yield f"cause: {_cause(diagnosis)}"
+    yield f"then:  {_followed(diagnosis)}"
+    yield f"next:  {_next(diagnosis)}"
+
+
+def _cause(diagnosis: Diagnosis) -> str:
+    sure = f"{diagnosis.confidence:.2f}"
+    if diagnosis.cause != UNKNOWN:
+        return f"{diagnosis.cause}: {diagnosis.title} (sure to {sure})"
+    if diagnosis.fix:
+        return f"{diagnosis.fix}: {diagnosis.title} (sure to {sure})"
+    if diagnosis.placed:
+        placed = diagnosis.placed
+        return f"unknown: raised in {placed['where']}, {placed['package']} {placed['versions']}; no signature knows it"
+    return "unknown: no signature knows this line"
+
+
+def _next(diagnosis: Diagnosis) -> str:
+    if diagnosis.fetch:
+        fetch = f"these are consequences; look at {diagnosis.fetch}"
+        return f"{fetch}. {diagnosis.remedy}" if diagnosis.remedy and diagnosis.cause != UNKNOWN else fetch
+    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --teach` writes a signature for it"
+
+
+def _followed(diagnosis: Diagnosis) -> str:
+    rest = diagnosis.chain[1:]
+    if not rest:
+        return "nothing more that failed"
+    lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
+    shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
+    last = rest[-1].case
+    return f"{len(rest)} consequences in {shown}; the last: {shown_text(last)[:80]}"
+
+
+def _where(diagnosis: Diagnosis, case: Case) -> str:
+    row = case.event.row
+    place = f"{diagnosis.files[case.event.file].name}:{case.number}"
+    return ", ".join(part for part in (place, row.lane, row.clock) if part)
+
+
+def _chain(diagnosis: Diagnosis) -> str:
+    if len(diagnosis.chain) < 2 and not diagnosis.also:
+        return ""
+    rows = [_step(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
+    if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
+        rows.append(f"  … and {left} more")
+    for case in diagnosis.also[:_ALSO_SHOWN]:
+        rows.append(f"  also: {_where(diagnosis, case)}: {case.cause or UNKNOWN}: {shown_text(case)[:WIDTH]}")
+    return "\n".join(rows)
+
+
+def _step(diagnosis: Diagnosis, place: int, link: Link) -> str:
+    case = link.case
+    times = f" ({case.event.count} times)" if case.event.count > 1 else ""
+    of = f" {link.of + 1}" if link.of > 0 else ""
+    why = f"{case.cls}, {WHYS[link.why]}{of}"
+    return f"  {place + 1}. {_where(diagnosis, case)}: {shown_text(case)[:WIDTH]}{times} [{why}]"
+
+
+def _healthy(diagnosis: Diagnosis) -> str:
+    ending = ENDINGS[diagnosis.ending]
+    lines = sum(one.lines for one in diagnosis.files)
+    return f"nothing fatal in {lines} lines; {ending}"
+
+
+def _noise(diagnosis: Diagnosis) -> str:
+    rows: list[str] = []
+    seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
+    for row in seen[:_NOISE_SHOWN]:
+        known = f"{row['cause']}: " if row["cause"] else ""
+        reason = f"{row['count']} times, {row['why']}"
+        rows.append(f"  no failure: {row['file']}:{row['line']}: {known}{str(row['text'])[:WIDTH]} [{reason}]")
+    if (left := len(seen) - _NOISE_SHOWN) > 0:
+        rows.append(f"  … and {left} more that are none")
+    return "\n".join(rows)
