@@ -28,7 +28,7 @@ def survived(case: Case, read: Read) -> str:
     hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD or case.event.kind
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
-    if steps >= 1 or counts["served"] >= 1 or counts["ready"] or counts["done"] or counts["bar"] >= 3:
+    if steps >= 1 or counts["served"] >= 1 or counts["ready"] or counts["done"] or counts["saved"] or counts["bar"] >= 3:
         return "survived"
     if case.event.weight == PERHAPS and not case.match and read.lines - case.event.last > _FAR:
         return "survived"

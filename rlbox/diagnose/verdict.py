@@ -183,5 +183,5 @@ def _ending(ruling: Ruling, reads: Sequence[Read]) -> Ending:
     if any(case.why_not == "survived" for case in ruling.noise):
         return "survived"
     last = [read.marks[-1] for read in reads if read.marks]
-    ended = any(mark.sign in ("done", "stop") for mark in last)
+    ended = any(mark.sign in ("done", "saved", "stop") for mark in last)
     return "clean" if ended else "unseen"

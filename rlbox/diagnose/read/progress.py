@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rlbox.diagnose.read.words import keys, words
 
-Sign = Literal["step", "served", "bar", "ready", "ray", "quote", "done", "start", "stop"]
+Sign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
