@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlbox.diagnose.read.prefixes import GRAVE, WHEN, WHO
 from rlbox.foreign import parse_json
@@ -153,6 +153,9 @@ def _from_json(number: int, text: str, body: str) -> LogRow | None:
         return None
     if not isinstance(data, dict):
         return None
+    if isinstance(log := data.get("log"), str) and "level" not in data:  # docker's json-file
+        row = read_row(number, log.rstrip("\n"))
+        return row if row.clock else replace(row, clock=str(data.get("time", ""))[:40], tagged=True)
     message = next((data[key] for key in ("message", "msg", "event", "log") if isinstance(data.get(key), str)), None)
     level = next((data[key] for key in ("level", "levelname", "severity", "lvl") if isinstance(data.get(key), str)), "")
     if message is None or not level:
