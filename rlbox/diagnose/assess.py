@@ -17,6 +17,7 @@ _INCIDENTAL = re.compile(
 """Exceptions that code raises on its way to another one, when that came while the first was handled."""
 
 
+_RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
 _SPEAKS = re.compile(r"NCCL WARN|death signal|has been marked dead|closing signal")
 
 
@@ -75,14 +76,17 @@ def assess(event: Event, catalogue: SignatureSet, spoken: str = "") -> Case:
             case.cls, case.why_not = "noise", "level"
     else:
         case = _unknown(event, statements)
+    if known and not event.raised and any(_RETRIED.search(line) for _, line in event.tail[:2]):
+        case.wraps = True
     case.score = _solidity(case)
     case.whole = next((one.whole.strip() for one in event.raised if one.number == case.number), "")
     return case
 
 
 def _telling(event: Event, known: Match, matches: list[Match]) -> Match:
-    """Return which match in a chain of exceptions to name: not that of an exception on the way to another."""
-    if not _is_incidental(event, known.statement):
+    """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
+    quotes = bool(event.raised) and event.raised[known.statement].quotes and known.tail < 0
+    if not quotes and not _is_incidental(event, known.statement):
         return known
     later = [one for one in matches if one.statement > known.statement and one.signature.role == known.signature.role]
     return later[0] if later else known

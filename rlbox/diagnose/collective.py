@@ -14,6 +14,11 @@ _STATE = re.compile(
 )
 _RANK = re.compile(r"\bRank (?P<rank>\d+)\b|\[rank(?P<lane>\d+)\]")
 _GROUP = re.compile(r"\bPG (?:ID )?(?P<group>\d+)\b|\((?P<name>[a-z_]+_pg|default_pg)\)")
+_GLOO_MS = re.compile(r"Timed out waiting (\d+)ms for (?:recv|send) operation")
+_ABSENT = re.compile(r"\bRanks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
+_PRINT = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, )?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
+)
 _STORE_MS = re.compile(r"(?:[tT]imed out|timeout) after (?P<n>\d+) ?(?P<unit>ms|s\b|seconds|milliseconds)")
 
 
@@ -30,18 +35,20 @@ class Wait:
     completed: int = -1
 
 
-def wait_of(text: str) -> Wait | None:
-    """Return what a line says of a wait in a collective; None when it says nothing of one."""
+def wait_of(text: str, of: int = -1) -> Wait | None:
+    """Return what a line, of the rank `of` where it does not say, says of a wait; None when it says nothing of one."""
     work, ran, state = _WORK.search(text), _RAN.search(text), _STATE.search(text)
-    store = _STORE_MS.search(text)
-    if not (work or ran or state or store):
+    store, gloo = _STORE_MS.search(text), _GLOO_MS.search(text)
+    if not (work or ran or state or store or gloo):
         return None
     rank, group = _RANK.search(text), _GROUP.search(text)
     waited = float(ran["ms"]) / 1000 if ran else 0.0
     if store and not waited:
         waited = float(store["n"]) / (1000 if store["unit"] in ("ms", "milliseconds") else 1)
+    if gloo:
+        waited = float(gloo.group(1)) / 1000
     return Wait(
-        rank=int(rank["rank"] or rank["lane"]) if rank else -1,
+        rank=int(rank["rank"] or rank["lane"]) if rank else of,
         group=(group["group"] or group["name"]) if group else "",
         operation=work["op"] if work else "",
         call=int(work["seq"]) if work and work["seq"] else -1,
@@ -57,6 +64,21 @@ class Missing:
 
     ranks: tuple[int, ...]
     what: str
+
+
+def absent_in(texts: Iterable[str]) -> Missing | None:
+    """Return the ranks that messages name themselves: as absent from a barrier, or in another call than most."""
+    calls: dict[int, tuple[str, str]] = {}
+    for text in texts:
+        if found := _ABSENT.search(text):
+            return Missing(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
+        calls |= {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
+    kinds = Counter(calls.values()).most_common()
+    if len(kinds) < 2 or kinds[0][1] == kinds[1][1]:
+        return None
+    odd = tuple(sorted(rank for rank, call in calls.items() if call != kinds[0][0]))
+    own, most = calls[odd[0]], kinds[0][0]
+    return Missing(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
 
 
 def find_missing(waits: Iterable[Wait], others: Iterable[int] = ()) -> Missing | None:
@@ -82,7 +104,8 @@ def find_missing(waits: Iterable[Wait], others: Iterable[int] = ()) -> Missing |
         late = tuple(sorted(rank for rank, call in behind.items() if call == least))
         return Missing(late, f"got as far as call {least}, the others to call {max(behind.values())}")
     waiting = {wait.rank for wait in rows}
-    if absent := tuple(sorted(set(others) - waiting)):
+    absent = tuple(sorted(set(others) - waiting))
+    if absent and len(absent) <= len(waiting):
         call = next((wait for wait in rows if wait.operation), None)
         told = f"{call.operation} {call.call}" if call and call.call >= 0 else "the call"
         return Missing(absent, f"did not come to {told}, in which the others waited")

@@ -40,7 +40,7 @@ def _marks_after(case: Case, read: Read) -> list[Mark]:
     for mark in read.marks:
         if mark.number <= case.event.ended:
             continue
-        if mark.sign == "start":
+        if mark.sign == "start" and case.event.again < mark.number:
             break
         found.append(mark)
     return found

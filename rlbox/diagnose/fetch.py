@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from rlbox.diagnose.assess import Case
-from rlbox.diagnose.collective import find_missing, wait_of
+from rlbox.diagnose.where import Place
 
 _CHILD = re.compile(r"local_rank: (\d+) \(pid: (\d+)\)")
 _ACTOR = re.compile(r"\(pid=(\d+)(?:, ip=([\w.:-]+))?")
@@ -14,15 +13,14 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def log_to_fetch(root: Case, cases: Sequence[Case]) -> str:
+def log_to_fetch(root: Case, place: Place) -> str:
     """Return what to look at next, `stderr of rank 2`; empty where the root itself is in the logs."""
     if root.cls == "root":
         return ""
-    waits = [wait for case in cases for text in (case.event.text, case.text) if (wait := wait_of(text))]
-    ranks = {case.event.row.rank for case in cases if case.event.row.rank >= 0}
-    if missing := find_missing(waits, ranks):
-        told = ", ".join(map(str, missing.ranks[:8]))
-        return f"stderr of rank {told}, which {missing.what}"
+    if place.missing:
+        told = ", ".join(map(str, place.missing.ranks[:8]))
+        at = f" on node {place.node}" if place.node else ""
+        return f"stderr of rank {told}{at}, which {place.missing.what}"
     text = root.event.row.text
     if found := _CHILD.search(text):
         return f"stderr of local rank {found.group(1)} (pid {found.group(2)})"

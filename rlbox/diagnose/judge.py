@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from rlbox.diagnose.assess import Case, assess
 from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.collective import absent_in
 from rlbox.diagnose.fate import survived
 from rlbox.diagnose.read.event import Event
 from rlbox.diagnose.read.reader import Read
 from rlbox.diagnose.read.spoken import words_of
-from rlbox.diagnose.timeline import Timeline, first_of, in_order
+from rlbox.diagnose.timeline import Timeline, first_of, in_order, precedes
 
 _NEAR = 1.5
 """How much less solid than the most solid failure an earlier one may be."""
@@ -20,6 +21,12 @@ _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
 _QUOTED = 24
 _STORY = 1000
 """Lines of a log, those of failures not counted, behind which a root is another story than a victim before it."""
+_STRUCK = re.compile(
+    r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
+)
+"""A launcher's notice that a process was ended by a signal which no launcher sends first."""
+_TOLD = re.compile(r"Received (?:1|2|Signals\.SIG(?:HUP|INT)) death signal")
+"""A launcher's notice that somebody ended the job, or a terminal took it along."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -61,7 +68,7 @@ class RootJudge:
                 (noise if case.cls == "noise" or case.why_not else cases).append(case)
         self._known = kept
         _count_quotes(cases)
-        return Ruling(_root(cases), in_order(cases), noise, timeline.skews_s)
+        return Ruling(_root(cases, noise), in_order(cases), noise, timeline.skews_s)
 
     def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Case]]) -> Case:
         """Return an event assessed, as it was when nothing came to it since."""
@@ -93,17 +100,21 @@ def _plain(text: str) -> str:
     return _DIGITS.sub("0", text)
 
 
-def _root(cases: list[Case]) -> Case | None:
+def _root(cases: list[Case], noise: Sequence[Case] = ()) -> Case | None:
     if not cases or max(case.solidity for case in cases) < 0:
         return None
     solid = [case for case in cases if case.cls == "root" and case.solidity >= 1 and not _follows(case, cases)]
     solid, apart = _of_one_story(solid, cases)
     cases = [case for case in cases if case not in apart]
+    if told := next((case for case in (*cases, *noise) if _TOLD.search(case.text)), None):
+        solid = [case for case in solid if not precedes(told, case)]
     if solid:
         best = max(case.solidity for case in solid)
         first = first_of([case for case in solid if case.solidity >= best - _NEAR])
         return _first_of_its_cause(first, cases)
-    rest = [(case.solidity - _PENALTY[case.cls], case) for case in cases]
+    if struck := [case for case in cases if case.cls == "death" and _STRUCK.search(case.text)]:
+        return first_of(struck)
+    rest = [(case.solidity - _PENALTY[case.cls] + 2 * (absent_in([case.text]) is not None), case) for case in cases]
     best = max(score for score, _ in rest)
     return _first_of_its_cause(first_of([case for score, case in rest if score >= best - 1]), cases)
 

@@ -12,7 +12,7 @@ from rlbox.diagnose.fetch import log_to_fetch
 from rlbox.diagnose.judge import Ruling
 from rlbox.diagnose.links import Link, chain_of
 from rlbox.diagnose.read.reader import Read
-from rlbox.diagnose.where import node_of, rank_of
+from rlbox.diagnose.where import Place, place_of
 
 Ending = Literal["failed", "survived", "clean", "unseen"]
 TEXT_LIMIT = 2000
@@ -42,6 +42,7 @@ class Diagnosis:
     files: tuple[LogFacts, ...] = ()
     signatures: int = 0
     fetch: str = ""
+    place: Place = Place()
     placed: dict[str, str] | None = field(default=None)
 
     @property
@@ -97,8 +98,8 @@ class Diagnosis:
             "benign": [self._benign(case, count) for case, count in self._grouped()],
             "remedy": self.remedy,
             "fetch": self.fetch,
-            "node": node_of(root, self._name(root)) if root else "",
-            "rank": rank_of(root, self._name(root)) if root else None,
+            "node": self.place.node,
+            "rank": self.place.rank,
             "files": [
                 {"file": one.name, "lines": one.lines, "bytes": one.bytes, "skew_s": round(one.skew_s, 3)}
                 for one in self.files
@@ -121,7 +122,7 @@ class Diagnosis:
     def _step(self, link: Link) -> dict[str, Any]:
         case = link.case
         return {
-            "class": case.cls,
+            "class": "root" if link.of < 0 else case.cls,
             **self._place(case),
             "at": case.event.row.clock,
             "time": round(case.time[0], 6) if case.time else None,
@@ -165,6 +166,8 @@ def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts
         LogFacts(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
         for one, skew in zip(files, ruling.skews_s or [0.0] * len(files), strict=True)
     )
+    names = [one.name for one in files]
+    place = place_of(ruling.root, ruling.cases, reads, names) if ruling.root else Place()
     return Diagnosis(
         root=ruling.root,
         chain=tuple(chain[:_CHAIN_MOST]),
@@ -173,7 +176,8 @@ def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts
         ending=_ending(ruling, reads),
         files=facts,
         signatures=signatures,
-        fetch=log_to_fetch(ruling.root, ruling.cases) if ruling.root else "",
+        fetch=log_to_fetch(ruling.root, place) if ruling.root else "",
+        place=place,
     )
 
 

@@ -36,6 +36,7 @@ WHO = (
     r"\[(?P<lane>pod/[^\]\s]+)\] ",
     # docker compose
     r"(?P<lane>[a-zA-Z][\w.-]{0,60}[-_]\d{1,3}) {1,40}\| ?",
+    r"(?P<lane>(?P<host>(?!(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) )[a-zA-Z][\w.-]{0,60})) {2,40}\| ?",
     # docker buildx
     r"(?P<lane>#\d{1,3}) (?:\d+\.\d+ )?(?=\S| )",
     # docker build through a terminal: => => # text

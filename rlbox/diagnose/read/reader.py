@@ -25,6 +25,11 @@ _SOURCE = re.compile(
     r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise "
 )
 """A line of source, which a traceback that has lost its head quotes."""
+_NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
+"""A line of a native stack, as torch prints it behind what it says."""
+_DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
+"""A line of the stacks that Python's fault handler prints."""
+_DUMP = 24
 _PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
 """Rust's notice of a panic; what went wrong is on the next line."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -83,6 +88,7 @@ class EventReader:
         self._above: LogRow | None = None
         self._block = (1, 0)
         self._panic: LogRow | None = None
+        self._fault: Event | None = None
         self._clock = ""
         self._last_mark = 0
 
@@ -147,10 +153,14 @@ class EventReader:
         owner = self._owner(row)
         if owner is not None and self._feed(owner, row):
             return
+        if _DUMPED.match(row.body):
+            if self._fault is not None and len(self._fault.tail) < _DUMP:
+                self._fault.tail.append((row.number, row.body.strip()))
+            return
         if begins_trace(row.body):
             self._begin(row)
             return
-        if not self._add_tail(row):
+        if not _NATIVE.match(row.body) and not self._add_tail(row):
             self._state(row)
 
     def _owner(self, row: LogRow) -> str | None:
@@ -220,6 +230,8 @@ class EventReader:
             return
         event = from_line(row, max(strong, 1), named=bool(raised_in(row.body)) and not stripped_ends(row.body.rstrip()))
         self._keep(event)
+        if "Fatal Python error" in row.body:
+            self._fault = event
         if len(self._tails) < _MOST_LANES:
             self._tails[row.lane] = event
 

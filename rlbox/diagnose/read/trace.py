@@ -13,6 +13,8 @@ from rlbox.diagnose.read.line import LogRow
 
 MOST_FRAMES = 400
 MOST_TAIL = 24
+_MOST_SUMMARY = 160
+"""Lines behind an exception that lists the processes which failed."""
 _MOST_LINES = 4000
 _BLANKS = 3
 
@@ -179,7 +181,7 @@ class Trace:
         if last is None or self._is_other(row):
             self.closed = True
             return False
-        if len(last.tail) >= MOST_TAIL:
+        if len(last.tail) >= (_MOST_SUMMARY if last.kind == "ChildFailedError" else MOST_TAIL):
             self.closed = True
             return False
         last.tail.append((row.number, stripped))

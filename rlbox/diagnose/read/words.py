@@ -19,7 +19,15 @@ _CANNOT = (
     r"(?:[cC]annot|[cC]an't|[cC]an not|[cC]ould not|[cC]ouldn't|[uU]nable to|[fF]ailed to|[iI]nvalid|[uU]nrecognized"
     r"|[uU]nknown|[nN]o such|[pP]ermission denied|[nN]ot found)"
 )
-_STAND_INS = {"<NAME>": NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT}
+_ERRNO = (
+    r"(?:Connection (?:refused|timed out|reset by peer)|No route to host|Network is unreachable|Permission denied"
+    r"|No such file or directory|No space left on device|Operation not permitted|Input/output error|Stale file handle"
+    r"|Is a directory|Not a directory|Read-only file system|Device or resource busy|Exec format error|Text file busy"
+    r"|Temporary failure in name resolution|Name or service not known|Could not resolve hostname .{1,80}"
+    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable|Host key verification failed"
+    r"|Disk quota exceeded|Transport endpoint is not connected|File exists|Broken pipe|Invalid argument)"
+)
+_STAND_INS = {"<NAME>": NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT, "<ERRNO>": _ERRNO}
 
 
 @functools.cache
