@@ -114,9 +114,14 @@ def _root(cases: list[Case], noise: Sequence[Case] = ()) -> Case | None:
         return _first_of_its_cause(first, cases)
     if struck := [case for case in cases if case.cls == "death" and _STRUCK.search(case.text)]:
         return first_of(struck)
-    rest = [(case.solidity - _PENALTY[case.cls] + 2 * (absent_in([case.text]) is not None), case) for case in cases]
+    rest = [(case.solidity - _PENALTY[case.cls] + _named_absent(case), case) for case in cases]
     best = max(score for score, _ in rest)
     return _first_of_its_cause(first_of([case for score, case in rest if score >= best - 1]), cases)
+
+
+def _named_absent(case: Case) -> int:
+    """Return how much more a victim tells that names the rank which it waited for."""
+    return 3 if absent_in([case.text]) else 0
 
 
 def _of_one_story(solid: list[Case], cases: list[Case]) -> tuple[list[Case], list[Case]]:

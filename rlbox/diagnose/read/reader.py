@@ -11,7 +11,7 @@ from rlbox.diagnose.read.forms import LAST_WORD, STATED, weight
 from rlbox.diagnose.read.line import UNSAID, LogRow, read_row
 from rlbox.diagnose.read.progress import Mark, block_pattern, sign_of
 from rlbox.diagnose.read.spoken import BEGINNING, spoken_in
-from rlbox.diagnose.read.trace import Trace, begins_trace, raised_in, stripped_ends
+from rlbox.diagnose.read.trace import Trace, begins_trace, links_traces, raised_in, stripped_ends
 from rlbox.logs.lines import Texts, block_of
 
 MOST_EVENTS = 4000
@@ -30,6 +30,8 @@ _NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
 _DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
 """A line of the stacks that Python's fault handler prints."""
 _DUMP = 24
+_LINKED = 8
+"""Lines within which an exception is followed by the one that came of it."""
 _PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
 """Rust's notice of a panic; what went wrong is on the next line."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -160,6 +162,8 @@ class EventReader:
         if begins_trace(row.body):
             self._begin(row)
             return
+        if links_traces(row.body) and self._goes_on(row):
+            return
         if not _NATIVE.match(row.body) and not self._add_tail(row):
             self._state(row)
 
@@ -191,6 +195,17 @@ class EventReader:
         self._tails.pop(row.lane, None)
         headless = "Traceback (most" not in row.body
         self._open[row.lane] = Trace(row, headless=headless)
+
+    def _goes_on(self, row: LogRow) -> bool:
+        """Make a traceback of a line that named an exception, when another one is said to have come of it."""
+        last = self.read.events[-1] if self.read.events else None
+        if last is None or last.raised or not last.kind or last.lane != row.lane or row.number - last.number > _LINKED:
+            return False
+        self.read.events.pop()
+        self._alike = {key: event for key, event in self._alike.items() if event is not last}
+        self._tails.pop(row.lane, None)
+        self._open[row.lane] = Trace.after(last.row)
+        return self._feed(row.lane, row)
 
     def _end(self, lane: str) -> None:
         trace = self._open.pop(lane)

@@ -97,6 +97,16 @@ class Trace:
         if headless:
             self.take(row)
 
+    @classmethod
+    def after(cls, row: LogRow) -> Trace:
+        """Return the traceback that goes on behind a line which names an exception, and has no frames."""
+        trace = cls(row)
+        found = _RAISED.match(row.body.strip())
+        if found:
+            trace._raise(row, found.group(1), found.group(3) or "", row.body.strip())
+        trace.prefixed = row.tagged
+        return trace
+
     def take(self, row: LogRow) -> bool:
         """Take the next line of the lane; return whether it belongs to the traceback."""
         self.lines += 1
@@ -206,6 +216,11 @@ def raised_in(text: str) -> tuple[str, str] | None:
     """Return name and message of the exception that a line without a traceback states; None when it states none."""
     found = _RAISED.match(text.strip())
     return (found.group(1), found.group(3) or found.group(2) or "") if found else None
+
+
+def links_traces(body: str) -> bool:
+    """Whether a line says how the next exception came of the last one."""
+    return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 
 def begins_trace(body: str) -> bool:
