@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rlbox.diagnose.literals import anchors
@@ -24,7 +24,8 @@ class LogSignature:
 
     `near` is an expression that a frame of the traceback, the lane or the statement's own place must fit, `far` one
     that none of them may. Of two that fit one statement the one of higher `rank` counts, then the one that asks for
-    more. `anchor` are texts that a scan looks for, where the line holds none of those that it looks for anyway.
+    more. `needs` are the texts of which a line that it fits holds one, where somebody has worked them out. `anchor` are
+    texts that a scan looks for, where the line holds none of those that it looks for anyway.
     """
 
     cause: str
@@ -39,11 +40,17 @@ class LogSignature:
     rank: int = 0
     after: str = ""
     anchor: tuple[str, ...] = ()
+    needs: tuple[str, ...] | None = None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The texts of which a line that it fits holds one."""
+        return anchors(self.pattern) if self.needs is None else self.needs
 
     @property
     def exactness(self) -> tuple[int, int, int]:
         """How much it asks for: its rank, whether it asks for a place, and the length of the text that it needs."""
-        return self.rank, bool(self.near), max(map(len, anchors(self.pattern)), default=0)
+        return self.rank, bool(self.near), max(map(len, self.needed), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +74,30 @@ class SignatureSet:
         self._by_anchor: dict[str, list[LogSignature]] = defaultdict(list)
         self._always: list[LogSignature] = []
         for signature in self.signatures:
-            needed = anchors(signature.pattern)
-            for anchor in needed:
+            for anchor in signature.needed:
                 self._by_anchor[anchor].append(signature)
-            if not needed:
+            if not signature.needed:
                 self._always.append(signature)
-        self._quick = _any_of(self._by_anchor)
+        self._anchors = tuple(sorted(self._by_anchor))
+        self._set = _set_of(self._anchors)
 
     @property
     def anchors(self) -> tuple[str, ...]:
         """The texts of which a line holds one when a signature fits it."""
-        return tuple(sorted(self._by_anchor))
+        return self._anchors
 
     @property
     def scanned(self) -> tuple[str, ...]:
-        """The texts that a scan looks for besides those that it looks for anyway."""
-        return tuple(sorted({anchor for signature in self.signatures for anchor in signature.anchor}))
+        """The texts that a scan looks for besides those that it looks for anyway; what is harmless it need not find."""
+        sought = (one for one in self.signatures if one.role != "benign")
+        return tuple(sorted({anchor for signature in sought for anchor in signature.anchor}))
 
     def fitting(self, text: str) -> list[LogSignature]:
         """Return the signatures whose expressions fit a text, wherever that stands."""
         found = list(self._always)
         text = f"{text}\n{text.replace(chr(10), ' ')}" if "\n" in text else text
-        if self._quick is not None and not self._quick.search(text.encode("utf-8", "replace")):
-            return [one for one in found if _fits(one, text)]
-        for anchor, signatures in self._by_anchor.items():
-            if anchor in text:
-                found += signatures
+        for index in sorted(self._set.Match(text) or ()) if self._set else ():
+            found += self._by_anchor[self._anchors[index]]
         return [one for one in dict.fromkeys(found) if _fits(one, text)]
 
     def knows(self, text: str) -> bool:
@@ -120,15 +125,20 @@ class SignatureSet:
         return sorted(found, key=_precedence)
 
 
-def _any_of(texts: Iterable[str]) -> Any:
+def _set_of(texts: Sequence[str]) -> Any:
+    """Return texts as a set of RE2, which tells those that a line holds; None of none."""
     import re2
 
+    if not texts:
+        return None
     options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    options.max_mem = 64 << 20
-    escaped = "|".join(re2.escape(text) for text in sorted(texts))
-    return re2.compile(escaped.encode(), options) if escaped else None
+    options.max_mem = 256 << 20
+    found = re2.Set.SearchSet(options)
+    for text in texts:
+        found.Add(re2.escape(text))
+    found.Compile()
+    return found
 
 
 def _precedence(match: Match) -> tuple[int, ...]:
@@ -186,13 +196,21 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...
     return tuple(found)
 
 
-def rows_of(data: object) -> tuple[LogSignature, ...]:
-    """Return signatures that a run carries, or a cache keeps, as `rows_json` wrote them; none of what is no list."""
+def rows_of(data: object, *, own: bool = False) -> tuple[LogSignature, ...]:
+    """Return signatures that a run carries as `rows_json` wrote them; none of what is no list.
+
+    `own`: they are of this user's cache, where nobody else writes.
+    """
     if not isinstance(data, list):
         return ()
     try:
-        found = tuple(LogSignature(**{**row, "anchor": tuple(row.get("anchor", ()))}) for row in data)
-        return tuple(one for one in found if check_pattern(one.pattern))
+        found = tuple(
+            LogSignature(
+                **{**row, "anchor": tuple(row.get("anchor", ())), "needs": tuple(row.get("needs") or ()) or None}
+            )
+            for row in data
+        )
+        return found if own else tuple(replace(one, needs=None) for one in found if check_pattern(one.pattern))
     except (TypeError, AttributeError, ValueError):
         return ()
 

@@ -17,7 +17,8 @@ _GROUP = re.compile(r"\bPG (?:ID )?(?P<group>\d+)\b|\((?P<name>[a-z_]+_pg|defaul
 _GLOO_MS = re.compile(r"Timed out waiting (\d+)ms for (?:recv|send) operation")
 _ABSENT = re.compile(r"\bRanks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 _PRINT = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, )?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, )?OpType=(\w+)"
+    r"(?:, TensorShape=(\[[\d, ]*\]))?"
 )
 _STORE_MS = re.compile(r"(?:[tT]imed out|timeout) after (?P<n>\d+) ?(?P<unit>ms|s\b|seconds|milliseconds)")
 

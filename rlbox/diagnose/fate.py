@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 
 from rlbox.diagnose.assess import Case
@@ -28,7 +29,14 @@ def survived(case: Case, read: Read) -> str:
     hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD or case.event.kind
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
-    if steps >= 1 or counts["served"] >= 1 or counts["ready"] or counts["done"] or counts["saved"] or counts["bar"] >= 3:
+    if (
+        steps >= 1
+        or counts["served"] >= 1
+        or counts["ready"]
+        or counts["done"]
+        or counts["saved"]
+        or counts["bar"] >= 3
+    ):
         return "survived"
     if case.event.weight == PERHAPS and not case.match and read.lines - case.event.last > _FAR:
         return "survived"
@@ -37,9 +45,8 @@ def survived(case: Case, read: Read) -> str:
 
 def _marks_after(case: Case, read: Read) -> list[Mark]:
     found = []
-    for mark in read.marks:
-        if mark.number <= case.event.ended:
-            continue
+    first = bisect_right(read.marks, case.event.ended, key=lambda mark: mark.number)
+    for mark in read.marks[first:]:
         if mark.sign == "start" and case.event.again < mark.number:
             break
         found.append(mark)

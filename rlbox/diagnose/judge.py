@@ -22,7 +22,8 @@ _QUOTED = 24
 _STORY = 1000
 """Lines of a log, those of failures not counted, behind which a root is another story than a victim before it."""
 _STRUCK = re.compile(
-    r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
+    r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b"
+    r"|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
 )
 """A launcher's notice that a process was ended by a signal which no launcher sends first."""
 _TOLD = re.compile(r"Received (?:1|2|Signals\.SIG(?:HUP|INT)) death signal")

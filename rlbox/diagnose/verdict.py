@@ -42,7 +42,7 @@ class Diagnosis:
     files: tuple[LogFacts, ...] = ()
     signatures: int = 0
     fetch: str = ""
-    place: Place = Place()
+    place: Place = field(default_factory=Place)
     placed: dict[str, str] | None = field(default=None)
 
     @property

@@ -22,7 +22,7 @@ _SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
 
 
 @dataclass(slots=True)
-class Places:
+class RankPlaces:
     """What the logs say of where ranks are: the node of each, and which rank a node's local number is."""
 
     nodes: dict[int, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def place_of(root: Case, cases: Sequence[Case], reads: Sequence[Read], names: Se
 
 
 def _missing(root: Case, cases: Sequence[Case], seen: Iterable[int]) -> Missing | None:
-    """Return the ranks that did not come to a collective; None when the failure is none of waiting, or nothing tells."""
+    """Return the ranks that did not come to a collective; None when nobody waited, or nothing tells."""
     if root.cls != "victim" and not absent_in([root.text]):
         return None
     if named := absent_in(case.text for case in cases):
@@ -78,8 +78,8 @@ def _missing(root: Case, cases: Sequence[Case], seen: Iterable[int]) -> Missing 
     return find_missing(waits, seen)
 
 
-def _places(reads: Sequence[Read], cases: Sequence[Case], names: Sequence[str], folders: Sequence[str]) -> Places:
-    places = Places()
+def _places(reads: Sequence[Read], cases: Sequence[Case], names: Sequence[str], folders: Sequence[str]) -> RankPlaces:
+    places = RankPlaces()
     for index, read in enumerate(reads):
         if (rank := _rank_in(names[index])) is not None:
             places.nodes.setdefault(rank, folders[index])
@@ -113,7 +113,7 @@ def _summed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
             said = {}
 
 
-def _of_process(root: Case, places: Places) -> tuple[str, int | None]:
+def _of_process(root: Case, places: RankPlaces) -> tuple[str, int | None]:
     """Return node and rank of a process that its launcher names by pid."""
     found = _LOCAL_IN_LINE.search(root.event.row.text)
     if found and found.group(2) in places.pids:
@@ -122,7 +122,7 @@ def _of_process(root: Case, places: Places) -> tuple[str, int | None]:
     return "", None
 
 
-def _rank_of(root: Case, name: str, node: str, places: Places) -> int | None:
+def _rank_of(root: Case, name: str, node: str, places: RankPlaces) -> int | None:
     row = root.event.row
     local = _LOCAL.search(row.lane)
     if local and row.lane.endswith(local.group(0)):

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet, rows_json, rows_of, signatures_of
+from rlbox.diagnose.literals import anchors
 from rlbox.diagnose.soundness import problems_of
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import read_bytes
@@ -17,7 +19,7 @@ from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.foreign import parse_json, toml_table
 from rlbox.version import __version__
 
-_FORM = 1
+_FORM = 2
 _MOST_BYTES = 4 << 20
 
 
@@ -42,9 +44,9 @@ def _kept(files: Mapping[str, Path]) -> tuple[LogSignature, ...]:
     """Return the signatures of files, from this user's cache while none of them changed."""
     place = cache_folder("diagnose", f"signatures-{_digest(files)}.json")
     with contextlib.suppress(OSError, ValueError):
-        if kept := rows_of(parse_json(place.read_bytes())):
+        if kept := rows_of(parse_json(place.read_bytes()), own=True):
             return kept
-    rows = signatures_of(_fixes(files))
+    rows = tuple(replace(one, needs=anchors(one.pattern)) for one in signatures_of(_fixes(files)))
     with contextlib.suppress(OSError):
         if make_folder(place.parent):
             write_atomic(place, rows_json(rows), mode=0o600)

@@ -24,23 +24,25 @@ class LogReader:
 
     def take(self, data: bytes) -> None:
         """Take the next bytes."""
-        end = data.rfind(b"\n")
-        self.offset += len(data)
-        if end < 0:
-            self._keep(data)
-            return
-        body = data[: end + 1]
-        if self._rest:
-            body = b"".join((self._rest, body))
+        end = data.rfind(b"\n") + 1
+        begin = 0
+        if end and self._rest:
+            begin = data.find(b"\n") + 1
+            self._keep(data[: begin - 1])
+            self._hand_over(bytes(self._rest) + b"\n", 0, len(self._rest) + 1)
             self._rest.clear()
-        self._hand_over(body)
-        self._begun = self.offset - (len(data) - end - 1)
-        self._keep(data[end + 1 :])
+            self._begun = self.offset + begin
+        if end > begin:
+            self._hand_over(data, begin, end)
+        if end:
+            self._begun = self.offset + end
+        self.offset += len(data)
+        self._keep(data[end:])
 
     def close(self) -> Read:
         """Take the last line, which has no line feed, and return what was read."""
         if self._rest:
-            self._hand_over(bytes(self._rest) + b"\n")
+            self._hand_over(bytes(self._rest) + b"\n", 0, len(self._rest) + 1)
             self._rest.clear()
         return self.events.close()
 
@@ -48,9 +50,9 @@ class LogReader:
         """Return what was read so far; more may come."""
         return self.events.read
 
-    def _hand_over(self, body: bytes) -> None:
-        count = body.count(b"\n")
-        self.events.take(self.lines + 1, self._begun, WholeLines(body, count))
+    def _hand_over(self, block: bytes, begin: int, end: int) -> None:
+        count = block.count(b"\n", begin, end)
+        self.events.take(self.lines + 1, self._begun, WholeLines(block, begin, end, count))
         self.lines += count
 
     def _keep(self, data: bytes) -> None:

@@ -18,23 +18,30 @@ from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.logs.lines import Texts
 
 _NEWLINE = b"\n"
+_LONGEST = 64
+"""More bytes than a text has that is looked for at the beginning of a line."""
 
 
 class WholeLines(Texts):
-    """Lines as they lie in a file, the last line feed included; `scanned` are these bytes."""
+    """Whole lines as they lie in a block of a file, between two places of it; nothing is copied before it is asked for.
 
-    def __init__(self, data: bytes, count: int) -> None:
-        super().__init__(data, count)
-        self.scanned = data
+    `scanned` are these bytes with the last line feed, `joined` those without.
+    """
 
-    @property
-    def last(self) -> str:
-        """The last line; empty when there is none."""
-        end = len(self.joined) - self.joined.endswith(_NEWLINE)
-        return self.joined[self.joined.rfind(_NEWLINE, 0, end) + 1 : end].decode("utf-8", "replace")
+    def __init__(self, block: bytes, begin: int, end: int, count: int) -> None:
+        self.scanned = memoryview(block)[begin:end]
+        self.past = self.hidden = ()
+        self.hits = None
+        self._count = count
+        self._block, self._begin, self._end = block, begin, end
+
+    @functools.cached_property
+    def joined(self) -> bytes:  # type: ignore[override]
+        """The lines joined by line feeds."""
+        return self._block[self._begin : self._end - 1]
 
 
-Offsets = Callable[[bytes], list[int]]
+Offsets = Callable[[memoryview], list[int]]
 """Finds, ascending, the places of a block at which a text that is looked for ends."""
 
 
@@ -48,10 +55,15 @@ class Scanner:
 
     def hits(self, block: Texts) -> list[int]:
         """Return, ascending, the indexes of the lines of a block in which something was found."""
-        data = block.scanned if isinstance(block, WholeLines) else block.joined + _NEWLINE
-        found: list[int] = [0] if data.startswith(self._begins) else []
+        scanned = block.scanned if isinstance(block, WholeLines) else memoryview(block.joined + _NEWLINE)
+        places = self.offsets(scanned)
+        begun = bytes(scanned[:_LONGEST])
+        found: list[int] = [0] if begun.startswith(self._begins) else []
+        if not places:
+            return found
+        data = block.joined + _NEWLINE
         at = index = 0
-        for place in self.offsets(data):
+        for place in places:
             if place <= at and found:
                 continue  # on the line that was found last
             index += data.count(_NEWLINE, at, place)
@@ -79,11 +91,11 @@ def _re2(texts: tuple[bytes, ...]) -> Offsets:
     options.max_mem = 128 << 20
     search = re2.compile(b"|".join(re2.escape(text) for text in texts), options).search
 
-    def offsets(data: bytes) -> list[int]:
-        found, at = [], 0
-        while hit := search(data, at):
+    def offsets(data: memoryview) -> list[int]:
+        whole, found, at = bytes(data), [], 0
+        while hit := search(whole, at):
             found.append(hit.start())
-            at = data.find(_NEWLINE, hit.start()) + 1
+            at = whole.find(_NEWLINE, hit.start()) + 1
             if not at:
                 break
         return found
@@ -100,7 +112,7 @@ def _hyperscan(texts: tuple[bytes, ...]) -> Offsets:
     def on_hit(_number: int, _begin: int, end: int, _flags: int, _context: object) -> None:
         places.append(end - 1)
 
-    def offsets(data: bytes) -> list[int]:
+    def offsets(data: memoryview) -> list[int]:
         places.clear()
         if data:
             database.scan(data, match_event_handler=on_hit)
@@ -109,7 +121,7 @@ def _hyperscan(texts: tuple[bytes, ...]) -> Offsets:
     return offsets
 
 
-def _on_line(data: bytes, place: int) -> int:
+def _on_line(data: memoryview, place: int) -> int:
     """Return a place on the line that a text ends on: one that ends with a line feed ends on the next line's edge."""
     return place - 1 if data[place] == _NEWLINE[0] else place
 

@@ -17,7 +17,7 @@ from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.compression import unpacked
 from rlbox.logs.act.follow import find_logs
 
-BLOCK = 512 * 1024
+BLOCK = 1024 * 1024
 """Bytes of one read: what fits a core's cache is scanned nearly twice as fast as 4 MiB."""
 MOST_FILES = 4096
 _DEEPEST = 8

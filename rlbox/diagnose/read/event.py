@@ -96,7 +96,7 @@ def from_trace(trace: Trace, weight: int) -> Event | None:
     event = Event(
         first.number, first.text, first.text, head, trace.begun, trace.last, weight, tuple(trace.raised), named=True
     )
-    event.handled = head.level in (0, 1, WARNED)
+    event.handled = trace.muted or head.level in (0, 1, WARNED)
     return event
 
 

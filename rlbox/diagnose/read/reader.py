@@ -17,7 +17,9 @@ from rlbox.logs.lines import Texts, block_of
 MOST_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
 _MOST_LANES = 512
-_LATE = 20_000
+_LATE = 4000
+_GOES_ON = 48
+"""Lines, those of other lanes counted, within which a message goes on."""
 """Lines after which a traceback that was not ended is given up: its process died while it wrote."""
 _TAIL = 8
 _MARKS = 400
@@ -29,6 +31,10 @@ _NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
 """A line of a native stack, as torch prints it behind what it says."""
 _DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
 """A line of the stacks that Python's fault handler prints."""
+_MUTED = re.compile(r"Exception ignored in|--- Logging error ---")
+"""A line behind which Python shows a traceback of what it goes on without."""
+_SPEECH = re.compile(r"^\s*(?:User|Assistant|Human|Prompt|Question|Answer|Response|Generated text)\s?: ")
+"""What a model or its user says, as examples and evaluations print it."""
 _DUMP = 24
 _LINKED = 8
 """Lines within which an exception is followed by the one that came of it."""
@@ -49,7 +55,6 @@ class Read:
     events: list[Event] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     lines: int = 0
-    last: str = ""
     dropped: int = 0
     spoken: frozenset[str] = frozenset()
 
@@ -91,6 +96,8 @@ class EventReader:
         self._block = (1, 0)
         self._panic: LogRow | None = None
         self._fault: Event | None = None
+        self._muted = -9
+        self._until = 0
         self._clock = ""
         self._last_mark = 0
 
@@ -106,17 +113,15 @@ class EventReader:
         hit = next(hits, -1)
         index, count = 0, len(block)
         while index < count:
-            if not self._open and not self._tails:
-                while 0 <= hit < index:
-                    hit = next(hits, -1)
+            if not self._open and self._until < first + index:  # nothing goes on
                 if hit < 0:
                     break
                 index = hit
-            self._see(first + index, block[index])
+            self._see(first + index, block[index], index == hit)
             index += 1
+            while 0 <= hit < index:
+                hit = next(hits, -1)
         self.read.lines = first + count - 1
-        if last := _last_shown(block):
-            self.read.last = last
         if self._several or self.read.events or self._open:
             self._mark(first, block)
 
@@ -139,14 +144,17 @@ class EventReader:
         ends = [self._dressed(event) for trace in self._open.values() if (event := from_trace(trace, 3))]
         return replace(self.read, events=[*self.read.events, *ends]) if ends else self.read
 
-    def _see(self, number: int, text: str) -> None:
+    def _see(self, number: int, text: str, hit: bool) -> None:
+        """Look at a line: one that was found, or one that may belong to what is open."""
+        if hit:
+            self._until = number + _GOES_ON
         for part in _parts(text):
-            self._see_row(read_row(number, part))
+            self._see_row(read_row(number, part), hit)
+        if number % 16 == 0:
+            self._give_up(number)
 
-    def _see_row(self, row: LogRow) -> None:
+    def _see_row(self, row: LogRow, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if self._open and row.number % 64 == 0:
-            self._give_up(row.number)
         if not row.body.strip() and not row.tagged:
             for lane in [lane for lane, trace in self._open.items() if not trace.prefixed]:
                 self._feed(lane, row)
@@ -164,7 +172,7 @@ class EventReader:
             return
         if links_traces(row.body) and self._goes_on(row):
             return
-        if not _NATIVE.match(row.body) and not self._add_tail(row):
+        if not _NATIVE.match(row.body) and not self._add_tail(row) and hit:
             self._state(row)
 
     def _owner(self, row: LogRow) -> str | None:
@@ -195,6 +203,7 @@ class EventReader:
         self._tails.pop(row.lane, None)
         headless = "Traceback (most" not in row.body
         self._open[row.lane] = Trace(row, headless=headless)
+        self._open[row.lane].muted = row.number - self._muted <= 2
 
     def _goes_on(self, row: LogRow) -> bool:
         """Make a traceback of a line that named an exception, when another one is said to have come of it."""
@@ -215,8 +224,10 @@ class EventReader:
             self._keep(from_line(trace.head, 1))
 
     def _give_up(self, number: int) -> None:
-        for lane in [lane for lane, trace in self._open.items() if trace.last < number - _LATE]:
+        for lane in [lane for lane, trace in self._open.items() if trace.last < number - _patience(trace)]:
             self._end(lane)
+        if number > self._until:
+            self._tails.clear()
 
     def _add_tail(self, row: LogRow) -> bool:
         """Give a line to the statement above it; return whether it is no statement of its own."""
@@ -235,7 +246,9 @@ class EventReader:
     def _state(self, row: LogRow) -> None:
         """Keep a single line when it states a failure."""
         panic, self._panic = self._panic, None
-        if _SOURCE.match(row.body):
+        if _MUTED.search(row.body):
+            self._muted = row.number
+        if _SOURCE.match(row.body) or _SPEECH.match(row.body):
             return
         if _PANIC.search(row.body):
             self._panic = row
@@ -315,13 +328,13 @@ class EventReader:
             self.read.marks.append(Mark(number, sign, text[:300], read_row(number, text[:300]).clock))
 
 
+def _patience(trace: Trace) -> int:
+    """Return how many lines, those of other lanes counted, may go by before a traceback is given up."""
+    return _LATE if trace.lacks else _GOES_ON
+
+
 def _parts(text: str) -> list[str]:
     """Return the states of a line that was rewritten, each of which may hold an error; mostly it is one."""
     if "\r" not in text:
         return [text]
     return [part for part in text.split("\r") if part.strip()] or [text]
-
-
-def _last_shown(block: Texts) -> str:
-    data = block.joined.rstrip()
-    return data[data.rfind(b"\n") + 1 :].decode("utf-8", "replace")

@@ -86,6 +86,7 @@ class Trace:
         self.headless = headless
         self.raised: list[Raised] = []
         self.prefixed = False
+        self.muted = False
         self.closed = False
         self.lines = 0
         self._frames: list[StackFrame] = []
@@ -96,6 +97,11 @@ class Trace:
         self._boxed = "╭" in row.body
         if headless:
             self.take(row)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether it has frames that no exception is named below yet."""
+        return self._within
 
     @classmethod
     def after(cls, row: LogRow) -> Trace:

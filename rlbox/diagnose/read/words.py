@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ _CANNOT = (
     r"|[uU]nknown|[nN]o such|[pP]ermission denied|[nN]ot found)"
 )
 _ERRNO = (
-    r"(?:Connection (?:refused|timed out|reset by peer)|No route to host|Network is unreachable|Permission denied"
-    r"|No such file or directory|No space left on device|Operation not permitted|Input/output error|Stale file handle"
-    r"|Is a directory|Not a directory|Read-only file system|Device or resource busy|Exec format error|Text file busy"
-    r"|Temporary failure in name resolution|Name or service not known|Could not resolve hostname .{1,80}"
-    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable|Host key verification failed"
-    r"|Disk quota exceeded|Transport endpoint is not connected|File exists|Broken pipe|Invalid argument)"
+    r"(?i:connection (?:refused|timed out|reset by peer)|no route to host|network is unreachable|permission denied"
+    r"|no such file or directory|no space left on device|operation not permitted|input/output error|stale file handle"
+    r"|is a directory|not a directory|read-only file system|device or resource busy|exec format error|text file busy"
+    r"|temporary failure in name resolution|name or service not known|could not resolve hostname .{1,80}"
+    r"|too many open files|cannot allocate memory|resource temporarily unavailable|host key verification failed"
+    r"|disk quota exceeded|transport endpoint is not connected|file exists|broken pipe|invalid argument|i/o timeout)"
 )
 _STAND_INS = {"<NAME>": NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT, "<ERRNO>": _ERRNO}
 
@@ -49,9 +48,14 @@ def keys(table: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def any_of(table: str, key: str) -> re.Pattern[str]:
-    """Return the expressions of a key as one."""
-    return re.compile("|".join(f"(?:{text})" for text in words(table, key)))
+def any_of(table: str, key: str) -> Any:
+    """Return the expressions of a key as one of RE2's, which has `search`."""
+    import re2
+
+    options = re2.Options()
+    options.never_capture = True
+    options.max_mem = 128 << 20
+    return re2.compile("|".join(f"(?:{text})" for text in words(table, key)), options)
 
 
 def _filled(text: str) -> str:
