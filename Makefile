@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs messages site relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs inventory
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -94,6 +94,19 @@ attack: .venv/rlbox.stamp
 faults: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/engine/fault_lane.py $(ARGS)
+
+# The fault lab: each recipe that has no log yet, one at a time, in containers; then the page of what is there. The first
+# time 15 GB of environments. ARGS="NAME --again" records one anew, ARGS="NAME --try" prints it.
+fault-logs: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	$(PY) tests/faultlab/record.py $(ARGS)
+	$(PY) tests/faultlab/covered.py
+
+# The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
+# What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.
+inventory: .venv/rlbox.stamp
+	$(PY) scripts/inventory.py walk $(ARGS)
+	$(PY) scripts/inventory.py build
 
 # The smoke and ten faults while sixteen processes burn the cores; half an hour. Writes tests/engine/BUSY.md.
 busy: .venv/rlbox.stamp

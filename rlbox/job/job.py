@@ -115,6 +115,7 @@ class Stage(Frozen):
     phases: tuple[Phase, ...] = Field((), description=f"asked before those that rlbox knows; see {page('hangs')}")
     resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
     profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
+    without: tuple[Name, ...] = Field((), description="no part of a run with one of these profiles")
 
 
 class Resume(Frozen):
@@ -245,7 +246,8 @@ def _name_problems(job: Job) -> list[str]:
             problems.append(f"services.{service.name}.answer_s: needs ready.url, the request that is asked again")
     for stage in job.stages:
         problems += [f"stages.{stage.name}: unknown service {s!r}" for s in stage.services if s not in services]
-        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in stage.profiles if p not in job.profiles]
+        named = (*stage.profiles, *stage.without)
+        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in named if p not in job.profiles]
         if stage.ray and stage.ray.service not in stage.services:
             problems.append(f"stages.{stage.name}.ray.service: {stage.ray.service!r} is not a service of the stage")
         problems += stage_problems(stage)

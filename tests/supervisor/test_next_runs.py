@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,31 @@ def test_the_run_that_has_the_disk_is_ended(site: Site, follow: Follow) -> None:
     step = follow(*AGAIN)
     follow.types(step, 1)
     follow.again(step)
+
+
+def test_a_run_that_is_to_be_removed_is_ended_first(site: Site, follow: Follow) -> None:
+    site.job(second=GOES_ON)
+    run = site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    step = follow("runs", "rm", run, "--yes")
+    follow.types(step)
+    follow.again(step)
+    assert site.runs() == []
+
+
+def test_a_run_of_another_user_is_removed_by_who_may(site: Site, follow: Follow) -> None:
+    """A folder that takes no change, whoever asks, is what another user's is for a user who is not root."""
+    site.job()
+    assert site.run().code == 0
+    runs = site.run_dir().parent
+    subprocess.run(("chattr", "+i", str(runs)), check=True)
+    try:
+        step = follow("runs", "rm", site.run_dir().name, "--yes")
+        assert "do it as the user whose files they are" in step.text
+    finally:
+        subprocess.run(("chattr", "-i", str(runs)), check=True)
+    follow.again(step)
+    assert site.runs() == []
 
 
 def test_a_service_that_is_slow_gets_more_time(site: Site, follow: Follow) -> None:

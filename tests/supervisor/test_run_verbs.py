@@ -37,6 +37,13 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     assert again.code == 8
     assert f"run {run} has the data disk: job two, stage second, started by " in again.err
 
+    refused = site("runs", "rm", run, "--yes")
+    assert refused.code == 8
+    assert f"run {run} has not ended" in refused.err
+    assert f"next:  rlbox stop {run}" in refused.err
+    assert site("runs", "prune", "--yes").code == 0
+    assert site.run_dir().name == run
+
     watching = site.start("attach")
     following = site.start("logs", "-f", run[:-2])
     assert watching.stderr
@@ -54,6 +61,8 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     said = site("attach", run)
     assert (said.code, site.states()) == (0, ["passed", "passed"])
     assert site("stop").out == "no run goes on\n"
+    assert site("runs", "rm", run, "--yes").code == 0
+    assert site("runs", "--json", "--target", "mine").data["runs"] == []
 
 
 @pytest.mark.slow

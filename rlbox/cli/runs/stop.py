@@ -26,7 +26,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    from rlbox.cli.runs.runs import run_row
+    from rlbox.cli.runs.runs_row import run_row
     from rlbox.machine.act.identity import user_name
     from rlbox.run.stop import stop_run
 

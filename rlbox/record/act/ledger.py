@@ -236,10 +236,11 @@ class Ledger:
         """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
-        try:
-            remove_tree(self._drafts)  # whoever made them is gone
-        except OSError as error:
-            raise _unreadable("what was left of runs that were being made", error) from error
+        for left in (self._drafts, self.removed):  # whoever made or removed them is gone
+            try:
+                remove_tree(left)
+            except OSError as error:
+                raise _unreadable("what was left of runs that were being made or removed", error) from error
         notes, folders = self.notes(), {run.name: run for run in self.runs()}
         due = [run for run in folders if run in notes or not has_ended(folders[run])]
         for run in due + sorted(notes.keys() - folders):
@@ -293,6 +294,11 @@ class Ledger:
     @property
     def _records(self) -> HostRecords:
         return HostRecords(self.folder)
+
+    @property
+    def removed(self) -> Path:
+        """Where runs are that are being removed."""
+        return self.folder / _OWN / "removed"
 
     @property
     def _drafts(self) -> Path:
