@@ -60,7 +60,7 @@ class Service(Frozen):
         (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {page('jobs')}"
     )
     ready: Ready
-    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
+    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds; while it gets on, see `stretch`")
     answer_s: Annotated[float, Field(ge=0)] = Field(
         0.0, description="how long the ready request may go without a right answer later, seconds; 0: not asked"
     )
@@ -90,8 +90,9 @@ class Limits(Frozen):
     )
     stretch: Annotated[float, Field(ge=1)] = Field(
         10.0,
-        description="how many times longer limits may last while others have the machine: those of silence, steps and "
-        "services are counted in the time that the stage's processes have",
+        description="how many times longer limits may last: while others have the machine, those of silence, steps and "
+        "services are counted in the time that the stage's processes have; a service's start goes on while it reads, "
+        "writes or fills memory",
     )
 
 

@@ -225,3 +225,33 @@ def test_a_run_that_was_lost_is_resumed(site: Site, follow: Follow) -> None:
     site.wait_for_end()
     step = follow("attach", site.run_dir().name)
     follow.types(step)
+
+
+def test_a_run_that_failed_is_looked_at(site: Site, follow: Follow) -> None:
+    """Whatever ended it, and though nothing is known of that."""
+    site.job(second="echo these are my last words; exit 3")
+    step = follow(*AGAIN)
+    assert step.said.err.splitlines()[-1].startswith("next: ")
+    page = follow.types(step)
+    assert "these are my last words" in Path(page.out.strip()).read_text()
+    assert "these are my last words" in follow.types(step, 1).out
+
+
+def test_a_run_that_was_stopped_is_taken_up_again(site: Site, follow: Follow) -> None:
+    site.job(second=f"[ {{attempt}} = 2 ] || sleep 60; {SECOND}")
+    site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    assert site("stop").code == 0
+    step = follow("attach", site.run_dir().name)
+    follow.types(step)
+    assert site.states() == ["passed", "passed"]
+
+
+def test_a_run_of_another_project_is_resumed_there(site: Site, follow: Follow, tmp_path: Path) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    (tmp_path / "elsewhere").mkdir()
+    step = follow("run", "--resume", site.run_dir().name, "--project", str(tmp_path / "elsewhere"), "--dry-run")
+    assert "is of another project, which has the job 'two'" in step.said.err
+    follow.types(step)
+    assert site.states() == ["passed", "passed"]

@@ -121,6 +121,15 @@ class Ledger:
             raise
         return whole
 
+    def keep_project(self, run: str, folder: Path) -> None:
+        """Write down from which project a run is started; a host that cannot knows it no more."""
+        with contextlib.suppress(OSError):
+            self._records.write(run, dataclasses.replace(self._records.read(run), project=str(folder)))
+
+    def project_of(self, run: str) -> str:
+        """Return the folder of the project that a run was started from; empty where this host does not know it."""
+        return self._records.read(run).project
+
     def stage_of(self, run: str) -> str:
         """Return the stage that a run is at now, in a word; empty when that cannot be told."""
         try:
@@ -283,10 +292,10 @@ class Ledger:
 
     def _keep(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
-        if not known.plan:
-            return
         if facts_of(self.run_dir(run)) is None:
             self._records.forget(run)
+            return
+        if not known.plan:
             return
         verdict = verdict_of(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
