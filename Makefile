@@ -154,7 +154,7 @@ site: .venv/rlbox.stamp
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+	    --no-annotate --no-header --extra scan --group dev pyproject.toml -o requirements.lock
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group pyproject.toml:site -o scripts/site.lock
 
