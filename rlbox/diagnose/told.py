@@ -68,7 +68,7 @@ def _next(diagnosis: Diagnosis) -> str:
     if diagnosis.fetch:
         fetch = f"these are consequences; look at {diagnosis.fetch}"
         return f"{fetch}. {diagnosis.remedy}" if diagnosis.remedy and diagnosis.cause != UNKNOWN else fetch
-    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --teach` writes a signature for it"
+    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
 
 
 def _followed(diagnosis: Diagnosis) -> str:
