@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.diagnose.assess import Case
+from rlbox.diagnose.read.classes import Class
 from rlbox.diagnose.timeline import precedes
 
 Why = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]
@@ -30,6 +31,13 @@ class Link:
     why: Why
     of: int
 
+    @property
+    def kind(self) -> Class:
+        """The class of a step: the first is the root, whatever it would be in other logs; a wrapper is none."""
+        if self.of < 0:
+            return "root"
+        return "relayed" if self.case.wraps and self.case.cls == "root" else self.case.cls
+
 
 def chain_of(root: Case, cases: Sequence[Case]) -> tuple[list[Link], list[Case]]:
     """Return the chain, the root first, and the failures that are stories of their own, in order."""
@@ -49,6 +57,8 @@ def chain_of(root: Case, cases: Sequence[Case]) -> tuple[list[Link], list[Case]]
 def _link(case: Case, root: Case, chain: list[Link]) -> Link | None:
     if (place := _quoted(case, chain)) >= 0:
         return Link(case, "quoted", place)
+    if case.wraps and case.cause and case.cause == root.cause and not _is_before(case, root):
+        return Link(case, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _same_lane(link.case, case)]
     if own and not _is_before(case, root):
         return Link(case, "same-lane", own[-1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from rlbox.diagnose.assess import Case
 from rlbox.diagnose.links import Link
@@ -18,8 +19,16 @@ WHYS = {
     "quoted": "it repeats that line",
     "collective": "it waited for it",
     "kill-order": "it was ended after it",
-    "time": "later",
+    "time": "told later",
 }
+REASONS = {
+    "signature": "known to be harmless",
+    "survived": "the work went on after it",
+    "shutdown": "the job was ending",
+    "level": "no more than a warning",
+    "declared": "the job declares it harmless",
+}
+"""Why an error is no failure."""
 ENDINGS = {
     "failed": "",
     "survived": "there are errors, and the work went on after each of them",
@@ -28,27 +37,58 @@ ENDINGS = {
 }
 
 
-def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
-    """Return the whole report; `excerpt` is the text around the root, `why` adds what was not taken for it."""
+Tell = Callable[[str], str]
+_SIGN = re.compile("\ue000(\\d+)\ue001")
+
+
+class Quoted:
+    """The words of logs in a report: signs stand for them while the rest is told in the language of who reads."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def __call__(self, text: str) -> str:
+        """Return the sign of a text."""
+        self._texts.append(text)
+        return f"\ue000{len(self._texts) - 1}\ue001"
+
+    def filled(self, told: str) -> str:
+        """Return a text with what its signs stand for."""
+        return _SIGN.sub(lambda sign: self._texts[int(sign[1])], told)
+
+
+def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False, tell: Tell = str) -> str:
+    """Return the whole report.
+
+    Parameters
+    ----------
+    excerpt
+        The text around the root.
+    why
+        Add what was not taken for a failure.
+    tell
+        Tells a text in the language of who reads; it is not given what logs say.
+    """
+    quote = Quoted()
     if diagnosis.root is None:
         parts = [_healthy(diagnosis)]
     else:
-        parts = ["\n".join(four_lines(diagnosis)), _chain(diagnosis)]
+        parts = ["\n".join(four_lines(diagnosis, quote)), _chain(diagnosis, quote)]
         if excerpt:
-            parts.append(excerpt)
+            parts.append(quote(excerpt))
     if why or diagnosis.root is None:
-        parts.append(_noise(diagnosis))
-    return "\n\n".join(part for part in parts if part)
+        parts.append(_noise(diagnosis, quote))
+    return quote.filled(tell("\n\n".join(part for part in parts if part)))
 
 
-def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield what broke first, why, what followed, and what to do."""
+def four_lines(diagnosis: Diagnosis, quote: Tell = str) -> Iterator[str]:
+    """Yield what broke first, why, what followed, and what to do; `quote` is given what logs say."""
     root = diagnosis.root
     if root is None:
         return
-    yield f"first: {_where(diagnosis, root)}: {shown_text(root)[:WIDTH]}"
+    yield f"first: {_line(diagnosis, root, quote)}"
     yield f"cause: {_cause(diagnosis)}"
-    yield f"then:  {_followed(diagnosis)}"
+    yield f"after: {_followed(diagnosis, quote)}"
     yield f"next:  {_next(diagnosis)}"
 
 
@@ -71,39 +111,42 @@ def _next(diagnosis: Diagnosis) -> str:
     return diagnosis.remedy or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
 
 
-def _followed(diagnosis: Diagnosis) -> str:
+def _followed(diagnosis: Diagnosis, quote: Tell) -> str:
     rest = diagnosis.chain[1:]
     if not rest:
         return "nothing more that failed"
     lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
-    shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
-    last = rest[-1].case
-    return f"{len(rest)} consequences in {shown}; the last: {shown_text(last)[:80]}"
+    shown = quote(", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else ""))
+    last = quote(shown_text(rest[-1].case)[:80])
+    if len(rest) == 1:
+        return f"one consequence, in {shown}: {last}"
+    return f"{len(rest)} consequences, in {shown}; the last: {last}"
 
 
-def _where(diagnosis: Diagnosis, case: Case) -> str:
+def _line(diagnosis: Diagnosis, case: Case, quote: Tell) -> str:
+    """Return where a failure stands, and its line."""
     row = case.event.row
     place = f"{diagnosis.files[case.event.file].name}:{case.number}"
-    return ", ".join(part for part in (place, row.lane, row.clock) if part)
+    where = ", ".join(part for part in (place, row.lane, row.clock) if part)
+    return quote(f"{where}: {shown_text(case)[:WIDTH]}")
 
 
-def _chain(diagnosis: Diagnosis) -> str:
+def _chain(diagnosis: Diagnosis, quote: Tell) -> str:
     if len(diagnosis.chain) < 2 and not diagnosis.also:
         return ""
-    rows = [_step(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
+    rows = [_step(diagnosis, place, link, quote) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
         rows.append(f"  … and {left} more")
     for case in diagnosis.also[:_ALSO_SHOWN]:
-        rows.append(f"  also: {_where(diagnosis, case)}: {case.cause or UNKNOWN}: {shown_text(case)[:WIDTH]}")
+        rows.append(f"  also: {_line(diagnosis, case, quote)} [{case.cause or UNKNOWN}]")
     return "\n".join(rows)
 
 
-def _step(diagnosis: Diagnosis, place: int, link: Link) -> str:
+def _step(diagnosis: Diagnosis, place: int, link: Link, quote: Tell) -> str:
     case = link.case
     times = f" ({case.event.count} times)" if case.event.count > 1 else ""
     of = f" {link.of + 1}" if link.of > 0 else ""
-    why = f"{case.cls}, {WHYS[link.why]}{of}"
-    return f"  {place + 1}. {_where(diagnosis, case)}: {shown_text(case)[:WIDTH]}{times} [{why}]"
+    return f"  {place + 1}. {_line(diagnosis, case, quote)}{times} [{link.kind}, {WHYS[link.why]}{of}]"
 
 
 def _healthy(diagnosis: Diagnosis) -> str:
@@ -112,13 +155,13 @@ def _healthy(diagnosis: Diagnosis) -> str:
     return f"nothing fatal in {lines} lines; {ending}"
 
 
-def _noise(diagnosis: Diagnosis) -> str:
+def _noise(diagnosis: Diagnosis, quote: Tell) -> str:
     rows: list[str] = []
     seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
     for row in seen[:_NOISE_SHOWN]:
-        known = f"{row['cause']}: " if row["cause"] else ""
-        reason = f"{row['count']} times, {row['why']}"
-        rows.append(f"  no failure: {row['file']}:{row['line']}: {known}{str(row['text'])[:WIDTH]} [{reason}]")
+        line = quote(f"{row['file']}:{row['line']}: {str(row['text'])[:WIDTH]}")
+        known = f"{row['cause']}, " if row["cause"] else ""
+        rows.append(f"  no failure: {line} [{known}{row['count']} times, {REASONS[str(row['why'])]}]")
     if (left := len(seen) - _NOISE_SHOWN) > 0:
         rows.append(f"  … and {left} more that are none")
     return "\n".join(rows)

@@ -122,7 +122,7 @@ class Diagnosis:
     def _step(self, link: Link) -> dict[str, Any]:
         case = link.case
         return {
-            "class": "root" if link.of < 0 else case.cls,
+            "class": link.kind,
             **self._place(case),
             "at": case.event.row.clock,
             "time": round(case.time[0], 6) if case.time else None,

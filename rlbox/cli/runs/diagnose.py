@@ -49,7 +49,8 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
     sources = _sources(app, logs, target, data)
     catalogue = load_catalogue(app.project.fix_files(), packs)
     found = diagnose_sources(sources, catalogue)
-    app.result(found.as_json(), report(found, _excerpt(found, sources), why=why))
+    text = "" if app.as_json else report(found, _excerpt(found, sources), why=why, tell=app.told)
+    app.result(found.as_json(), text, verbatim=True)
     return int(found.fatal)
 
 
