@@ -55,15 +55,14 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
 
 
 def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
-    from rlbox.diagnose.act.sources import find_sources
-
-    if logs and all(name == "-" or Path(name).exists() for name in logs):
-        return find_sources(list(logs))
-    from rlbox.diagnose.act.sources import run_sources
+    """Return the logs that words mean: what is no run's name is a path; without words the last run's."""
+    from rlbox.diagnose.act.sources import find_sources, run_sources
     from rlbox.run.data_disk import known_disk
 
-    ledger = known_disk(app, target, data)
-    return [one for name in logs or (None,) for one in run_sources(ledger.find(name))]
+    paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
+    runs = [name for name in logs if name not in paths] if logs else [None]
+    ledger = known_disk(app, target, data) if runs else None
+    return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
 
 
 def _excerpt(found: Diagnosis, sources: list[Source]) -> str:

@@ -70,7 +70,7 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: {error}", next_step="correct the file") from error
+        raise SpecError(f"broken TOML: {error}", where=str(path), next_step="correct the file") from error
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:

@@ -54,7 +54,7 @@ def find_sources(names: list[str]) -> list[Source]:
             continue
         path = Path(name)
         if path.is_dir():
-            found += _in_folder(path)
+            found += _in_folder(path, name if len(names) > 1 else "")
         elif name.endswith(_ARCHIVE) and path.is_file():
             found += _in_archive(path)
         elif path.exists():
@@ -80,14 +80,15 @@ def run_sources(run_dir: Path) -> list[Source]:
     return found
 
 
-def _in_folder(folder: Path) -> list[Source]:
+def _in_folder(folder: Path, before: str = "") -> list[Source]:
+    """Return the logs below a folder, named by their paths below it; `before` comes before these."""
     found = []
     for root, folders, files in os.walk(folder):
         here = Path(root)
         depth = len(here.relative_to(folder).parts)
         folders[:] = sorted(name for name in folders if name not in _LEFT and depth < _DEEPEST)
         found += [
-            Source(name=str((here / name).relative_to(folder)), path=here / name)
+            Source(name=str(before / (here / name).relative_to(folder)), path=here / name)
             for name in sorted(files)
             if _LOG.search(name) and not (here / name).is_symlink()
         ]
@@ -110,7 +111,7 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(archive) as tar:
             yield tar
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise SpecError(f"{archive}: no archive: {error}", next_step="name a log or a folder") from error
+        raise SpecError(f"{archive}: this is no archive", next_step="name a log or a folder") from error
 
 
 def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:
