@@ -150,7 +150,7 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     folder.write("train.log", "ValueError: reward model B is not there\n")
     (folder.path / "pack").mkdir()
     empty = follow("diagnose", "train.log", "--signatures", "pack")
-    folder.write("pack/mine.toml", PACK.replace("reward model .{1,40} is not there", "/home/x/.{1,9}"))
+    folder.write("pack/mine.toml", PACK.replace("reward model .{1,40} is not there", "/scratch/x/.{1,9}"))
     follow.again(empty, code=2)
     unsound = follow("diagnose", "train.log", "--signatures", "pack")
     assert "asks for a path" in unsound.said.err
