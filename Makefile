@@ -31,7 +31,7 @@ test-elsewhere: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m elsewhere tests/engine $(ARGS)
-	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
+	$(PY) -m pytest $(addprefix tests/,unit/diagnose/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
 
 # The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
 fresh:
