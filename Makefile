@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs inventory
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -101,6 +101,10 @@ fault-logs: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/faultlab/record.py $(ARGS)
 	$(PY) tests/faultlab/covered.py
+
+# How right `rlbox diagnose` is on the fault lab: both halves, and the wrong cases of the open one.
+diagnose-score: .venv/rlbox.stamp
+	$(PY) tests/faultlab/score.py --wrong $(ARGS)
 
 # The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
 # What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.

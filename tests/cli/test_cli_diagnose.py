@@ -104,6 +104,19 @@ def test_chinese_but_for_the_words_of_the_log(rlbox: Rlbox, folder: Folder, log:
     assert "首" in told or "最先" in told or "没有致命错误" in told
 
 
+def test_an_unknown_line_is_placed(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write(
+        "train.log", "ValueError: Passed data is timezone-aware, incompatible with 'tz=None'. Use x instead.\n"
+    )
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.data["cause"], said.data["placed"]["package"]) == ("unknown", "pandas")
+    assert said.data["placed"]["where"].startswith("pandas/core/arrays/datetimes.py: ")
+    assert "\ncause: unknown: raised in pandas/core/arrays/" in rlbox("diagnose", "train.log").out
+    folder.write("train.log", "ValueError: a banana fell down\n")
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.data["cause"], said.data["placed"]) == ("unknown", None)
+
+
 def test_packed_logs_and_standard_input(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder.path / "a.log.gz").write_bytes(gzip.compress(FAILED.encode()))
     (folder.path / "b.log.zst").write_bytes(zstd.compress(FAILED.encode()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ from rlbox.cli.options import disk_options, shared
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
     from rlbox.diagnose.verdict import Diagnosis
+
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 
 @click.command()
@@ -48,7 +52,7 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
 
     sources = _sources(app, logs, target, data)
     catalogue = load_catalogue(app.project.fix_files(), packs)
-    found = diagnose_sources(sources, catalogue)
+    found = _placed(diagnose_sources(sources, catalogue))
     text = "" if app.as_json else report(found, _excerpt(found, sources), why=why, tell=app.told)
     app.result(found.as_json(), text, verbatim=True)
     return int(found.fatal)
@@ -63,6 +67,18 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
     runs = [name for name in logs if name not in paths] if logs else [None]
     ledger = known_disk(app, target, data) if runs else None
     return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
+
+
+def _placed(found: Diagnosis) -> Diagnosis:
+    """Return a diagnosis with what the inventory of messages knows of its root."""
+    from rlbox.inventory.place import place
+
+    root = found.root
+    if root is None:
+        return found
+    packages = {part[1]: "" for frame in root.event.frames if (part := _PACKAGE.search(frame.file))}
+    known = place(root.text, packages)
+    return replace(found, placed=known.as_json() if known else None)
 
 
 def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
