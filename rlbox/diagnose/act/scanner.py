@@ -94,9 +94,9 @@ def _re2(texts: tuple[bytes, ...]) -> Offsets:
     def offsets(data: memoryview) -> list[int]:
         whole, found, at = bytes(data), [], 0
         while hit := search(whole, at):
-            found.append(hit.start())
-            at = whole.find(_NEWLINE, hit.start()) + 1
-            if not at:
+            found.append(_on_line(data, hit.end() - 1))
+            at = whole.find(_NEWLINE, found[-1])  # the line feed is kept: a text may begin with it
+            if at < 0:
                 break
         return found
 

@@ -61,6 +61,12 @@ class LogRow:
     source: str = ""
     tagged: bool = False
     glued: bool = False
+    clocks: int = 0
+
+    @property
+    def stamped(self) -> bool:
+        """Whether one clock alone stands before it, as a container puts it before every line of a program."""
+        return self.clocks == 1 and not self.source and self.level == UNSAID
 
 
 def read_row(number: int, text: str) -> LogRow:
@@ -82,7 +88,7 @@ def read_row(number: int, text: str) -> LogRow:
         glued, rest = True, said.strip(behind)
     return LogRow(
         number, text, rest, said.lane, said.host, said.rank, said.level, said.clock, said.source,
-        tagged=len(rest) < len(body), glued=glued,
+        tagged=len(rest) < len(body), glued=glued, clocks=said.clocks,
     )  # fmt: skip
 
 
@@ -101,6 +107,7 @@ class _Said:
     def __init__(self) -> None:
         self.lane = self.host = self.clock = self.source = ""
         self.rank = self.level = -1
+        self.clocks = 0
 
     def strip(self, body: str) -> str:
         """Return what is left of a line."""
@@ -121,6 +128,7 @@ class _Said:
                 self.host = address.group(1)
         self.host = self.host or said.get("host") or ""
         self.rank = int(said.get("rank") or self.rank)
+        self.clocks += bool(said.get("clock"))
         self.clock = self.clock or (said.get("clock") or "").strip()
         self.source = said.get("source") or self.source
         if level := said.get("level"):

@@ -49,6 +49,8 @@ WHO = (
 )
 
 WHEN = (
+    # a container's stamp before vLLM's own
+    rf"\[?(?P<clock>{_DAY}[ T]{_TIME}{_PART}{_ZONE})\]? (?=[A-Z]{{4,8}} \d\d-\d\d {_TIME})",
     # vLLM: ERROR 04-30 10:20:36 [core.py:396] text; ERROR 04-26 01:59:07 worker_base.py:157] text
     rf"{_LEVEL} (?P<clock>\d\d-\d\d {_TIME}{_PART}) \[?(?P<source>[^\]\s]+:\d+)\] ?",
     # glog, klog, c10d: [E207 01:29:36.730311765 ProcessGroupNCCL.cpp:616] text; E0112 10:20:30.1 77 api.py:869] text

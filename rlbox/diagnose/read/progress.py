@@ -41,5 +41,12 @@ def block_pattern() -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    text = "|".join(part for sign in keys("sign") for part in words("sign", sign))
+    text = "|".join(_behind_prefixes(part) for sign in keys("sign") for part in words("sign", sign))
     return re2.compile(f"(?m)(?:{text})".encode(), options)
+
+
+def _behind_prefixes(text: str) -> str:
+    """Return an expression that also finds what stands behind a prefix, and before codes of a terminal."""
+    if text.startswith("^"):
+        text = rf"(?:^|[ \]):|m]){text[1:]}"
+    return rf"{text[:-1]}(?:\x1b\[[\d;]*m)*\r?$" if text.endswith("$") else text

@@ -23,6 +23,8 @@ _GOES_ON = 48
 """Lines after which a traceback that was not ended is given up: its process died while it wrote."""
 _TAIL = 8
 _MARKS = 400
+_MARKED = 300
+"""Characters of a line in which a sign of work is looked for."""
 _SOURCE = re.compile(
     r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise "
 )
@@ -155,7 +157,7 @@ class EventReader:
 
     def _see_row(self, row: LogRow, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if not row.body.strip() and not row.tagged:
+        if not row.body.strip() and (not row.tagged or row.stamped):
             for lane in [lane for lane, trace in self._open.items() if not trace.prefixed]:
                 self._feed(lane, row)
             self._tails.pop(row.lane, None)
@@ -234,7 +236,8 @@ class EventReader:
         event = self._tails.get(row.lane)
         if event is None:
             return False
-        if (row.tagged and row.clock) or row.level != UNSAID or len(event.tail) >= _TAIL:
+        other = row.tagged and bool(row.clock) and not (row.stamped and event.row.stamped)
+        if other or row.level != UNSAID or len(event.tail) >= _TAIL:
             del self._tails[row.lane]
             return False
         if not event.named and (weight(row) >= STATED or self._is_known(row)):
@@ -321,11 +324,12 @@ class EventReader:
             tail, index = end + 1, index + 1
 
     def _add_mark(self, number: int, text: str) -> None:
-        if sign := sign_of(text):
+        row = read_row(number, text[:_MARKED])
+        if sign := sign_of(text) or sign_of(row.body.strip()):
             if len(self.read.marks) >= _MARKS:
                 del self.read.marks[_MARKS // 2]
             self._last_mark = number
-            self.read.marks.append(Mark(number, sign, text[:300], read_row(number, text[:300]).clock))
+            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock))
 
 
 def _patience(trace: Trace) -> int:

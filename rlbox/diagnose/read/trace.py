@@ -86,6 +86,7 @@ class Trace:
         self.headless = headless
         self.raised: list[Raised] = []
         self.prefixed = False
+        self.stamped = False
         self.muted = False
         self.closed = False
         self.lines = 0
@@ -139,7 +140,7 @@ class Trace:
             if not self._within and not self._link and not self._goes_on():
                 self.closed = True
                 return False
-            self._within = True
+            self._within, self.stamped = True, row.stamped
             if len(self._frames) < MOST_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
             self._indent = len(body) - len(body.lstrip())
@@ -207,7 +208,7 @@ class Trace:
         """Whether a line behind the exception is another statement of the same process."""
         if row.glued:
             return True
-        if row.tagged and (row.clock or row.source):
+        if row.tagged and (row.clock or row.source) and not (self.stamped and row.stamped):
             same = row.source == self.head.source and bool(row.source)
             return not (same and self.prefixed)
         return row.tagged != self.head.tagged and bool(self._blank)
