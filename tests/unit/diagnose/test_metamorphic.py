@@ -1,4 +1,4 @@
-"""What changes nothing of an answer: colours, prefixes, stamps, line ends, other paths, other processes, a longer beginning."""
+"""What changes nothing of an answer: colours, prefixes, stamps, line ends, other names, a longer beginning."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_any_lines_in_any_order_are_answered(lines: list[str]) -> None:
     assert found["fatal"] == (found["first_fatal"] is not None) == (found["cause"] is not None)
     if first := found["first_fatal"]:
         assert 1 <= first["line"] <= text.count("\n") + 1
-        assert [step["of"] for step in found["chain"]][0] == -1
+        assert found["chain"][0]["of"] == -1
         assert all(-1 <= step["of"] < place for place, step in enumerate(found["chain"]))
 
 
