@@ -106,7 +106,8 @@ def test_chinese_but_for_the_words_of_the_log(rlbox: Rlbox, folder: Folder, log:
 
 def test_an_unknown_line_is_placed(rlbox: Rlbox, folder: Folder) -> None:
     folder.write(
-        "train.log", "ValueError: Passed data is timezone-aware, incompatible with 'tz=None'. Use x instead.\n"
+        "train.log",
+        "ValueError: Passed data is timezone-aware, incompatible with 'tz=None'. Use obj.tz_localize(None) instead.\n",
     )
     said = rlbox("diagnose", "train.log", "--json")
     assert (said.data["cause"], said.data["placed"]["package"]) == ("unknown", "pandas")
