@@ -30,6 +30,7 @@ SECTIONS = {
     "runs": {
         "attach": "watch a run that goes on, from any shell",
         "bundle": "write an archive with all that explains a run",
+        "diagnose": "say what broke first in logs, why, and what to do",
         "logs": "print or follow the logs of a run",
         "plan": "say what a job needs of a machine, and whether it fits",
         "report": "write a run as one HTML file",

@@ -16,7 +16,7 @@ DOCS = {path.relative_to(CHECKOUT).as_posix() for path in CHECKOUT.glob("docs/**
 TOP = ("README.md", "README.zh-CN.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/fixes/README.md")
 GUIDES = (*TOP, *sorted(DOCS - {LINT}))
 pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
-NEED_RUNS = ("attach", "bundle", "logs", "report", "watch")
+NEED_RUNS = ("attach", "bundle", "diagnose", "logs", "report", "watch")
 NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet, and the store is empty: they must say so, in their own words."""
 NEED_DISK = (

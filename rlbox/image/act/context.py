@@ -41,6 +41,7 @@ INSIDE = (
     "job",
     "logs",
     "causes",
+    "diagnose",
     "gate",
     "hang",
     "record",
