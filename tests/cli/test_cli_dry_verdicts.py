@@ -32,9 +32,12 @@ WOULD = {
     "export mine --to compose": "print this, and write nothing",
     "export mine --to compose --output c.yaml": "write c.yaml",
     "fetch mine": "fetch 1 files",
+    "images prune": "",
+    "images rm mine": "",
     "init fresh --machine cpu": "write these files",
     "load text.txt": "",
     "lock mine": "write PROJECT/images/mine/lock.json",
+    "prune": "remove nothing",
     "push mine --to 127.0.0.1:1/x": "push rlbox/mine:tests",
     "render mine": "write Dockerfile.base, images/mine/Dockerfile",
     "report own-1": "write own-1.html",
@@ -74,7 +77,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
 
 def test_every_verb_with_a_dry_run_is_typed_here() -> None:
     found = set(verbs_with_dry_run(root)) - RENTED
-    two = ("vast", "runs")
+    two = ("vast", "runs", "images")
     assert found == {" ".join(line.split()[: 1 + line.startswith(two)]) for line in WOULD}
 
 
