@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,12 @@ from rlbox.cli.options import disk_options, shared
 
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
+    from rlbox.diagnose.catalogue import SignatureSet
     from rlbox.diagnose.verdict import Diagnosis
 
+QUIET_S = 30.0
+"""Seconds without a byte after which a log that has an ending is at its end."""
+_PAUSE_S = 0.2
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 
@@ -31,9 +36,12 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder of signatures of another team, beside the shipped ones.",
 )
+@click.option("--follow", "-f", "grow", is_flag=True, help="Go on reading what comes, until the logs say how it ended.")
 @disk_options
 @shared
-def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], target: str, data: str | None) -> int:
+def verb(
+    app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], grow: bool, target: str, data: str | None
+) -> int:
     """Say what broke first in logs, why, on which rank, and the smallest next step.
 
     LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
@@ -44,6 +52,7 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
     Examples:
       rlbox diagnose train.log
       rlbox diagnose node0.log node1.log --json
+      rlbox diagnose train.log --follow
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.act.catalogue import load_catalogue
@@ -52,7 +61,7 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
 
     sources = _sources(app, logs, target, data)
     catalogue = load_catalogue(app.project.fix_files(), packs)
-    found = _placed(diagnose_sources(sources, catalogue))
+    found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
     text = "" if app.as_json else report(found, _excerpt(found, sources), why=why, tell=app.told)
     app.result(found.as_json(), text, verbatim=True)
     return int(found.fatal)
@@ -67,6 +76,27 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
     runs = [name for name in logs if name not in paths] if logs else [None]
     ledger = known_disk(app, target, data) if runs else None
     return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
+
+
+def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnosis:
+    """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
+    from rlbox.diagnose.act.follow import GrowingLogs
+    from rlbox.diagnose.act.sources import is_packed
+    from rlbox.diagnose.told import report
+
+    if any(source.path is None or source.member or is_packed(source.path) for source in sources):
+        raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
+    logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
+    while True:
+        quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
+        found = logs.diagnosis
+        first = report(replace(found, chain=()), tell=app.told) if found.fatal else ""
+        if first != told and not app.as_json:
+            app.show(first or app.told("nothing fatal any more: the work went on"), verbatim=True)
+        told = first
+        if quiet_s >= QUIET_S and found.ended:
+            return found
+        time.sleep(_PAUSE_S)
 
 
 def _placed(found: Diagnosis) -> Diagnosis:
