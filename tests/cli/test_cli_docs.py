@@ -27,7 +27,7 @@ NEED_DISK = (
     "rlbox run smoke --set rollouts=4 --data /mnt/data",
 )
 NEED_ENGINE = ("rlbox doctor", "rlbox doctor --json", "rlbox doctor local", "rlbox doctor local --json")
-NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
+NEED_IMAGE = ("rlbox show rlbox/local:work-0a1b2c", "rlbox components local", "rlbox engine status", "rlbox engine up")
 
 
 def blocks(language: str, name: str) -> list[str]:
@@ -65,7 +65,18 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[:2] in (["vast", "create"], ["vast", "up"], ["vast", "search"])  # an API key
     no_gpu = words[0] == "gpus" and len(words) > 1
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words}
-    Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if line in NEED_IMAGE else 5 if line in NEED_DISK else 0)
+    Typed(rlbox)(
+        line,
+        1
+        if wrong
+        else 2
+        if missing
+        else 4
+        if line in NEED_IMAGE or words[0] == "images"
+        else 5
+        if line in NEED_DISK
+        else 0,
+    )
 
 
 def test_both_readmes_have_the_same_commands() -> None:
