@@ -178,3 +178,8 @@ def test_the_client_of_ssh_is_installed(
         bare.setenv("PATH", str(tmp_path / "nothing"))
         step = follow(*FETCH)
     follow.again(step)
+
+
+def test_what_is_on_the_disk_is_brought(follow: Follow) -> None:
+    step = follow(*FETCH, "--only", "/etc/passwd")
+    follow.instead(step, "/etc/passwd", f"{step.text.rpartition(' ')[2]}/runs/own-1")
