@@ -80,7 +80,7 @@ _EDGE = re.compile(r"^(?:[\s;:,.?·–#*>]+(?=\S)|-+ |\((?=[^)]*$))+|(?:\s+)$")
 def halves() -> dict[str, str]:
     """Return what shipped tables say in both languages themselves: `title` beside `title_zh`."""
     found: dict[str, str] = {}
-    for path in (CHECKOUT / "templates").rglob("*.toml"):
+    for path in (*(CHECKOUT / "templates").rglob("*.toml"), *(CHECKOUT / "rlbox/evaluation/suites").glob("*.toml")):
         table = load_toml(path)
         for key in KEYS:
             if f"{key}_zh" in table:

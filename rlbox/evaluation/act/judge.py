@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import time
@@ -12,35 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.evaluate import evaluate
-from rlbox.evaluation.act.kept import KeptRows
+from rlbox.evaluation.act.kept import KeptRows, rows_key
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
 from rlbox.evaluation.act.outputs import append_history, make_result, write_json, write_outputs
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
+from rlbox.evaluation.act.server import Serve
 from rlbox.evaluation.act.weights import export_facts
+from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
-Serve = Callable[["Export", Path], contextlib.AbstractContextManager[Policy]]
-"""Starts what serves an export, its log in a folder; ends it behind the block."""
 _SHOWN = 20
 
 
 class NotJudged(Exception):
     """A checkpoint has no result; the text says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """A checkpoint in Hugging Face's form: its folder, a name, the training step (-1: none, as of a base model)."""
-
-    path: Path
-    name: str
-    step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +42,7 @@ class Judging:
     engine: dict[str, Any]
     out: Path
     at_once: int
+    say: Callable[[str], None] = say
 
     def judge(self, export: Export, suites: Suites) -> EvaluationResult:
         """Return the result of one checkpoint, and write its files.
@@ -63,16 +54,17 @@ class Judging:
         """
         began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         folder = self.out / export.name
-        say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
+        self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
         try:
             facts = export_facts(export.path)
             strength = self.sandbox.probe()
-            with self.serve(export, folder) as policy:
+            with self.serve(export.path, folder) as policy:
+                _same_weights(policy, export)
                 chosen = ask_for_prompts(suites, policy, self.at_once)
                 lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, facts)
                 write_json(folder / "lock.json", lock.as_json())
-                kept = KeptRows(folder, f"{lock.digest}:{lock.subject['weights']}")
-                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=_tell(export.name))
+                kept = KeptRows(folder, rows_key(lock))
+                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
@@ -85,21 +77,27 @@ class Judging:
             "took_s": round(time.monotonic() - began, 1),
             "machine": machine,
         }
-        write_outputs(folder, result, chosen, rows, run)
+        write_outputs(folder, result, rows, run)
         append_history(self.out, result, stamp)
         for suite, row in result.scores.items():
-            say(
+            self.say(
                 f"[evaluate] {export.name} {suite}: accepted@1 {row['accepted_at_1']:.2%}, "
                 f"exec {row['exec_success_rate']:.2%} of {row['problems']}",
             )
         return result
 
+    def _tell(self, name: str) -> Callable[[str, int, int], None]:
+        """Return what says now and then how far a suite is."""
 
-def _tell(name: str) -> Callable[[str, int, int], None]:
-    """Return what says now and then how far a suite is."""
+        def tell(suite: str, done: int, whole: int) -> None:
+            if done == whole or done % max(1, whole // _SHOWN) == 0:
+                self.say(f"[evaluate] {name} {suite}: {done} of {whole}")
 
-    def tell(suite: str, done: int, whole: int) -> None:
-        if done == whole or done % max(1, whole // _SHOWN) == 0:
-            say(f"[evaluate] {name} {suite}: {done} of {whole}")
+        return tell
 
-    return tell
+
+def _same_weights(policy: Policy, export: Export) -> None:
+    """Refuse a server that says it serves another folder of this machine (P195)."""
+    served = Path(policy.root) if policy.root else export.path
+    if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
+        raise PolicyError(f"{policy.url} serves {served}, not {export.path} (P195)")

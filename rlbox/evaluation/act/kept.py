@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlbox.evaluation.lock import EvaluationLock
 from rlbox.files.act.folders import write_atomic
 from rlbox.foreign import parse_json
 
 _MOST = 64 << 20
-ASKED = ("problem", "number", "text", "finish", "tokens")
+ASKED = ("problem", "number", "ask", "text", "finish", "tokens")
 """What a row has of the answer; the rest is its verdict."""
+
+
+def rows_key(lock: EvaluationLock) -> str:
+    """Return what rows are kept under: what decides a score, and the weights."""
+    return f"{lock.digest}:{lock.subject.get('weights', '')}"
 
 
 class KeptRows:
@@ -46,6 +53,14 @@ class KeptRows:
         kept = {**row, "key": self.key}
         write_atomic(path, json.dumps(kept, indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
         return kept
+
+    def all_of(self, problem: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield a suite and a row for each answer to a problem, whatever its number."""
+        for suite in sorted(path.name for path in self.folder.glob("*") if path.is_dir()):
+            number = 0
+            while row := self.read(suite, problem, number):
+                yield suite, row
+                number += 1
 
     def _path(self, suite: str, problem: str, number: int) -> Path:
         """Names of problems are others': a name that is changed or cut carries the digest of the whole one."""

@@ -10,10 +10,14 @@ from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.verdict import AnswerVerdict
+from rlbox.machine.no_answer import NoAnswer
 
 
 def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tuple[int, dict[str, AnswerVerdict]]:
-    """Return how many reference solutions there are, and the verdicts on those that are not accepted here."""
+    """Return how many reference solutions there are, and the verdicts on those that are not accepted here.
+
+    `NoAnswer` where the sandbox itself fails.
+    """
     own = [problem for problem in problems if problem.solution]
 
     def one(problem: EvalProblem) -> AnswerVerdict:
@@ -21,4 +25,6 @@ def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tu
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in own), pool.map(one, own), strict=True))
+    if broken := [one.detail for one in verdicts.values() if one.outcome == "sandbox"]:
+        raise NoAnswer(broken[0], "unreached")
     return len(own), {name: verdict for name, verdict in verdicts.items() if not verdict.accepted}
