@@ -20,8 +20,8 @@ HELPER = "def plus(x, y):\n    return x + y\n\n\n"
 class Player:
     """What a server was asked; `answers` decides what it says. `tokenizes`: whether it has vLLM's /tokenize."""
 
-    def __init__(self, answers: Answers, *, tokenizes: bool = True, model: str = "judged") -> None:
-        self.answers, self.tokenizes, self.model = answers, tokenizes, model
+    def __init__(self, answers: Answers, *, tokenizes: bool = True, model: str = "judged", root: str = "") -> None:
+        self.answers, self.tokenizes, self.model, self.root = answers, tokenizes, model, root
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
@@ -56,7 +56,7 @@ def playing(player: Player) -> Iterator[Player]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            models = {"data": [{"id": "judged", "max_model_len": 4096}]}
+            models = {"data": [{"id": "judged", "root": player.root, "max_model_len": 4096}]}
             self._send(200, models if self.path == "/v1/models" else {"version": "0.0.1"})
 
         def do_POST(self) -> None:

@@ -10,7 +10,7 @@ from rlbox.evaluation.choice import BestChoice, Regression, choose, look_for_reg
 from rlbox.evaluation.paired import Paired, smallest_difference
 from rlbox.evaluation.result import RULE, EvaluationResult, compare, contenders, require_comparable, table
 from rlbox.evaluation.results import ACCEPTED
-from rlbox.evaluation.view import paired_json, points, span
+from rlbox.evaluation.view import paired_json, points
 
 GUARD = "humaneval"
 """The suite that must not drop (P189)."""
@@ -113,16 +113,20 @@ def best_lines(found: Best) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands to the baseline."""
     yield from table(found.results).splitlines()
     for rung in found.choice.rungs:
-        yield from (f"{name} to {rung.leader}: {span(pair)}" for name, pair in rung.against.items())
+        for name, pair in rung.against.items():
+            by, low, high = points(pair)
+            yield f"{name} to {rung.leader}: {by} points ({low} to {high})"
         yield f"one that is {rung.smallest:.1%} worse is left out with a chance of 95 %; left: {', '.join(rung.left)}"
-    yield from (f"{suite} accepted@1 to the baseline: {span(pair)}" for suite, pair in found.against.items())
+    for suite, pair in found.against.items():
+        by, low, high = points(pair)
+        yield f"{suite} accepted@1 to the baseline: {by} points ({low} to {high})"
     if not found.held:
         yield "[WARN] no baseline was given: regression was not looked for"
     elif found.regression is None:
         yield f"[WARN] {found.guard} was not judged of both: regression was not looked for"
     else:
         known = found.regression
-        told = f"{points(known.pair.difference)}, {known.verdict}"
-        seen = f"a loss of {known.smallest:.1%} is seen with a chance of 95 %"
-        yield f"[{_MARKS[known.verdict]}] {found.guard} accepted@1: {told}; {seen}"
+        mark, by = _MARKS[known.verdict], points(known.pair)[0]
+        yield f"[{mark}] {found.guard} accepted@1: {by} points, {known.verdict}"
+        yield f"a loss of {known.smallest:.1%} is seen with a chance of 95 %"
     yield f"best checkpoint: step {found.best.step}, {found.best.name}"

@@ -57,7 +57,9 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     """Yield what may differ, then a line for each suite and what it could show."""
     yield from (f"across {one.field}: {one.other!r} and {one.one!r}" for one in found.across)
     for suite, pair in found.suites.items():
-        yield f"{suite}: {span(pair)}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
+        by, low, high = points(pair)
+        counts = len(pair.won), len(pair.lost), pair.problems
+        yield f"{suite}: {by} points ({low} to {high}), {counts[0]} won, {counts[1]} lost of {counts[2]}"
         verdict = "not told apart" if pair.undecided else "higher" if pair.difference > 0 else "lower"
         yield f"  {verdict}; a difference of {found.smallest(suite):.1%} shows with a chance of 95 %"
         if pair.won:
@@ -99,14 +101,10 @@ def paired_json(pair: Paired, smallest: float) -> dict[str, Any]:
     }
 
 
-def span(pair: Paired) -> str:
-    """Return a difference with its interval."""
-    return f"{points(pair.difference)} ({points(pair.low)} to {points(pair.high)})"
-
-
-def points(share: float) -> str:
-    """Return a share of 1 as percentage points."""
-    return f"{100 * share:+.1f} points"
+def points(pair: Paired) -> tuple[str, str, str]:
+    """Return a difference and the ends of its interval in percentage points."""
+    by, low, high = (f"{100 * share:+.1f}" for share in (pair.difference, pair.low, pair.high))
+    return by, low, high
 
 
 def _suite_row(suite: str, row: Mapping[str, Any]) -> tuple[str, ...]:
