@@ -115,7 +115,7 @@ busy: .venv/rlbox.stamp
 	$(PY) tests/engine/busy_lane.py
 
 # Every job with one thing changed (a default, a guard, a rule of a gate, a word of a command), which its fast tests must
-# notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/judge.py: these alone.
+# notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/choose.py: these alone.
 job-mutants: .venv/rlbox.stamp
 	$(PY) tests/jobs/mutant_lane.py $(ARGS)
 

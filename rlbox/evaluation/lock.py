@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,19 @@ class EvaluationLock:
     def digest(self) -> str:
         """The sha256 of the parts."""
         return content_digest(self.parts)
+
+    def of(self, suites: Collection[str]) -> EvaluationLock:
+        """Return it with what it says of some suites alone."""
+
+        def kept(name: str, part: Any) -> Any:
+            if name in ("suites", "decoding", "prompts"):
+                return {suite: row for suite, row in part.items() if suite in suites}
+            if name == "sandbox":
+                limits = {suite: row for suite, row in part.get("limits", {}).items() if suite in suites}
+                return {**part, "limits": limits}
+            return part
+
+        return EvaluationLock(parts={name: kept(name, part) for name, part in self.parts.items()}, subject=self.subject)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as it is written beside a result."""

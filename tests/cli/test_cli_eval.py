@@ -68,7 +68,7 @@ def test_a_checkpoint_is_judged_in_a_sandbox_of_its_own(site: Path, rlbox: Rlbox
     (found,) = said.data["results"]
     assert (found["name"], found["step"]) == ("step_100", 100)
     assert found["scores"]["adding"]["accepted_at_1"] == pytest.approx(4 / 12)
-    assert "[evaluate] step_100 adding: 12 of 12" in said.err
+    assert "[evaluate] step_100 adding: accepted@1 33.33%" in said.err
     assert (site / "eval/step_100/summary.json").is_file()
 
 

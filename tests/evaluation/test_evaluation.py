@@ -120,7 +120,7 @@ def test_a_sandbox_that_fails_is_an_error_and_no_score(site: Path, capsys: pytes
 def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_url: str) -> None:
     from rlbox.evaluation.act.kept import KeptRows
 
-    kept = KeptRows(site, "key")
+    kept = KeptRows(site, {"adding": "key"})
     kept.write("adding", {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1})
     assert "outcome" not in (kept.read("adding", "Add/1", 0) or {"outcome": ""})
     kept.write(
@@ -133,14 +133,14 @@ def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_
         "finish": "stop",
         "tokens": 1,
     }
-    assert KeptRows(site, "other").read("adding", "Add/1", 0) is None
+    assert KeptRows(site, {"adding": "other"}).read("adding", "Add/1", 0) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
 def test_no_name_of_a_problem_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     from rlbox.evaluation.act.kept import KeptRows
 
-    kept = KeptRows(tmp_path / "in", "key")
+    kept = KeptRows(tmp_path / "in", {"suite": "key"})
     kept.write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
     found = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(found) == 1

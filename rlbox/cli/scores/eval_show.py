@@ -42,9 +42,9 @@ def show(app: App, path: Path, problem: str) -> None:
 
 
 def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> None:
-    from rlbox.evaluation.act.kept import KeptRows, rows_key
+    from rlbox.evaluation.act.kept import KeptRows, rows_keys
 
-    found = list(KeptRows(folder, rows_key(result.lock)).all_of(problem))
+    found = list(KeptRows(folder, rows_keys(result.lock)).all_of(problem))
     if not found:
         known = [name for figures in result.by_problem.values() for of in figures.values() for name in of]
         raise SpecError(

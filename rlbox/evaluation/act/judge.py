@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.evaluation.act.bar import Bar
 from rlbox.evaluation.act.evaluate import evaluate
-from rlbox.evaluation.act.kept import KeptRows, rows_key
+from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
 from rlbox.evaluation.act.outputs import append_history, make_result, write_json, write_outputs
 from rlbox.evaluation.act.policy import Policy, PolicyError
@@ -26,7 +27,6 @@ from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
-_SHOWN = 20
 
 
 class NotJudged(Exception):
@@ -44,8 +44,8 @@ class Judging:
     at_once: int
     say: Callable[[str], None] = say
 
-    def judge(self, export: Export, suites: Suites) -> EvaluationResult:
-        """Return the result of one checkpoint, and write its files.
+    def judge(self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
+        """Return the result of one checkpoint, and write its files; `facts` are what `run_info.json` says besides.
 
         Raises
         ------
@@ -56,14 +56,14 @@ class Judging:
         folder = self.out / export.name
         self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
         try:
-            facts = export_facts(export.path)
+            contents = export_facts(export.path)
             strength = self.sandbox.probe()
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
                 chosen = ask_for_prompts(suites, policy, self.at_once)
-                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, facts)
+                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents)
                 write_json(folder / "lock.json", lock.as_json())
-                kept = KeptRows(folder, rows_key(lock))
+                kept = KeptRows(folder, rows_keys(lock))
                 rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
@@ -76,6 +76,7 @@ class Judging:
             "began": stamp,
             "took_s": round(time.monotonic() - began, 1),
             "machine": machine,
+            **(facts or {}),
         }
         write_outputs(folder, result, rows, run)
         append_history(self.out, result, stamp)
@@ -87,11 +88,13 @@ class Judging:
         return result
 
     def _tell(self, name: str) -> Callable[[str, int, int], None]:
-        """Return what says now and then how far a suite is."""
+        """Return what says now and then how far a suite is, as a bar of tqdm's, which live views read."""
+        bars: dict[str, Bar] = {}
 
         def tell(suite: str, done: int, whole: int) -> None:
-            if done == whole or done % max(1, whole // _SHOWN) == 0:
-                self.say(f"[evaluate] {name} {suite}: {done} of {whole}")
+            bar = bars.setdefault(suite, Bar(f"Evaluating {name} {suite}", whole))
+            if line := bar.line(done):
+                self.say(line)
 
         return tell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ ASKED = ("problem", "number", "ask", "text", "finish", "tokens")
 """What a row has of the answer; the rest is its verdict."""
 
 
-def rows_key(lock: EvaluationLock) -> str:
-    """Return what rows are kept under: what decides a score, and the weights."""
-    return f"{lock.digest}:{lock.subject.get('weights', '')}"
+def rows_keys(lock: EvaluationLock) -> dict[str, str]:
+    """Return what the rows of each suite are kept under: what decides their scores, and the weights."""
+    weights = lock.subject.get("weights", "")
+    return {suite: f"{lock.of([suite]).digest}:{weights}" for suite in lock.parts["suites"]}
 
 
 class KeptRows:
-    """The rows of one checkpoint below `folder`; a row of another key counts as not there."""
+    """The rows of one checkpoint below `folder`; a row of another key than its suite's counts as not there."""
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.folder, self.key = folder / "per_problem", key
+    def __init__(self, folder: Path, keys: Mapping[str, str]) -> None:
+        self.folder, self._keys = folder / "per_problem", keys
 
     def read(self, suite: str, problem: str, number: int) -> dict[str, Any] | None:
         """Return what was kept under this key; nothing where it is torn or another's.
@@ -41,7 +42,7 @@ class KeptRows:
             found = parse_json(path.read_bytes())
         except (OSError, ValueError):
             return None
-        known = isinstance(found, dict) and (found.get("key"), found.get("problem")) == (self.key, problem)
+        known = isinstance(found, dict) and (found.get("key"), found.get("problem")) == (self._keys.get(suite), problem)
         if not known:
             return None
         return {name: found[name] for name in ASKED if name in found} if found.get("outcome") == "sandbox" else found
@@ -50,13 +51,13 @@ class KeptRows:
         """Keep a row and return it with its key."""
         path = self._path(suite, row["problem"], row["number"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {**row, "key": self.key}
+        kept = {**row, "key": self._keys[suite]}
         write_atomic(path, json.dumps(kept, indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
         return kept
 
     def all_of(self, problem: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield a suite and a row for each answer to a problem, whatever its number."""
-        for suite in sorted(path.name for path in self.folder.glob("*") if path.is_dir()):
+        for suite in self._keys:
             number = 0
             while row := self.read(suite, problem, number):
                 yield suite, row
