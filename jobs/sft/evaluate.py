@@ -18,7 +18,7 @@ from rlbox.evaluation.act.judge import Judging, NotJudged
 from rlbox.evaluation.act.outputs import HISTORY, read_results
 from rlbox.evaluation.act.policy import Policy
 from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.server import EngineSettings, Serve, served, serving
+from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served, serving
 from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
@@ -91,7 +91,7 @@ def main() -> None:
     judging = Judging(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine={"settings": settings},
+        engine=engine_facts(args.vllm_url, settings),
         out=args.out,
         at_once=args.concurrency,
     )

@@ -17,7 +17,7 @@ from rlbox.evaluation.act.policy import PolicyError
 from rlbox.evaluation.act.prove import prove
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
-from rlbox.evaluation.act.server import serving, setting
+from rlbox.evaluation.act.server import engine_facts, serving, setting
 from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
@@ -88,7 +88,7 @@ def _judge(asked: argparse.Namespace) -> int:
     judging = Judging(
         sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
         serve=serving(asked.url, asked.engine, asked.port, settings, asked.start_s, loopback_http(_SILENT_S)),
-        engine={"settings": settings},
+        engine=engine_facts(asked.url, settings),
         out=asked.out,
         at_once=asked.at_once,
     )

@@ -54,7 +54,7 @@ def test_a_checkpoint_is_judged_and_all_files_are_there(
         assert (folder / name).is_file()
     lock = json.loads((folder / "eval_info.json").read_text())
     assert lock["parts"]["prompts"]["adding"]["as"] == "tokens"
-    assert lock["parts"]["engine"] == {"settings": {}, "version": "0.0.1", "max_model_len": 4096}
+    assert lock["parts"]["engine"] == {"settings": {}, "environment": {}, "version": "0.0.1", "max_model_len": 4096}
     assert lock["parts"]["sandbox"]["strength"]
     assert len((site / "out" / "eval_history.jsonl").read_text().splitlines()) == 1
     body = player.bodies[0]

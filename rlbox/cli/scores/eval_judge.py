@@ -77,7 +77,7 @@ def _judge(app: App, found: list[Export], sets: Sets, out: Path, asked: dict[str
 def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judging:
     from rlbox.evaluation.act.judge import Judging
     from rlbox.evaluation.act.sandbox import Sandbox
-    from rlbox.evaluation.act.server import serving, setting
+    from rlbox.evaluation.act.server import engine_facts, serving, setting
     from rlbox.machine.act.http import loopback_http
 
     settings = dict(setting(text) for text in asked["settings"])
@@ -85,7 +85,7 @@ def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judgin
     return Judging(
         sandbox=Sandbox(sandbox, loopback_http(3600.0)),
         serve=serving(asked["url"], asked["engine"], asked["port"], settings, _SILENT_S, http),
-        engine={"settings": settings},
+        engine=engine_facts(asked["url"], settings),
         out=out,
         at_once=asked["at_once"],
         say=app.say,

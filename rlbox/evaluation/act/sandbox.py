@@ -12,6 +12,7 @@ from rlbox.foreign import parse_json
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer
 
+_PROBE = "import platform\nprint(1 + 1)\nprint(platform.python_version())"
 _WAIT_S = 3600.0
 """For an answer: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 
@@ -39,10 +40,13 @@ class Sandbox:
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
     def probe(self) -> dict[str, Any]:
-        """Return what the sandbox says of itself; raise `NoAnswer` where it cannot run a program (P162)."""
-        reply = self._run("print(1 + 1)", "", JudgingLimits(run_s=10))
-        if reply.get("status") == "Success" and (reply.get("run_result") or {}).get("stdout") == "2\n":
-            return {"strength": str((reply.get("rlbox") or {}).get("strength", ""))}
+        """Return what the sandbox is, and the interpreter of its programs; `NoAnswer` where it runs none (P162)."""
+        reply = self._run(_PROBE, "", JudgingLimits(run_s=10))
+        said = str((reply.get("run_result") or {}).get("stdout") or "").splitlines()
+        if reply.get("status") == "Success" and said[:1] == ["2"]:
+            own = reply.get("rlbox") or {}
+            python = said[1] if len(said) > 1 else ""
+            return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
         raise NoAnswer(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
 

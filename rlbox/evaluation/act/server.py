@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
 _PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
@@ -42,6 +44,15 @@ def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) ->
         *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(export), "--served-model-name", "judged"),
         *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm", *own),
     )
+
+
+def engine_facts(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
+
+    Of a server at `url`, which others started, neither is known.
+    """
+    own = {name: value for name, value in os.environ.items() if name.startswith("VLLM_") and not _SECRET.search(name)}
+    return {"settings": settings, "environment": {} if url else own}
 
 
 def setting(text: str) -> tuple[str, Any]:
