@@ -79,13 +79,14 @@ def content_digest(value: Any) -> str:
 
 
 def differences(one: EvaluationLock, other: EvaluationLock) -> list[FieldChange]:
-    """Return every field in which the parts of two locks differ, by name."""
+    """Return every field in which the parts of two locks differ, by name; an empty part by what fills it."""
     first, second = dict(_leaves(one.parts)), dict(_leaves(other.parts))
-    return [
+    found = [
         FieldChange(field=field, one=first.get(field), other=second.get(field))
         for field in sorted({*first, *second})
         if field not in first or field not in second or canonical(first[field]) != canonical(second[field])
     ]
+    return [one for one in found if not any(other.field.startswith(f"{one.field}.") for other in found)]
 
 
 def refused(found: Sequence[FieldChange], across: Sequence[str]) -> list[FieldChange]:
