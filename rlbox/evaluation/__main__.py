@@ -55,6 +55,7 @@ def options(words: Sequence[str]) -> argparse.Namespace:
     pick = verbs.add_parser("choose", help="the best checkpoint, and how it stands to the baseline")
     pick.add_argument("--baseline", type=Path, default=None, help="summary.json of the baseline")
     pick.add_argument("--guard", default="humaneval", help="suite that must not drop (P189)")
+    pick.add_argument("--by", action="append", default=[], help="suite that decides; else the seed's (P189)")
     pick.add_argument("--margin", type=float, default=0.0, help="loss that must be ruled out; 0: what shows")
     two = verbs.add_parser("compare", help="two results, suite by suite")
     two.add_argument("results", type=Path, nargs=2, help="summary.json")

@@ -36,7 +36,7 @@ def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequ
 
     `ValueError` where they have no suite in common.
     """
-    allowed = require_comparable([other, one], across)
+    allowed = require_comparable([one, other], across)
     suites = compare(one, other)
     if not suites:
         raise ValueError(f"{one.name} and {other.name} were judged on no common suite")
@@ -48,14 +48,14 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
     return {
         "one": result_facts(found.one),
         "other": result_facts(found.other),
-        "across": [{"field": one.field, "one": one.other, "other": one.one} for one in found.across],
+        "across": [{"field": one.field, "one": one.one, "other": one.other} for one in found.across],
         "suites": {suite: paired_json(pair, found.smallest(suite)) for suite, pair in found.suites.items()},
     }
 
 
 def comparison_lines(found: Comparison) -> Iterator[str]:
     """Yield what may differ, then a line for each suite and what it could show."""
-    yield from (f"across {one.field}: {one.other!r} and {one.one!r}" for one in found.across)
+    yield from (f"across {one.field}: {one.one!r} and {one.other!r}" for one in found.across)
     for suite, pair in found.suites.items():
         by, low, high = points(pair)
         counts = len(pair.won), len(pair.lost), pair.problems

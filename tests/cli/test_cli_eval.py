@@ -142,7 +142,7 @@ def test_two_locks_are_refused_and_compared_across_what_differs(
         assert judge(rlbox, player, sandbox_url, step=200, out="other").code == 0
     step = follow("eval", "compare", "other/step_200", "eval/step_100")
     assert step.said.code == 1
-    assert "decoding.adding.max_tokens: 2048 and 1024" in step.said.err
+    assert "decoding.adding.max_tokens: 1024 and 2048" in step.said.err
     said = follow.types(step)
     assert said.out.startswith("across decoding.adding.max_tokens: 1024 and 2048\n")
     found = rlbox("eval", "compare", "other/step_200", "eval/step_100", "--across", "decoding", "--json").data

@@ -169,14 +169,29 @@ def test_the_best_is_chosen_and_held_against_the_baseline(
     with playing(Player(right)) as player:
         assert main(words(site, player.url, sandbox_url, step=0, out="baseline")) == 0
     capsys.readouterr()
+    assert main(["choose", "--out", str(site / "out")]) == 1
+    assert "no suite that decides was judged of all checkpoints: codecontests_valid" in capsys.readouterr().err
     baseline = site / "baseline" / "step_0" / "summary.json"
-    choosing = ["choose", "--out", str(site / "out"), "--baseline", str(baseline), "--guard", "adding"]
+    choosing = [
+        "choose",
+        "--out",
+        str(site / "out"),
+        "--baseline",
+        str(baseline),
+        "--guard",
+        "adding",
+        "--by",
+        "adding",
+    ]
     assert main(choosing) == 0
     said = capsys.readouterr().out
-    assert "best checkpoint: step 100" in said  # no figure of the rule was judged: the earlier one
-    assert "[FAIL] adding accepted@1" in said
+    assert "best checkpoint: step 200" in said
+    assert "[OK] adding accepted@1" in said
     best = json.loads((site / "out" / "best_checkpoint.json").read_text())
-    assert best["regression"] is True
+    assert (best["regression"], best["model"]) == (False, str(site / "step_200"))
+    (site / "out/step_200/summary.json").unlink()
+    assert main(choosing) == 0
+    assert "[FAIL] adding accepted@1: -66.7 points, worse" in capsys.readouterr().out
 
 
 def test_two_results_are_compared_and_other_protocols_refused(
@@ -267,3 +282,40 @@ def test_kills_at_random_points_lose_nothing_and_ask_nothing_twice(site: Path, s
         json.loads((site / "out" / "step_100" / "summary.json").read_text())["scores"]["adding"]["accepted_at_1"]
         == 1 / 3
     )
+
+
+def test_the_table_says_what_was_not_measured() -> None:
+    from rlbox.evaluation.lock import PARTS, EvaluationLock
+    from rlbox.evaluation.result import EvaluationResult, table
+
+    lock = EvaluationLock(parts={name: {} for name in PARTS}, subject={})
+    one = {"accepted_at_1": 0.25, "accepted_at_1_interval": [0.2, 0.3], "exec_success_rate": 0.5}
+    rows = [
+        EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores=scores, by_problem={})
+        for step, scores in ((100, {"codecontests_valid": one}), (200, {"codecontests_valid": one, "humaneval": one}))
+    ]
+    cells = [[cell.strip() for cell in line.split("|")] for line in table(rows).splitlines()]
+    assert cells[0] == ["Step", "codecontests_valid exec", "codecontests_valid accepted@1", "humaneval accepted@1"]
+    assert cells[2] == ["100", "50.00% (50.0%-50.0%)", "25.00% (20.0%-30.0%)", "N/A"]
+    assert cells[3][3] == "25.00% (20.0%-30.0%)"
+
+
+def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
+    from rlbox.evaluation.act.bar import CountedBar
+    from rlbox.logs.bars import ProgressBar, read_bar
+
+    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
+    bar = CountedBar("Evaluating step_40 humaneval", 4, lambda: next(seconds))
+    told = [bar.line(done) for done in (1, 2, 3, 4)]
+    assert told == ["", "Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]", "", ""]
+    assert read_bar(told[1]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)
+
+
+def test_one_server_is_not_asked_for_two_exports(
+    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with playing(Player(right)) as player:
+        asked = words(site, player.url, sandbox_url, "--export", f"other=2={export(site / 'other')}")
+        assert main(asked) == 1
+        assert "which of them does it serve?" in capsys.readouterr().err
+        assert not player.asked

@@ -65,6 +65,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
             own=own_suites(app),
             packages=where["packages"],
             manifests=where["manifests"] or problems,
+            python=where["python"],
             any_size=where["any_size"],
         )
     except ProblemError as error:

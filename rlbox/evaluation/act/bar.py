@@ -9,7 +9,7 @@ EVERY_S = 10.0
 """Seconds between two lines, at least."""
 
 
-class Bar:
+class CountedBar:
     """Counts from its making on; `whole` is how many there are."""
 
     def __init__(self, label: str, whole: int, clock: Callable[[], float] = time.monotonic) -> None:

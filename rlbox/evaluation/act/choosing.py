@@ -6,14 +6,15 @@ import argparse
 
 from rlbox.evaluation.act.outputs import BEST, export_of, read_results, read_summary, write_json
 from rlbox.evaluation.act.say import say
-from rlbox.evaluation.best import best_json, best_lines, find_best
+from rlbox.evaluation.best import best_json, best_lines, find_best, rule_of
 from rlbox.evaluation.view import compare_results, comparison_lines
 
 
 def choose_best(asked: argparse.Namespace) -> int:
     """Say which checkpoint is best and how it stands to the baseline; `ValueError` where there is no result."""
     baseline = read_summary(asked.baseline) if asked.baseline else None
-    found = find_best(read_results(asked.out), baseline=baseline, guard=asked.guard, margin=asked.margin)
+    rule = rule_of(asked.by)
+    found = find_best(read_results(asked.out), baseline=baseline, guard=asked.guard, margin=asked.margin, rule=rule)
     for line in best_lines(found):
         say(line)
     write_json(asked.out / BEST, best_json(found) | {"model": export_of(asked.out / found.best.name)})

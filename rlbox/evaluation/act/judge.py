@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.act.bar import Bar
+from rlbox.evaluation.act.bar import CountedBar
 from rlbox.evaluation.act.evaluate import evaluate
 from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
@@ -58,10 +58,11 @@ class Judging:
         try:
             contents = export_facts(export.path)
             strength = self.sandbox.probe()
+            judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, _ in suites if suite.judge}
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
                 chosen = ask_for_prompts(suites, policy, self.at_once)
-                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents)
+                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents, judges)
                 write_json(folder / "lock.json", lock.as_json())
                 kept = KeptRows(folder, rows_keys(lock))
                 rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
@@ -89,10 +90,10 @@ class Judging:
 
     def _tell(self, name: str) -> Callable[[str, int, int], None]:
         """Return what says now and then how far a suite is, as a bar of tqdm's, which live views read."""
-        bars: dict[str, Bar] = {}
+        bars: dict[str, CountedBar] = {}
 
         def tell(suite: str, done: int, whole: int) -> None:
-            bar = bars.setdefault(suite, Bar(f"Evaluating {name} {suite}", whole))
+            bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
             if line := bar.line(done):
                 self.say(line)
 

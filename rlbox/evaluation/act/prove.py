@@ -18,10 +18,10 @@ def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tu
 
     `NoAnswer` where the sandbox itself fails.
     """
-    own = [problem for problem in problems if problem.solution]
+    own = [problem for problem in problems if problem.own_answer]
 
     def one(problem: EvalProblem) -> AnswerVerdict:
-        return sandbox.judge(problem, f"```python\n{problem.solution}\n```", suite.limits)
+        return sandbox.judge(problem, problem.own_answer, suite.limits)
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in own), pool.map(one, own), strict=True))

@@ -33,11 +33,12 @@ def load_sets(
     own: Path | None = None,
     packages: Path | None = None,
     manifests: Path = Path(),
+    python: str = "",
     any_size: bool = False,
 ) -> list[tuple[Suite, list[EvalProblem]]]:
     """Return suites by name with their problems; see `load_problems`."""
     return [
-        (suite, load_problems(suite, problems, packages, manifests, any_size=any_size))
+        (suite, load_problems(suite, problems, packages, manifests, python, any_size=any_size))
         for suite in load_suites(names, own)
     ]
 
