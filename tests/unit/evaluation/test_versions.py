@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation import problem, verdict
-from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.act.sandbox import SCORERS, Sandbox
 from rlbox.sandbox import answer
 
 PROGRAMS = Path(answer.__file__).parent / "act/programs"
@@ -20,6 +20,7 @@ KNOWN = {
         verdict.SCORING,
         (
             *(verdict.checked_verdict, verdict.run_outcome, verdict.same_output, verdict._lines),
+            *(verdict.score_verdict, verdict.scored, *SCORERS.values()),
             *(Sandbox.judge, Sandbox._check, Sandbox._run, problem._humaneval, problem._mbpp, problem._codecontests),
         ),
     ),
@@ -27,7 +28,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "01e4ba5961f1312e",
-    ("scoring", 1): "bdaffcbbcae45ed8",
+    ("scoring", 1): "6a0d01604b7573ed",
     ("sandbox", 1): "8a164294338c11d3",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
