@@ -100,7 +100,7 @@ def result_at(path: Path) -> EvaluationResult:
     file = path / SUMMARY if path.is_dir() else path
     if not file.is_file():
         near = [str(one.parent) for one in sorted(path.glob(f"*/{SUMMARY}"))[:_NEAR]]
-        near = near or [str(one.parent) for one in sorted(Path().glob(f"**/{SUMMARY}"))[:_NEAR]]
+        near = near or [str(one.parent) for one in sorted(Path().glob(f"*/*/{SUMMARY}"))[:_NEAR]]
         step = f"choose one of: {', '.join(near)}" if near else "make one: rlbox eval judge --help"
         raise SpecError("there is no result of an evaluation", where=str(path), next_step=step)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
+from rlbox.cli.options import Amount, shared
 from rlbox.cli.scores.eval_asked import result_at, told
 from rlbox.errors import SpecError, WorkFailed
 
@@ -17,7 +17,7 @@ from rlbox.errors import SpecError, WorkFailed
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
 @click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
-@click.option("--margin", type=click.FloatRange(0, 100), default=0.0, help="Points of loss to rule out [what shows].")
+@click.option("--margin", type=Amount(), default=0.0, help="Points of loss to rule out [what shows].")
 @shared
 def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...], margin: float) -> int:
     """Say which of the results below FOLDER is the best checkpoint, and whether it has lost what the baseline could.
