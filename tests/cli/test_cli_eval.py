@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from fakes import Folder, Rlbox, Said
 from following import Follow
 from playbox import Player, adding, export, playing, write_rows
 
+from rlbox.evaluation.__main__ import main
 from rlbox.evaluation.act.own_sandbox import sandbox_here
 
 pytestmark = pytest.mark.allow("processes", "sockets")
@@ -24,14 +26,20 @@ def sandbox_url() -> Iterator[str]:
         yield url
 
 
+def lay(folder: Path) -> Path:
+    """Lay the suite `adding` of twelve problems, and the exports of two steps."""
+    write_rows(folder / "problems" / "adding.jsonl", adding(12))
+    (folder / "suites").mkdir()
+    (folder / "suites/adding.toml").write_text('title = "sums"\nfile = "adding.jsonl"\nrows = 12\n')
+    for step in (100, 200):
+        export(folder / f"global_step_{step}" / "huggingface", seed=step)
+    return folder
+
+
 @pytest.fixture
 def site(folder: Folder) -> Path:
-    """A project with the suite `adding` of twelve problems, and the exports of two steps; it is the working folder."""
-    write_rows(folder.path / "problems" / "adding.jsonl", adding(12))
-    folder.write("suites/adding.toml", 'title = "sums"\nfile = "adding.jsonl"\nrows = 12\n')
-    for step in (100, 200):
-        export(folder.path / f"global_step_{step}" / "huggingface", seed=step)
-    return folder.path
+    """A project with a suite and exports; it is the working folder."""
+    return lay(folder.path)
 
 
 def right(ask: str, number: int) -> str:
@@ -51,12 +59,23 @@ def judge(rlbox: Rlbox, player: Player, sandbox: str, *more: str, step: int = 10
     return rlbox("eval", "judge", f"global_step_{step}", "--out", out, *asked, *more)
 
 
-@pytest.fixture
-def judged(site: Path, sandbox_url: str, rlbox: Rlbox) -> Path:
-    """Two results: of step 100, which solves a third, and of step 200, which solves all."""
+@pytest.fixture(scope="module")
+def results(sandbox_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of two steps, made once: step 100 solves a third, step 200 all."""
+    folder = lay(tmp_path_factory.mktemp("judged"))
     for step, answers in ((100, every_third), (200, right)):
         with playing(Player(answers)) as player:
-            assert judge(rlbox, player, sandbox_url, step=step).code == 0
+            words = ["judge", "--export", f"step_{step}={step}={folder}/global_step_{step}/huggingface"]
+            words += ["--suites", "adding", "--own", f"{folder}/suites", "--problems", f"{folder}/problems"]
+            words += ["--out", f"{folder}/eval", "--sandbox-url", sandbox_url, "--url", player.url]
+            assert main(words) == 0
+    return folder / "eval"
+
+
+@pytest.fixture
+def judged(site: Path, results: Path) -> Path:
+    """A project with those results in `eval`."""
+    shutil.copytree(results, site / "eval")
     return site
 
 
