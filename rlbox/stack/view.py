@@ -71,14 +71,15 @@ def clash_lines(verdict: Verdict) -> list[str]:
 def next_step(name: str, verdict: Verdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change(change) for change in verdict.changes[:3]]
-    facts = ", ".join(rule.id for rule in verdict.clash_rules)
+    facts = isolated(", ".join(rule.id for rule in verdict.clash_rules))
     off = f"a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason"
     others = "".join(f"; or else {way}" for way in ways[1:])
     return f"{ways[0]}{others}; {off}" if ways else f"no change of versions helps; {off}"
 
 
 def _change(change: WayOut) -> str:
-    return " and ".join(_one_change(name, version) for name, version in change.to)
+    first, *more = (_one_change(name, version) for name, version in change.to)
+    return first + "".join(f", and {one}" for one in more)
 
 
 def _one_change(name: str, version: str) -> str:
@@ -99,7 +100,7 @@ def _one_change(name: str, version: str) -> str:
         case _ if name.endswith("-compiled") and version:
             return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
         case _ if not version:
-            return f"leave out {name}"
+            return f"leave out {isolated(name)}"
         case _:
             return f"set {_title(name)} to {isolated(version)}"
 

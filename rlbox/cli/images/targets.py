@@ -56,5 +56,6 @@ def _is_unproven(app: App, name: str) -> bool:
 
 def _line(row: dict[str, Any], width: int) -> str:
     told = of_spec(row["title"]) or row["problem"]
-    told = f"{told} (unproven)" if row["unproven"] else told
+    if row["unproven"]:
+        told = f"{told} (unproven)" if told else "unproven"
     return f"{row['kind']:<7} {padded(isolated(row['name']), width)}  {told}"
