@@ -73,7 +73,7 @@ def test_show(rlbox: Rlbox, mine: Folder) -> None:
         "sampling  = false      # dynamic sampling (bool)",
     ]
     assert "# --profile full: changes profile smoke" in lines
-    assert "data = {data}/small.jsonl  # of smoke" in lines
+    assert "data = {data}/small.jsonl  # of profile smoke" in lines
     assert "# --resume: weights and progress only: the optimizer's state is lost" in lines
     assert "HF_TOKEN  # required, for train" in lines
 
