@@ -84,7 +84,7 @@ def logs(app: App, number: int, follow: bool) -> int:
 @dry_run
 @shared
 def stop(app: App, number: int) -> int:
-    """Stop instance ID: only its disk, which is kept, is still billed. A run in progress is cut off; `start` resumes it.
+    """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
 
     \b
     Example:
