@@ -23,14 +23,14 @@ from rlbox.printable import isolated, printable
 _OTHER, _ROOM = "name another", "free space there, or name another place"
 _OF_THE_MACHINE = {
     errno.EACCES: "make it readable and writable for you, or name another",
-    errno.EPERM: "do it as its owner, or name another",
+    errno.EPERM: "run it as its owner, or name another",
     errno.EROFS: "name another place",
     errno.ENAMETOOLONG: _OTHER,
     errno.ELOOP: _OTHER,
     errno.ENOTDIR: _OTHER,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: "look at the disk: `dmesg` says what is wrong with it",
+    errno.EIO: "check the disk: `dmesg` shows what is wrong with it",
 }
 """Errors that are no bug wherever they come from, and the next step of each."""
 _LONGEST = 200

@@ -105,7 +105,7 @@ def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], boo
             state = None
         if state and state.attempt >= start.plan.attempt and state.state == "running":
             app.result({"run": run, "folder": str(start.run_dir), "state": state.state}, run)
-            app.say(f"run {run} goes on by itself: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
+            app.say(f"run {run} keeps running: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
             return 0
         time.sleep(_PAUSE_S)
     return finish(app, ledger, start.run_dir, start.plan, Holder(what="the end of a run"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--closed", is_flag=True, help="List the hosts that a setting of the target closes as well.")
+@click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
 @shared
 def verb(app: App, name: str, closed: bool, sources: str) -> None:

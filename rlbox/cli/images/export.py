@@ -15,7 +15,7 @@ from rlbox.printable import isolated
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Whose form.")
+@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
@@ -28,7 +28,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
-    files alone. What neither form can carry: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+    files alone. What neither format can express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
 
     \b
     Examples:

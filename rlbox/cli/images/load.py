@@ -18,9 +18,9 @@ from rlbox.printable import isolated
 def verb(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
-    Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run the archive is proven, and
-    the engine asked whether it is there. The image gets the name that this project's target has; images of other
-    projects stay as they are.
+    Every byte is checked against its sha256 first: nothing is loaded from a damaged archive. With --dry-run the archive
+    is verified, and the engine is asked whether it answers. The image gets the name that this project's target has;
+    images of other projects stay as they are.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
-@click.option("--offline", is_flag=True, help="With --check: compare with the spec alone, ask no index.")
+@click.option("--offline", is_flag=True, help="With --check: compare with the spec only, without asking an index.")
 @click.option(
     "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
 )
@@ -35,7 +35,8 @@ def verb(
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
-    Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays.
+    Versions in the existing lock are kept unless the spec or --upgrade moves them; a lock that fits its spec is left
+    alone.
 
     \b
     Examples:

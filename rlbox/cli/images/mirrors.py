@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", metavar="[list|probe]", default="list", type=click.Choice(["list", "probe"]))
 @click.option(
-    "--target", default="local", metavar="NAME", shell_complete=complete_target, help="Whose files to ask for."
+    "--target",
+    default="local",
+    metavar="NAME",
+    shell_complete=complete_target,
+    help="Target whose files to ask the mirrors for.",
 )
 @sources_option
 @shared
@@ -54,7 +58,7 @@ def _list(app: App, profile: Profile) -> None:
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
-    text = mirrors_text(rows) or "no rule: files come from where this machine's own clients are set to get them"
+    text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {of_spec(profile.title)}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 

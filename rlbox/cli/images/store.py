@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", type=click.Choice(["ls", "verify", "prune"]))
 @click.option("--store", "folder", metavar="DIR", help="The store's folder [RLBOX_STORE].")
-@click.option("--fix", is_flag=True, help="With verify: remove what is damaged, so that a fetch brings it again.")
+@click.option(
+    "--fix", is_flag=True, help="With verify: remove damaged files, so that the next fetch brings them again."
+)
 @dry_run
 @shared
 def verb(app: App, action: str, folder: str | None, fix: bool) -> int:

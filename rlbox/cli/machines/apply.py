@@ -33,18 +33,20 @@ def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
-@click.option("--remove", is_flag=True, help="Lay everything back as it was.")
+@click.option("--remove", is_flag=True, help="Undo everything that apply changed.")
 @click.option("--undo", is_flag=True, hidden=True, expose_value=False, callback=_here_it_is_remove)
-@click.option("--prefix", metavar="DIR", help="Below DIR, and nowhere else [without root: a folder of rlbox's cache].")
+@click.option(
+    "--prefix", metavar="DIR", help="Write below DIR and nowhere else [without root: a folder in rlbox's cache]."
+)
 @click.option("--offline", is_flag=True, help="Take every file from the store.")
-@click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Leave apt alone.")
+@click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Do not touch apt.")
 @click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
 @click.option(
     "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
 )
 @click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
-@click.option("--yes", is_flag=True, help="Do not ask before the machine's own paths are changed.")
+@click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
 @sources_option
 @dry_run
 @shared

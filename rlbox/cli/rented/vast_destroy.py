@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
-@click.option("--unfetched", is_flag=True, help="Though runs and checkpoints on it are not at home.")
+@click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @shared
 def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
 
-    Refused while runs or whole checkpoints on it are not at home as they are there: `vast fetch` first.
+    Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
 
     \b
     Example:
@@ -66,7 +66,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
     if one.status != "running":
         raise NodeError(
-            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be seen",
+            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be checked",
             next_step=f"rlbox vast start {one.id}, {step}",
         )
     with Connection(address_of(one)) as connection:

@@ -15,16 +15,20 @@ from rlbox.printable import isolated
 @click.argument("number", metavar="ID", type=int)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option(
-    "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Where to; default: vast-ID, or as before."
+    "--to",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder to fetch into [vast-ID, or the one used before].",
 )
-@click.option("--only", is_flag=True, help="PATH and nothing else: the best checkpoint, the results.")
+@click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
 @dry_run
 @shared
 def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
-    """Bring every run and every whole checkpoint of instance ID home, and PATH on its data disk besides.
+    """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
 
-    Each file counts when its sha256 is that of the instance. Called again it brings what changed, and goes on where it
-    was cut; DIR is a data disk then: `rlbox runs --data DIR`. Links are not brought.
+    A file counts as fetched once its sha256 is that of the instance. Called again, it fetches what changed and
+    continues where it was cut off; DIR then is a data disk: `rlbox runs --data DIR`. Links are not fetched.
 
     \b
     Example:

@@ -44,7 +44,7 @@ def list_them(app: App) -> None:
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @shared
 def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
-    """Open a shell on instance ID, or run one command there; the exit code is its own.
+    """Open a shell on instance ID, or run one command there and return its exit code.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
 @shared
 def logs(app: App, number: int, follow: bool) -> int:
     """Print the logs of the latest run on instance ID.
@@ -84,7 +84,7 @@ def logs(app: App, number: int, follow: bool) -> int:
 @dry_run
 @shared
 def stop(app: App, number: int) -> int:
-    """Stop instance ID: it costs its disk alone, which stays. A run that goes on is cut, and goes on after `start`.
+    """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
 
     \b
     Example:
@@ -99,19 +99,24 @@ def stop(app: App, number: int) -> int:
         )
     set_instance(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
-    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk costs until then")
+    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @click.option(
-    "--timeout", type=Amount(), default=1800.0, metavar="SECONDS", show_default=True, help="Until it is ready."
+    "--timeout",
+    type=Amount(),
+    default=1800.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait until it is ready.",
 )
 @dry_run
 @shared
 def start(app: App, number: int, timeout: float) -> int:
-    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut goes on by itself.
+    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut off resumes by itself.
 
     \b
     Example:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price].")
+@click.option("--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
 @click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
 @dry_run
 @shared
 def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
-    Exit code 1: none fits; what the nearest ones lack is listed.
+    Exit code 1: no offer fits; what the nearest ones lack is listed.
 
     \b
     Examples:
@@ -80,6 +80,6 @@ def choose_offer(needs: Needs, number: int | None) -> Offer:
         if offer.id == number:
             return offer
     raise WorkFailed(
-        f"offer {number} is taken, or does not fit the target and its price ceiling",
+        f"offer {number} is taken, or does not fit the target and its price limit",
         next_step=f"take another: {', '.join(str(offer.id) for offer in fitting[:8])}",
     )

@@ -87,13 +87,13 @@ def _find(app: App, text: str) -> int:
     fixes, code = _readable(app)
     found = fixes_that_know(fixes, text)
     if not found and (speak := fixes_that_speak(fixes, text)):
-        app.say(f"no fix knows that line; {len(speak)} have its words")
+        app.say(f"no fix knows that line; {len(speak)} share words with it")
         data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
         app.result(data, list_text(speak, app.language), verbatim=True)
         app.say("next: rlbox fixes show ID")
         return code
     if not found:
-        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or the whole log: rlbox lint FILE")
+        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or check the whole log: rlbox lint FILE")
     told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told, verbatim=True)
     return code

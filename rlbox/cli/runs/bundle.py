@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
-@click.option("--full", is_flag=True, help="Take logs whole, not only their last 20 MB.")
+@click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @disk_options
 @dry_run
 @shared
 def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
 
-    A run may be bundled at any time, also while it goes on. Models and checkpoints are left out, secrets are masked.
+    A run may be bundled at any time, even while it is running. Models and checkpoints are left out; secrets are masked.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     try:
         bring_up_to_date(app, ledger)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
-        app.say(f"how the run ended is not settled: {error.what}")
+        app.say(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.checking("file"):
         check_place(run_dir, out)

@@ -31,7 +31,7 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 @click.command()
 @click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
-@click.option("--why", is_flag=True, help="Tell of the errors that are none, too, and why they are none.")
+@click.option("--why", is_flag=True, help="Also list the errors that turned out harmless, and why.")
 @click.option(
     "--signatures",
     "packs",
@@ -40,7 +40,7 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder of signatures of another team, beside the shipped ones.",
 )
-@click.option("--follow", "-f", "grow", is_flag=True, help="Go on reading what comes, until the logs say how it ended.")
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
@@ -128,7 +128,7 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnos
         found = logs.diagnosis
         first = report(replace(found, chain=())) if found.fatal else ""
         if first != told and not app.as_json:
-            app.show(first or "nothing fatal any more: the work went on")
+            app.show(first or "nothing fatal after all: the work continued")
         told = first
         if quiet_s >= QUIET_S and found.ended:
             return found

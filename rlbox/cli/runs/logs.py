@@ -27,8 +27,10 @@ _ASK_S = 1.0
 
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
-@click.option("--follow", "-f", "grow", is_flag=True, help="Go on printing what comes, until the run ends.")
-@click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Last lines of each log; all, and with -f 10.")
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep printing new lines until the run ends.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each log [all; with -f, 10]."
+)
 @click.option("--stage", metavar="NAME", shell_complete=complete_stage_of_run, help="Only this stage.")
 @click.option(
     "--log",
@@ -36,7 +38,9 @@ _ASK_S = 1.0
     shell_complete=complete_log_of_run,
     help="Only this log: stage, or the name of a service.",
 )
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt of stages that ran again.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
+)
 @disk_options
 @shared
 def verb(
@@ -52,7 +56,7 @@ def verb(
 ) -> None:
     """Print the logs of RUN (the latest by default), stage after stage.
 
-    Of several each has a line with its name before it, which -q leaves out.
+    If there are several logs, each is preceded by a line with its name; -q omits it.
 
     \b
     Examples:

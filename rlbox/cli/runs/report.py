@@ -31,7 +31,7 @@ def verb(
 ) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
-    With OTHER, what differs between the two is shown as well, and their metrics over each other.
+    With OTHER, the differences are shown as well, and the metrics of both in one chart.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """
     if ctx.invoked_subcommand:
         if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
-            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, which has its own.")
+            raise click.UsageError(f"options go after {ctx.invoked_subcommand}, which has its own.")
         return
     _list(app, target, data)
 

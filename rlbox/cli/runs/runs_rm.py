@@ -30,7 +30,7 @@ _WHAT = "the removal of runs"
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
-    A unique beginning of a run's name will do. A run that is in progress stays; `rlbox stop` ends it.
+    A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
 
     \b
     Examples:

@@ -23,9 +23,9 @@ _NAMES = ("stage", "phase", "started_at")
 @disk_options
 @shared
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
-    """Say what RUN is, by default the latest: its stages, its folder, what it holds.
+    """Show RUN (by default the latest): its stages, its folder, what it holds.
 
-    A unique beginning of its name will do.
+    A unique prefix of its name is enough.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`rlbox stop`: end a run that goes on, from any shell."""
+"""`rlbox stop`: stop a run in progress, from any shell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlbox.run.data_disk import bring_up_to_date, known_disk
 @dry_run
 @shared
 def verb(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
-    """Stop RUN (by default the one that goes on): its stages end in order, then what is left is killed.
+    """Stop RUN (by default the one in progress): its stages end in order, then whatever is left is killed.
 
     Stopping a run that has ended changes nothing and is no error.
 
@@ -40,14 +40,14 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if name is None and not going:
         none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(ledger.folder)}
         if app.dry_run:
-            return app.planned(none, f"no run goes on, on {isolated(ledger.folder)}", "stop nothing")
-        app.result(none, f"no run goes on, on {isolated(ledger.folder)}")
+            return app.planned(none, f"no run is in progress on {isolated(ledger.folder)}", "stop nothing")
+        app.result(none, f"no run is in progress on {isolated(ledger.folder)}")
         return 0
     run_dir = ledger.find(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_row(ledger, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
-        app.say(f"run {isolated(row['run'])} does not go on; there is nothing to stop")
+        app.say(f"run {isolated(row['run'])} has already ended: there is nothing to stop")
         if app.dry_run:
             return app.planned(ended, f"{isolated(row['run'])} {row['state']}", "stop nothing")
         app.result(ended, f"{isolated(row['run'])} {row['state']}")

@@ -27,7 +27,7 @@ POINTS = 400
 def verb(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
-    The page is the report's, changes by itself while the run goes on, and changes nothing of it.
+    It shows what the report shows, updates itself while the run is in progress, and never changes the run.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
         server = LivePage(folder, page, port)
     except OSError as error:
         raise NodeError(
-            f"the port cannot be listened on: {error.strerror}", where=str(port), next_step="name another with --port"
+            f"cannot listen on the port: {error.strerror}", where=str(port), next_step="name another with --port"
         ) from error
     address = f"http://127.0.0.1:{server.port}/"
     app.result({"run": folder.name, "address": address}, isolated(address))
@@ -58,7 +58,7 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        app.say(f"run {isolated(folder.name)} is no longer shown")
+        app.say(f"stopped showing run {isolated(folder.name)}")
     finally:
         server.server_close()
     return 0
