@@ -25,6 +25,8 @@ WOULD = {
     "apply mine --remove": "change nothing: nothing of it is laid here",
     "build mine": "build nothing: the image is what its specs say now",
     "bundle own-1": "write DISK/own-1.tar.gz",
+    "caches prune": "remove nothing",
+    "caches rm nosuch": "",
     "compile mine": "",
     "data tiny text.txt --to tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
     "doctor --fix": "",
@@ -56,6 +58,7 @@ WOULD = {
     "stop": "stop nothing",
     "stop own-1": "stop nothing",
     "store prune": "remove nothing",
+    "store rm nosuch": "",
     "vast search vast-5090": "ask vast.ai for its offers",
     "warm text.txt": "",
 }
