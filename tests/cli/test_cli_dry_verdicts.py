@@ -43,7 +43,7 @@ WOULD = {
     "render mine": "write Dockerfile.base, images/mine/Dockerfile",
     "report own-1": "write own-1.html",
     "runs prune": "remove 0 runs",
-    "runs rm own-1": "remove 1 runs",
+    "runs rm own-1": "remove 1 run",
     "run two": "start a run of two on mine, place docker: 2 stages",
     "run two --build": "start a run of two on mine, place docker: 2 stages",
     "run nosuch": "",

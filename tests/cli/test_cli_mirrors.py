@@ -103,7 +103,7 @@ def test_direct_has_nothing_to_list(rlbox: Rlbox) -> None:
     assert rlbox("mirrors", "-q") == Said(
         code=0,
         out="# The machine's own settings\n"
-        "no rule: files come from where this machine's own clients are set to get them\n",
+        "no rules: files come from wherever this machine's own clients are set to get them\n",
         err="",
     )
 

@@ -11,6 +11,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared, sources_option
 from rlbox.errors import WorkFailed
+from rlbox.printable import of_spec
 
 if TYPE_CHECKING:
     from rlbox.sources.profile import Profile
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", metavar="[list|probe]", default="list", type=click.Choice(["list", "probe"]))
 @click.option(
-    "--target", default="local", metavar="NAME", shell_complete=complete_target, help="Whose files to ask for."
+    "--target",
+    default="local",
+    metavar="NAME",
+    shell_complete=complete_target,
+    help="Target whose files to ask the mirrors for.",
 )
 @sources_option
 @shared
@@ -53,8 +58,8 @@ def _list(app: App, profile: Profile) -> None:
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
-    text = mirrors_text(rows) or "no rule: files come from where this machine's own clients are set to get them"
-    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
+    text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {of_spec(profile.title)}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 

@@ -9,6 +9,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.errors import NodeError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.store.act.objects import Store
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", type=click.Choice(["ls", "verify", "prune"]))
 @click.option("--store", "folder", metavar="DIR", help="The store's folder [RLBOX_STORE].")
-@click.option("--fix", is_flag=True, help="With verify: remove what is damaged, so that a fetch brings it again.")
+@click.option(
+    "--fix", is_flag=True, help="With verify: remove damaged files, so that the next fetch brings them again."
+)
 @dry_run
 @shared
 def verb(app: App, action: str, folder: str | None, fix: bool) -> int:
@@ -60,11 +63,11 @@ def _list(app: App, store: Store) -> None:
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe(file, targets)}")
+        lines.append(f"{isolated(digest[:12])} {size_text(size):>10}  {describe(file, targets)}")
     partials = {path.name: store.partial_bytes(path.name) for path in store.partials()}
     total = sum(store.path(digest).stat().st_size for digest in store.digests())
-    lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
-    lines.append(f"{len(rows)} objects, {size_text(total)} in {store.root}")
+    lines += [f"{isolated(digest[:12])} {size_text(size):>10}  half written" for digest, size in partials.items()]
+    lines.append(f"{len(rows)} objects, {size_text(total)} in {isolated(store.root)}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
@@ -97,11 +100,13 @@ def _prune(app: App, store: Store) -> int:
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
-    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
-    lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
+    lines = [
+        f"{done_to} {isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects
+    ]
+    lines += [f"{done_to} {isolated(digest[:12])}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     if app.dry_run:
-        would = f"free {size_text(done.freed)} in {store.root}" if lines else "remove nothing"
+        would = f"free {size_text(done.freed)} in {isolated(store.root)}" if lines else "remove nothing"
         return app.planned({**data, "removed": False}, "\n".join(lines), would)
     app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed)}"]))
     return 0

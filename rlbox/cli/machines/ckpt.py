@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.run.data_disk import known_disk
@@ -42,5 +43,6 @@ def verb(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     app.result({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.whole for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
-    app.say(f"ckpt: {total} checkpoint{'' if total == 1 else 's'}, {torn or 'none'} torn")
+    count = counted(total, "checkpoint", "checkpoints")
+    app.say(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
     return WorkFailed.exit_code if action == "check" and not all(one.whole for one in series) else 0

@@ -30,7 +30,7 @@ _WHAT = "the removal of runs"
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
-    A unique beginning of a run's name will do. A run that is in progress stays; `rlbox stop` ends it.
+    A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def prune(app: App, older: str, checkpoints: bool, yes: bool, target: str, data:
 
 
 def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: bool) -> int:
-    from rlbox.amounts import size_text
+    from rlbox.amounts import counted, size_text
     from rlbox.record.act.removing import remove_run
     from rlbox.record.removal import removal_lines
     from rlbox.run.data_disk import myself
@@ -89,13 +89,14 @@ def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: boo
     found = {"data": str(ledger.folder), "runs": facts, "bytes": freed}
     if app.dry_run:
         text = "\n".join([*removal_lines(rows, done=False), f"would free {size_text(freed)}"])
-        return app.planned(found, text, f"remove {len(going)} runs")
+        return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
         lost = [path for row in going for path in row.loses]
         for line in removal_lines(going, done=False):
             app.say(line)
-        what = f" with {len(lost)} checkpoints" if lost else ""
-        confirm(app, yes, f"remove {len(going)} runs{what}, {size_text(freed)}")
+        what = counted(len(going), "run", "runs")
+        lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
+        confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
         hold = ledger.take(myself(_WHAT))
         try:
             for row in going:
