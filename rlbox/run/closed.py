@@ -106,7 +106,7 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
     services = {service.name: service for stage in plan.stages for service in stage.services}.values()
     ports = {name: port for service in services for name, port in service.ports.items()}
     if unknown := sorted({*wanted} - {*ports}):
-        step = f"choose from: {isolated(', '.join(sorted(ports))) or 'it has none'}"
+        step = f"choose one of: {isolated(', '.join(sorted(ports))) or 'it has none'}"
         raise SpecError(f"no service of job {plan.job} has the port {unknown[0]!r}", next_step=step)
     names = {*wanted, *(name for service in services for name in service.publish)}
     return {name: port for name, port in ports.items() if name in names}

@@ -103,7 +103,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     for words in (("create", "vast-5090", *IMAGE), ("destroy", "20000001", "--unfetched")):
         said = rlbox("vast", *words)
         assert said.code == 2
-        assert "nobody can be asked here: --yes to" in said.err
+        assert "there is no terminal to ask on: pass --yes to" in said.err
     assert platform.calls("PUT") + platform.calls("DELETE") == []
 
 

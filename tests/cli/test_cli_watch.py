@@ -46,7 +46,7 @@ def test_until_ctrl_c(disk: Path, folder: Folder) -> None:
     assert err.splitlines() == [
         "run holdem-1 is shown there until Ctrl-C",
         f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address",
-        "run holdem-1 is no longer shown",
+        "stopped showing run holdem-1",
     ]
 
 

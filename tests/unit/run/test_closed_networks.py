@@ -207,7 +207,7 @@ def test_a_port_that_no_service_has(folder: Folder) -> None:
     with pytest.raises(SpecError) as refused:
         close(app, plan, "own", opened=False, publish=("dashbord",))
     assert (
-        str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose from: client, dashboard"
+        str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose one of: client, dashboard"
     )
 
 
