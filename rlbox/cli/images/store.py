@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlbox.store.act.objects import Store
 
 
-@click.group(cls=ToldGroup)
+@click.group(cls=ToldGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
 def verb() -> None:
     """List the store's objects, show or remove some, verify them all, or prune those that no lock uses.
 

@@ -103,7 +103,7 @@ def _list(app: App) -> None:
     for kind, what in KINDS.items():
         if inside := [row for row in entries if row.kind == kind]:
             size, unused_s = sum(row.size for row in inside), now - max(row.used_at for row in inside)
-            rows.append((kind, str(len(inside)), size_text(size), duration_text(max(0.0, unused_s)), what))
+            rows.append((isolated(kind), str(len(inside)), size_text(size), duration_text(max(0.0, unused_s)), what))
     lines = columns([("cache", "entries", "size", "not used for", "what"), *rows]) if rows else []
     if app.verbosity > 0:
         lines += [f"{isolated(row.name)}  {size_text(row.size)}" for row in entries]
