@@ -98,6 +98,21 @@ class Amount(click.FloatRange):
         return self.fail(f"{value!r} is no number.", param, ctx) if number != number else number
 
 
+class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """How long ago: `7d`, `12h`; in seconds, and 0 for nothing."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a duration of a spec."""
+        from rlbox.spec.units import parse_quantity
+
+        try:
+            return float(parse_quantity("duration", value)) if value else 0.0
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
 class Action(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """What a noun is asked to do; `list`, as it was called, is answered with `ls`."""
 

@@ -44,13 +44,14 @@ SECTIONS = {
     },
     "machines": {
         "apply": "bring this machine, which has no Docker, to a target's lock",
+        "caches": "list what rlbox keeps to be quick, or remove what is not used",
         "ckpt": "list checkpoints, or check that they are whole",
         "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
         "data": "check training data, or make a tiny set of them",
         "doctor": "find what is wrong with this machine, a container, or a target's image",
         "engine": "start a Docker engine where none answers, or show its state",
         "gpus": "show who holds which GPU, and whether a split of them fits",
-        "prune": "free what nothing needs: images, fetched files",
+        "prune": "free what nothing needs: images, fetched files, caches",
         "warm": "read files into memory, and verify that they are there",
     },
     "rented": {
@@ -88,8 +89,7 @@ OTHER_WORDS = {
     "clean": "prune",
     "cleanup": "prune",
     "gc": "prune",
-    "cache": "store",
-    "caches": "store",
+    "cache": "caches",
     "jobs": "targets",
     "ps": "runs",
     "status": "runs",
@@ -108,12 +108,15 @@ OTHER_WORDS = {
     "install": "apply",
     "setup": "apply",
     "rent": "vast",
+    "instance": "vast",
+    "instances": "vast",
     "evaluate": "eval",
     "score": "eval",
     "new": "init",
     "pull": "fetch",
     "download": "fetch",
     "freeze": "lock",
+    "version": "--version",
 }
 """What people of other tools type, and the verb that does it here."""
 

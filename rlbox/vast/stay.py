@@ -108,7 +108,7 @@ def keep_text(disk: str) -> str:
 def wanted_paths(runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str) -> tuple[str, ...]:
     """Return the folders below the disk that come home: every run, and every checkpoint that is whole.
 
-    `runs` and `series` are what `rlbox runs` and `rlbox ckpt list` say there as JSON.
+    `runs` and `series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
     found = [f"runs/{row['run']}" for row in runs]
     for one in series:

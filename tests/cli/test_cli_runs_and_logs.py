@@ -116,7 +116,7 @@ def test_the_last_lines_of_each_log(rlbox: Rlbox, disk: Path) -> None:
 def test_a_data_disk_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
     """A slip of `--data` is no empty disk; every verb that looks says so, and none makes it."""
     slip = disk.with_name("dsik")
-    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "list"]):
+    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "ls"]):
         assert rlbox(*words, "--data", str(slip)) == Said(
             code=5,
             out="",

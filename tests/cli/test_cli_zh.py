@@ -77,7 +77,7 @@ def test_what_else_is_closed() -> None:
 
 
 def test_no_checkpoint_is_torn(rlbox: Rlbox, tmp_path: Path) -> None:
-    assert rlbox("ckpt", "list", str(tmp_path)).err.splitlines()[-1] == "ckpt：0 个检查点，无残缺"
+    assert rlbox("ckpt", "ls", str(tmp_path)).err.splitlines()[-1] == "ckpt：0 个检查点，无残缺"
 
 
 def test_what_happens_to_be_a_message_is_still_a_title(rlbox: Rlbox, folder: Folder) -> None:

@@ -9,7 +9,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
-from rlbox.cli.options import shared, sources_option
+from rlbox.cli.options import Action, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.printable import of_spec
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("action", metavar="[list|probe]", default="list", type=click.Choice(["list", "probe"]))
+@click.argument("action", metavar="[ls|probe]", default="ls", type=Action(["ls", "probe"]))
 @click.option(
     "--target",
     default="local",
@@ -36,7 +36,7 @@ def verb(app: App, action: str, target: str, sources: str) -> int:
 
     \b
     Examples:
-      rlbox mirrors list --sources cn
+      rlbox mirrors ls --sources cn
       rlbox mirrors probe --sources direct
     """
     from rlbox.sources.load import load_profile

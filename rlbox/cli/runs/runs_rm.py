@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.cli.options import Age, disk_options, dry_run, shared
 from rlbox.run.data_disk import known_disk
 
 if TYPE_CHECKING:
@@ -52,13 +52,15 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 
 
 @click.command("prune")
-@click.option("--older", default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h.")
+@click.option(
+    "--older", type=Age(), default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h."
+)
 @click.option("--checkpoints", is_flag=True, help="Runs that hold checkpoints, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @disk_options
 @dry_run
 @shared
-def prune(app: App, older: str, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
+def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and say what stays and why.
 
     The latest run of each job stays, its latest that passed, what has not ended, and runs that hold checkpoints.
@@ -71,7 +73,7 @@ def prune(app: App, older: str, checkpoints: bool, yes: bool, target: str, data:
     from rlbox.record.removal import spare_removals
     from rlbox.run.spare_runs import run_facts
 
-    before = time.time() - _seconds(older)
+    before = time.time() - older
     ledger = known_disk(app, target, data)
     rows = spare_removals(run_facts(ledger, app, ledger.runs()), before=before, checkpoints=checkpoints)
     return _carry_out(app, ledger, rows, yes=yes)
@@ -105,12 +107,3 @@ def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: boo
             hold.leave()
     app.result(found | {"removed": True}, "\n".join([*removal_lines(rows, done=True), f"freed {size_text(freed)}"]))
     return 0
-
-
-def _seconds(written: str) -> float:
-    from rlbox.spec.units import parse_quantity
-
-    try:
-        return float(parse_quantity("duration", written)) if written else 0.0
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--older'") from error

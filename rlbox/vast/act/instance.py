@@ -163,7 +163,7 @@ def wanted_files(
 ) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
     """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
     runs = remote_rlbox(connection, disk, ("runs",))["runs"]
-    series = remote_rlbox(connection, disk, ("ckpt", "list"))["series"]
+    series = remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
     return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
 
 
