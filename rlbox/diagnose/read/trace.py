@@ -32,7 +32,7 @@ _LINKS = (
 NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception|Failure|Failed|Interrupt|Exit|Timeout|Killed|Warning|Fault|Group|"
     r"Died|Full|Empty|Enabled|NotFound|Unavailable|Refused|Aborted|Cancelled|Resources|Conflict|Missing|Mismatch|Exists)"
-    r"|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
+    r"|Exception|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
 )
 """The name of an exception as logs show it, with the modules before it."""
 _RAISED = re.compile(rf"^({NAME})(?:\((.{{0,200}}?)\))?(?:: ?(.*))?$")
