@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
+from datetime import datetime, timezone
 
 from rlbox.diagnose.assess import Case
+from rlbox.diagnose.read.clock import in_year, moment_of
 from rlbox.diagnose.read.event import is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS, goes_on
 from rlbox.diagnose.read.line import ENDED, FAILED
@@ -60,7 +62,26 @@ def _marks_after(case: Case, read: Read) -> list[Mark]:
         if mark.sign == "start" and case.event.again < mark.number:
             break
         found.append(mark)
-    return found
+    return _of_those_who_need_it(case, found, read)
+
+
+def _of_those_who_need_it(case: Case, after: list[Mark], read: Read) -> list[Mark]:
+    """Return the signs that can tell of an error's fate: a rank's own where it gives any, for no other stands in for it."""
+    row = case.event.row
+    if row.rank >= 0 and any(mark.lane == row.lane for mark in read.marks):
+        return [mark for mark in after if mark.lane == row.lane]
+    if row.host and case.cls == "death":
+        return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
+    return after
+
+
+def _is_earlier(mark: Mark, clock: str) -> bool:
+    """Whether a sign was given before a time, though its line stands behind."""
+    own, other = moment_of(mark.clock), moment_of(clock)
+    if own is None or other is None or not own.dated or not other.dated:
+        return False
+    year = datetime.fromtimestamp(max(own.at_s, other.at_s), timezone.utc).year
+    return in_year(own, year) < in_year(other, year)
 
 
 def _is_quote(case: Case, read: Read) -> bool:

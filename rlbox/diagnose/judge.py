@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.assess import Case, assess
 from rlbox.diagnose.catalogue import SignatureSet
-from rlbox.diagnose.collective import absent_in
+from rlbox.diagnose.collective import absent_in, calls_of
 from rlbox.diagnose.fate import is_last_word, survived, works_on
 from rlbox.diagnose.read.classes import is_never_fatal
 from rlbox.diagnose.read.event import Event, is_logged
@@ -175,10 +175,21 @@ def _of_one_story(solid: list[Case], cases: list[Case]) -> tuple[list[Case], lis
 
 def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
     """Return the first failure that shows the cause of the chosen one, though it be less solid: a line alone."""
+    if odd := _of_the_odd_rank(chosen, cases):
+        return odd
     if not chosen.cause:
         return chosen
     alike = [case for case in cases if case.cause == chosen.cause and not case.wraps and case.cls != "relayed"]
     return first_of([chosen, *alike])
+
+
+def _of_the_odd_rank(chosen: Case, cases: list[Case]) -> Case | None:
+    """Return what the rank itself says that called what no other called, where the chosen failure tells of such a rank."""
+    named = absent_in(case.text for case in cases) if calls_of(chosen.text) else None
+    if named is None:
+        return None
+    own = [case for case in cases if case.event.row.rank in named.ranks and calls_of(case.text)]
+    return first_of(own) if own else None
 
 
 def _follows(case: Case, cases: list[Case]) -> bool:

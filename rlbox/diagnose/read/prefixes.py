@@ -37,6 +37,9 @@ WHO = (
     # docker compose
     r"(?P<lane>[a-zA-Z][\w.-]{0,60}[-_]\d{1,3}) {1,40}\| ?",
     r"(?P<lane>(?P<host>(?!(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) )[a-zA-Z][\w.-]{0,60})) {2,40}\| ?",
+    # files of one job in one: node-1/rank2.stderr.log | text
+    r"(?P<lane>(?:(?P<host>(?:node|host|head|worker|gpu)[\w.-]*)/)?(?:[\w.-]+/)*(?:[\w.-]*?rank[-_.]?(?P<rank>\d{1,5}))?"
+    r"[\w.-]*\.(?:log|out|err|txt)) \| ?",
     # docker buildx
     r"(?P<lane>#\d{1,3}) (?:\d+\.\d+ )?(?=\S| )",
     # docker build through a terminal: => => # text

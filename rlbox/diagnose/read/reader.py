@@ -355,7 +355,7 @@ class EventReader:
             if len(self.read.marks) >= _MARKS:
                 del self.read.marks[_MARKS // 2]
             self._last_mark = number
-            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock))
+            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock, row.lane, row.rank, row.host))
 
 
 def _patience(trace: Trace) -> int:
