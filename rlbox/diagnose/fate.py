@@ -66,7 +66,7 @@ def _marks_after(case: Case, read: Read) -> list[Mark]:
 
 
 def _of_those_who_need_it(case: Case, after: list[Mark], read: Read) -> list[Mark]:
-    """Return the signs that can tell of an error's fate: a rank's own where it gives any, for no other stands in for it."""
+    """Return the signs that tell of an error's fate: a rank's own where it gives any, as no other stands in for it."""
     row = case.event.row
     if row.rank >= 0 and any(mark.lane == row.lane for mark in read.marks):
         return [mark for mark in after if mark.lane == row.lane]

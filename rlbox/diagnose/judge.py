@@ -184,7 +184,7 @@ def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
 
 
 def _of_the_odd_rank(chosen: Case, cases: list[Case]) -> Case | None:
-    """Return what the rank itself says that called what no other called, where the chosen failure tells of such a rank."""
+    """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
     named = absent_in(case.text for case in cases) if calls_of(chosen.text) else None
     if named is None:
         return None

@@ -38,7 +38,7 @@ def recurring(lines: Iterable[tuple[int, str]]) -> list[Recurring]:
 
 
 class LinesAround:
-    """Keeps the last blocks of a log, as many as the lines above its next error may lie in, and what stood above errors."""
+    """Keeps the last blocks of a log, in which the lines above its next error lie, and what stood above errors."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, Texts]] = []
@@ -60,7 +60,7 @@ class LinesAround:
         return self._above.get(number, ())
 
     def below(self, lines: int) -> tuple[Recurring, ...]:
-        """Return what stands at the end of a log of so many lines; nothing where there is nothing to compare it with."""
+        """Return what stands at the end of a log of so many lines; nothing where it is not compared."""
         if not any(self._above.values()):
             return ()
         return tuple(recurring(self._lines(lines + 1 - LINES, lines + 1)))
@@ -83,7 +83,7 @@ def comes_again(above: Sequence[Recurring], below: Sequence[Recurring], lane: st
 def _recurring(number: int, text: str) -> Recurring | None:
     row = read_row(number, text[:_LONGEST])
     body = row.body
-    if row.level >= WARNED and row.level != UNSAID or _OTHER.search(body) or not _NUMBERS.search(body):
+    if (row.level >= WARNED and row.level != UNSAID) or _OTHER.search(body) or not _NUMBERS.search(body):
         return None
     form = _NUMBERS.sub("0", body)
     if len(_LETTER.findall(form)) < _LEAST_LETTERS or any_of("recurring", "waits").search(body):

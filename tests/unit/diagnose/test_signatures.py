@@ -12,7 +12,6 @@ from rlbox.diagnose.read.line import read_row
 from rlbox.diagnose.soundness import problems_of, ties
 from rlbox.foreign import toml_table
 
-
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 
 
