@@ -31,6 +31,8 @@ from rlbox.secrets.masks import Masks
 MOST_LIKE = 4
 """Harmless lines that fit a template before it is called too wide."""
 _PACKAGE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?(\w+\.py))$")
+_HELPERS = {"pydantic", "pydantic_core"}
+"""Packages that say what is wrong with somebody else's values: whose these are stands above them."""
 _LIBRARY = re.compile(r"/lib/python3\.\d+/|<frozen ")
 _OWNER = re.compile(r"/(?:home|Users|mnt|data|workspace|scratch|root|srv)/([^/\s'\":,]+)")
 _SYSTEM = re.compile(
@@ -207,6 +209,8 @@ def _scope(frames: Sequence[StackFrame], *, weak: bool) -> tuple[str, str]:
     for frame in reversed(frames):
         if found := _PACKAGE.search(frame.file):
             package, function = found.group(2), _function(frame)
+            if package in _HELPERS:
+                continue
             if weak and function:
                 return rf"/{package}/.*:{function}$", f"{function} of {package}"
             return f"-packages/{package}/", package
