@@ -14,6 +14,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
+from rlbox.cli.runs import diagnose_learn
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
+@click.option("--teach", is_flag=True, help="Make a signature of what broke first, where no signature knows it.")
+@click.option(
+    "--write",
+    metavar="FILE|DIR",
+    type=click.Path(path_type=Path),
+    help="Write what --teach makes to a .toml file, or into a folder.",
+)
+@click.option("--unknowns", is_flag=True, help="List what stayed unknown on this machine, the costliest first.")
 @disk_options
 @shared
 def verb(
@@ -52,6 +61,9 @@ def verb(
     packs: tuple[Path, ...],
     grow: bool,
     ask: str | None,
+    teach: bool,
+    write: Path | None,
+    unknowns: bool,
     target: str,
     data: str | None,
 ) -> int:
@@ -68,14 +80,23 @@ def verb(
       rlbox diagnose train.log --follow
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
+      rlbox diagnose train.log --teach --write signatures
+      rlbox diagnose --unknowns
     """
     from rlbox.diagnose.act.catalogue import load_catalogue
     from rlbox.diagnose.act.diagnose import diagnose_sources
+    from rlbox.diagnose.act.unknowns import keep
     from rlbox.diagnose.told import report
 
-    sources = _sources(app, logs, target, data)
+    _check_words(logs, teach=teach, write=write, unknowns=unknowns, grow=grow)
     catalogue = load_catalogue(app.project.fix_files(), packs)
+    if unknowns:
+        return diagnose_learn.unknowns(app, catalogue, target, data)
+    sources = _sources(app, logs, target, data)
     found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
+    keep(found, sources, [name for name in logs if Path(name).exists()], os.environ)
+    if teach:
+        return diagnose_learn.teach(app, found, sources, catalogue, logs, write)
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
     text = "" if app.as_json else report(found, excerpt, why=why, tell=app.told)
@@ -83,6 +104,15 @@ def verb(
         text += f"\n\n{app.told('guess of that command, and no part of the verdict:')}\n{guess['guess']}"
     app.result({**found.as_json(), **guess}, text, verbatim=True)
     return int(found.fatal)
+
+
+def _check_words(logs: tuple[str, ...], *, teach: bool, write: Path | None, unknowns: bool, grow: bool) -> None:
+    if write and not teach:
+        raise click.UsageError("--write says where --teach writes: give both.")
+    if unknowns and (logs or teach or grow):
+        raise click.UsageError("--unknowns is about all logs of this machine: give no log and no other way with it.")
+    if teach and grow:
+        raise click.UsageError("--teach learns from a log that has ended: leave --follow out.")
 
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:

@@ -16,10 +16,10 @@ from rlbox.diagnose.learn.lesson import (
     learn,
     likenesses,
     public_line,
+    unteachable,
 )
 from rlbox.diagnose.read.line import read_row
 from rlbox.diagnose.verdict import Diagnosis
-from rlbox.errors import WorkFailed
 from rlbox.logs.lines import LineCutter
 from rlbox.logs.patterns import compile_pattern
 
@@ -34,20 +34,20 @@ def teach(
     catalogue: SignatureSet,
     environment: Mapping[str, str],
     names: Collection[str] = (),
+    typed: str = "LOG",
 ) -> Lesson:
-    """Return the lesson of logs that were diagnosed; `WorkFailed` where there is none (`check_teachable`, `learn`).
+    """Return the lesson of logs that were diagnosed; `typed` is how they were named.
 
-    A harmless line that fits the template, too, is no failure: more than a few of them, and the lesson is refused.
+    Raises
+    ------
+    WorkFailed
+        There is none: see `check_teachable` and `learn`; or a harmless line of the logs fits the template, too.
     """
-    root = check_teachable(found, found.files[found.root.event.file].name if found.root else "the log")
+    root = check_teachable(found, typed)
     lesson = learn(root, catalogue, environment, names)
     noise = [(case.number, case.text) for case in found.noise]
     if like := [number for number, text in noise if _fits(lesson, text)][:MOST_LIKE]:
-        raise WorkFailed(
-            "the line that broke first says what harmless lines of the log say, too",
-            where=f"lines {', '.join(map(str, like))}",
-            next_step="rlbox diagnose LOG --why",
-        )
+        raise unteachable("harmless lines of the log say the same", f"lines {', '.join(map(str, like))}")
     source = sources[root.event.file]
     spans = [(link.case.event.begun, link.case.event.last) for link in found.chain]
     spans += [(case.event.begun, case.event.last) for case in found.also]

@@ -1,4 +1,4 @@
-"""What a log whose cause is unknown teaches: a signature of its root, made of its template and its traceback's place."""
+"""What a log whose cause is unknown teaches: a signature of its root, by its template and its traceback's place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlbox.diagnose.read.trace import StackFrame
 from rlbox.diagnose.read.triggers import is_triggered
 from rlbox.diagnose.soundness import problems_of
 from rlbox.diagnose.verdict import UNKNOWN, Diagnosis
-from rlbox.errors import WorkFailed
+from rlbox.errors import WorkFailed, page
 from rlbox.secrets.masks import Masks
 
 MOST_LIKE = 4
@@ -78,7 +78,7 @@ class Likeness:
 
 
 def check_teachable(found: Diagnosis, name: str) -> Case:
-    """Return the root of a diagnosis that something can be learnt from; `name` is what was diagnosed.
+    """Return the root of a diagnosis that something can be learnt from; `name` is what was diagnosed, as it was typed.
 
     Raises
     ------
@@ -147,11 +147,7 @@ def learn(root: Case, catalogue: SignatureSet, environment: Mapping[str, str], n
     if rivals := {one.cause or one.fix for one in catalogue.fitting(example) if not (one.near or one.far)}:
         problems.append(f"is found by {', '.join(sorted(rivals))}, which is not its cause here")
     if problems:
-        raise WorkFailed(
-            "no signature can be made of the line that broke first: " + "; ".join(problems),
-            where=root.text.strip()[:160],
-            next_step="write one by hand: docs/diagnose.md",
-        )
+        raise unteachable("; ".join(problems), f"line {root.number}")
     return Lesson(
         id=name,
         line=root.number,
@@ -160,6 +156,15 @@ def learn(root: Case, catalogue: SignatureSet, environment: Mapping[str, str], n
         signature=signature,
         example=example,
         scope=scope,
+    )
+
+
+def unteachable(why: str, where: str) -> WorkFailed:
+    """Return the refusal to make a signature of a line."""
+    return WorkFailed(
+        f"no signature can be made of the line that broke first: {why}",
+        where=where,
+        next_step=f"write one by hand, as {page('diagnose')} says, and name its folder: --signatures DIR",
     )
 
 

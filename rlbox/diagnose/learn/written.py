@@ -13,7 +13,7 @@ def file_text(lesson: Lesson, told: str) -> str:
     """Return the whole file; `told` says what the log is of (`vllm 0.12.0`), empty where it does not say."""
     one = lesson.signature
     rows = [
-        f"# Made by `rlbox diagnose --teach`. Give it a name and a remedy; then `rlbox diagnose LOG --signatures DIR` knows it.",
+        "# Made by `rlbox diagnose --teach`. Name it and write its remedy; `rlbox diagnose LOG --signatures DIR` knows it.",
         f"title = {_text(one.title)}",
         f"why = {_text(f'learnt from a log whose cause no signature knew: {lesson.template}')}",
         f"source = [{_text(told or 'a log of this machine')}]",

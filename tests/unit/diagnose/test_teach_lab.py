@@ -1,4 +1,4 @@
-"""Lessons from the fault lab: a fault that the catalogue does not know is learnt from one version, and found on another.
+"""Lessons from the fault lab: a fault that no signature knows is learnt from one version, and found on another.
 
 A fault is made unknown by taking the signatures of its causes out of the catalogue. All of what is learnt is held
 against every healthy log, and against the other faults of the open half.
@@ -147,4 +147,6 @@ def test_nothing_of_the_run_is_in_the_file(learnt: list[Learnt], score: Any) -> 
     for one in learnt:
         text = file_text(one.lesson, "")
         own = re.sub(r"\{0,200\}|\{1,200\}|NAME|-packages/\w+/|/\w+/\.\*:", "", text.split("\n", 1)[1])
-        assert not re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own), text
+        assert not re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own), (
+            text
+        )
