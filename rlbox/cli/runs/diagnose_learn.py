@@ -30,7 +30,7 @@ def teach(
     from rlbox.diagnose.act.teach import teach as learn_from
     from rlbox.diagnose.learn.written import file_text
 
-    typed = shlex.join(logs) if logs else "RUN"
+    typed = shlex.join(logs) if logs else "RUN"  # the last run, whose name the report of a diagnosis does not tell
     lesson = learn_from(found, sources, catalogue, os.environ, _private(), typed)
     placed = found.placed or {}
     text = file_text(lesson, " ".join(filter(None, (placed.get("package", ""), placed.get("versions", "")))))
@@ -45,11 +45,15 @@ def teach(
         "file": text,
         "written": str(place) if place else None,
     }
-    app.result({"lesson": data}, "" if app.as_json else _report(app, lesson, text, place, typed), verbatim=True)
+    app.result({"lesson": data}, "" if app.as_json else _report(app, lesson, text, place), verbatim=True)
+    if place:
+        app.say(f"next: rlbox diagnose {typed} --signatures {shlex.quote(str(place.parent))}")
+    else:
+        app.say(f"next: rlbox diagnose {typed} --teach --write DIR")
     return 0
 
 
-def _report(app: App, lesson: Lesson, text: str, place: Path | None, typed: str) -> str:
+def _report(app: App, lesson: Lesson, text: str, place: Path | None) -> str:
     miss = f"{app.told(f'line {lesson.near_miss_line}')}: {lesson.near_miss}"
     rows = [
         f"{app.told('root:')} {app.told(f'line {lesson.line}')}",
@@ -63,10 +67,6 @@ def _report(app: App, lesson: Lesson, text: str, place: Path | None, typed: str)
     ]
     if place:
         rows.append(app.told(f"written: {place}"))
-        folder = place.parent
-        rows.append(app.told(f"next: rlbox diagnose {typed} --signatures {shlex.quote(str(folder))}"))
-    else:
-        rows.append(app.told(f"next: rlbox diagnose {typed} --teach --write DIR"))
     return "\n".join(rows)
 
 

@@ -36,7 +36,7 @@ _ASSIGNED = re.compile(r"(--?)?[A-Za-z]+(?:[-_][A-Za-z]+)*=")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d[\d.,:eE+-]*)[A-Za-z%]{0,4}")
 _MODEL = re.compile(r"(?i)qwen|llama|deepseek|mixtral|mistral|gemma|chatglm|internlm|\bphi-")
 _LONGEST_WORD = 40
-_NAMES = re.compile(r"(?i)(?:node|host|hostname|user)[:=]?")
+_NAMES = re.compile(r"(?i)(?:node|host|hostname|user|team|account|bucket|project)[:=]?")
 """Words behind which a name stands."""
 _SIGNS = re.compile(r"([.\\+*?()\[\]{}^$|])")
 _BEFORE, _BEHIND = "([{<\"'`,;:=", ".,;:!?)]}>\"'`="

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from rlbox.diagnose.learn.lesson import Lesson
 
+_HEAD = "# Made by `rlbox diagnose --teach`. Write what helped as its remedy; `--signatures DIR` reads its folder."
+_WHY = "learnt from a log whose cause no signature knew"
+_SOURCE = "a log of this machine"
 _REMEDY = "not known yet: write here what helped"
+_UNTESTED = "learnt from a log"
 
 
 def file_text(lesson: Lesson, told: str) -> str:
     """Return the whole file; `told` says what the log is of (`vllm 0.12.0`), empty where it does not say."""
     one = lesson.signature
-    rows = [
-        "# Made by `rlbox diagnose --teach`. Name it and write its remedy; `rlbox diagnose LOG --signatures DIR` knows it.",
-        f"title = {_text(one.title)}",
-        f"why = {_text(f'learnt from a log whose cause no signature knew: {lesson.template}')}",
-        f"source = [{_text(told or 'a log of this machine')}]",
-        f"heals = [{_text(lesson.id)}]",
-        f"remedy = {_text(_REMEDY)}",
-        'untested = "learnt from a log"',
-        "",
-        "[[signature]]",
-        f"pattern = {_literal(one.pattern)}",
-    ]
-    rows += [f"near = {_literal(one.near)}"] if one.near else []
-    rows += [f"anchor = [{', '.join(map(_text, one.anchor))}]"] if one.anchor else []
-    rows.append(f"example = {_text(lesson.example)}")
-    rows += [f"unlike = {_text(lesson.near_miss)}"] if lesson.near_miss else []
-    return "\n".join(rows) + "\n"
+    fix = {
+        "title": _text(one.title),
+        "why": _text(_WHY),
+        "source": f"[{_text(told or _SOURCE)}]",
+        "heals": f"[{_text(lesson.id)}]",
+        "remedy": _text(_REMEDY),
+        "untested": _text(_UNTESTED),
+    }
+    signature = {"pattern": _literal(one.pattern)}
+    signature |= {"near": _literal(one.near)} if one.near else {}
+    signature |= {"anchor": f"[{', '.join(map(_text, one.anchor))}]"} if one.anchor else {}
+    signature["example"] = _text(lesson.example)
+    signature |= {"unlike": _text(lesson.near_miss)} if lesson.near_miss else {}
+    return "\n".join((_HEAD, *_rows(fix), "", "[[signature]]", *_rows(signature), ""))
+
+
+def _rows(table: Mapping[str, str]) -> list[str]:
+    return [f"{key} = {value}" for key, value in table.items()]
 
 
 def _literal(text: str) -> str:

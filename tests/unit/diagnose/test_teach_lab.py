@@ -147,6 +147,5 @@ def test_nothing_of_the_run_is_in_the_file(learnt: list[Learnt], score: Any) -> 
     for one in learnt:
         text = file_text(one.lesson, "")
         own = re.sub(r"\{0,200\}|\{1,200\}|NAME|-packages/\w+/|/\w+/\.\*:", "", text.split("\n", 1)[1])
-        assert not re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own), (
-            text
-        )
+        found = re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own)
+        assert not found, text
