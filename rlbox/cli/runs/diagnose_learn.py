@@ -54,20 +54,21 @@ def teach(
 
 
 def _report(app: App, lesson: Lesson, text: str, place: Path | None) -> str:
-    miss = f"{app.told(f'line {lesson.near_miss_line}')}: {lesson.near_miss}"
+    from rlbox.diagnose.told import Quoted
+
+    quote = Quoted()
     rows = [
-        f"{app.told('root:')} {app.told(f'line {lesson.line}')}",
-        f"{app.told('template:')} {lesson.template}",
-        f"{app.told('scope:')} {lesson.scope or app.told('none: no traceback, or the message says enough by itself')}",
-        f"{app.told('near miss:')} {miss if lesson.near_miss else app.told('none: the log has no harmless line')}",
-        "",
-        app.told("This is all that would leave this machine if you gave the file to somebody; nothing is sent:"),
-        "",
-        text,
+        f"root: line {lesson.line}",
+        f"template: {quote(lesson.template)}",
+        f"scope: {quote(lesson.scope)}" if lesson.scope else "scope: anywhere",
+        f"near miss: line {lesson.near_miss_line}: {quote(lesson.near_miss)}",
     ]
-    if place:
-        rows.append(app.told(f"written: {place}"))
-    return "\n".join(rows)
+    if not lesson.near_miss:
+        rows[-1] = "near miss: none, for the log has no harmless line"
+    rows += ["", "This is all that would leave this machine if you gave the file to somebody; nothing is sent:"]
+    rows += ["", quote(text)]
+    rows += [f"written: {place}"] if place else []
+    return quote.filled(app.told("\n".join(rows)))
 
 
 def _write(goal: Path, name: str, text: str) -> Path:
@@ -110,6 +111,6 @@ def unknowns(app: App, catalogue: SignatureSet, target: str, data: str | None) -
     noted = [one for one in kept() if not all(name.startswith(runs) for name in one.of)]
     words = ("--data", data) if data else ()
     groups = grouped([*unknown_runs(ledger, words), *noted], catalogue)
-    told = "nothing stayed unknown on this machine"
-    app.result({"unknowns": [group.as_json() for group in groups]}, table(groups) if groups else told)
+    told = table(groups, app.told) if groups else app.told("nothing stayed unknown on this machine")
+    app.result({"unknowns": [group.as_json() for group in groups]}, told, verbatim=True)
     return 0

@@ -15,6 +15,7 @@ from rlbox.diagnose.learn.lesson import (
     check_teachable,
     learn,
     likenesses,
+    private_words,
     public_line,
     unteachable,
 )
@@ -44,6 +45,7 @@ def teach(
         There is none: see `check_teachable` and `learn`; or a harmless line of the logs fits the template, too.
     """
     root = check_teachable(found, typed)
+    names = private_words(root.event, names)
     lesson = learn(root, catalogue, environment, names)
     noise = [(case.number, case.text) for case in found.noise]
     if like := [number for number, text in noise if _fits(lesson, text)][:MOST_LIKE]:

@@ -10,7 +10,7 @@ from rlbox.diagnose.assess import Case
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet
 from rlbox.diagnose.learn.template import (
     LEAST_LETTERS,
-    Part,
+    Piece,
     cut,
     example_of,
     letters,
@@ -46,6 +46,7 @@ _BELOW = 4
 _LETTERS = re.compile(r"[A-Za-z]{4,}")
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _NAME_LETTERS = 60
+_LONG = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def check_teachable(found: Diagnosis, name: str) -> Case:
         raise WorkFailed(
             f"{name}: nothing fatal, so there is nothing to learn", next_step=f"rlbox diagnose {name} --why"
         )
-    if found.cause != UNKNOWN or found.fix:
+    if not found.fetch and (found.cause != UNKNOWN or found.fix):
         known = found.fix if found.cause == UNKNOWN else found.cause
         raise WorkFailed(
             f"{name}: the cause is known: {known}", where=_where(found, root), next_step=f"rlbox diagnose {name}"
@@ -119,17 +120,15 @@ def learn(root: Case, catalogue: SignatureSet, environment: Mapping[str, str], n
     environment
         Holds the secrets of this process, which are masked however they are written.
     names
-        Words that are nobody else's business: this user, this host.
+        Words that are nobody else's business: see `private_words`.
 
     Raises
     ------
     WorkFailed
         Nothing of the line is of its message, or what is left is unsound.
     """
-    event = root.event
-    private = {*names, *_owners(event), event.row.host} - {""}
     said = _telling(root)
-    whole = template_of(hidden(Masks(environment).text(said)), private)
+    whole = template_of(hidden(Masks(environment).text(said)), names)
     parts = cut(whole)
     weak = letters(parts) < LEAST_LETTERS or bool(_SYSTEM.search(said))
     near, scope = _scope(_frames(root), weak=weak)
@@ -183,7 +182,8 @@ def words_of(text: str) -> frozenset[str]:
 
 def public_line(text: str, environment: Mapping[str, str], names: Collection[str] = ()) -> str:
     """Return a line with nothing of one run in it: its template, with what stands for each hole."""
-    return example_of(cut(template_of(hidden(Masks(environment).text(text.strip())), names), 200))
+    private = {*names, *_OWNER.findall(text)}
+    return example_of(cut(template_of(hidden(Masks(environment).text(text.strip())), private), _LONG))
 
 
 def _telling(root: Case) -> str:
@@ -234,13 +234,17 @@ def _function(frame: StackFrame) -> str:
     return found.group() if found else ""
 
 
-def _owners(event: Event) -> set[str]:
-    """Return the names that paths of an event tell: of people, of disks, of projects."""
+def private_words(event: Event, names: Collection[str] = ()) -> frozenset[str]:
+    """Return the names that paths and prefixes of an event tell, of people, disks, projects and hosts, beside `names`.
+
+    `names` are those of this user and this host.
+    """
     texts = [event.row.text, event.text, *(frame.file for frame in event.frames), *(line for _, line in event.tail)]
-    return {name for text in texts for name in _OWNER.findall(text) if len(name) > 2}
+    owners = {name for text in texts for name in _OWNER.findall(text) if len(name) > 2}
+    return frozenset({*names, *owners, event.row.host} - {""})
 
 
-def _id(parts: Collection[Part], near: str) -> str:
+def _id(parts: Collection[Piece], near: str) -> str:
     """Return the id of a new fix, by the words of its template."""
     said = " ".join(part.text for part in parts if part.kind == "text")
     scope = "" if letters(parts) >= LEAST_LETTERS else re.sub(r"\\.|[^\w]", " ", near)
