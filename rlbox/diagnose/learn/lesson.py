@@ -10,7 +10,7 @@ from rlbox.diagnose.assess import Case
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet
 from rlbox.diagnose.learn.template import (
     LEAST_LETTERS,
-    Piece,
+    LinePart,
     cut,
     example_of,
     letters,
@@ -244,7 +244,7 @@ def private_words(event: Event, names: Collection[str] = ()) -> frozenset[str]:
     return frozenset({*names, *owners, event.row.host} - {""})
 
 
-def _id(parts: Collection[Piece], near: str) -> str:
+def _id(parts: Collection[LinePart], near: str) -> str:
     """Return the id of a new fix, by the words of its template."""
     said = " ".join(part.text for part in parts if part.kind == "text")
     scope = "" if letters(parts) >= LEAST_LETTERS else re.sub(r"\\.|[^\w]", " ", near)

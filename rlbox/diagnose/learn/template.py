@@ -44,61 +44,61 @@ _EDGES = _BEFORE + _BEHIND
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePart:
     """A piece of a line: words that are kept, or what stood in a hole's place."""
 
     kind: Kind
     text: str
 
 
-def template_of(text: str, private: Collection[str] = ()) -> tuple[Piece, ...]:
+def template_of(text: str, private: Collection[str] = ()) -> tuple[LinePart, ...]:
     """Return a line as words and holes; `private` are words that are nobody else's business."""
     head = _RAISED.match(text)
-    parts = [Piece("text", head.group(1))] if head else []
+    parts = [LinePart("text", head.group(1))] if head else []
     rest = text[head.end() if head else 0 :][:_MOST_READ]
     parts += _message(rest, {word.casefold() for word in private})
     return tuple(_joined(parts))
 
 
-def shown(parts: Collection[Piece]) -> str:
+def shown(parts: Collection[LinePart]) -> str:
     """Return a template for people: `ValueError: no weights below <name>`."""
     return "".join(part.text if part.kind == "text" else _SHOWN[part.kind] for part in parts).strip()
 
 
-def example_of(parts: Collection[Piece]) -> str:
+def example_of(parts: Collection[LinePart]) -> str:
     """Return a line of that template that nobody ever wrote."""
     return "".join(part.text if part.kind == "text" else _HOLES[part.kind][1] for part in parts).strip()
 
 
-def pattern_of(parts: Collection[Piece]) -> str:
+def pattern_of(parts: Collection[LinePart]) -> str:
     """Return a linear expression that fits the lines of a template."""
     said = [_SIGNS.sub(r"\\\1", part.text) if part.kind == "text" else _HOLES[part.kind][0] for part in parts]
     return "".join(said).strip(" ")
 
 
-def letters(parts: Collection[Piece]) -> int:
+def letters(parts: Collection[LinePart]) -> int:
     """Return how many letters of a message its template keeps, the exception's name not counted."""
     said = "".join(part.text if part.kind == "text" else " " for part in parts)
     head = _RAISED.match(said)
     return sum(map(str.isalpha, said[head.end() if head else 0 :]))
 
 
-def cut(parts: Collection[Piece], most: int = MOST_LETTERS) -> tuple[Piece, ...]:
+def cut(parts: Collection[LinePart], most: int = MOST_LETTERS) -> tuple[LinePart, ...]:
     """Return the beginning of a template: its first sentences, whole words of at most that many characters.
 
     It ends with words, and with the first sentence that says enough.
     """
-    found: list[Piece] = []
+    found: list[LinePart] = []
     left = most
     for part in parts:
         text = part.text
         if part.kind == "text" and len(text) > left:
             text = text[: text.rfind(" ", 0, left)] if " " in text[:left] else text[:left]
-        end = next((at for at in _ends(text) if letters([*found, Piece("text", text[:at])]) >= LEAST_LETTERS), -1)
+        end = next((at for at in _ends(text) if letters([*found, LinePart("text", text[:at])]) >= LEAST_LETTERS), -1)
         if part.kind == "text" and end >= 0:
-            found.append(Piece("text", text[:end]))
+            found.append(LinePart("text", text[:end]))
             break
-        found.append(Piece(part.kind, text))
+        found.append(LinePart(part.kind, text))
         left -= len(part.text) if part.kind == "text" else 0
         if left <= 0:
             break
@@ -112,21 +112,21 @@ def _ends(text: str) -> Iterator[int]:
     yield from (found.start() for found in re.finditer(r"[.!](?= |$)", text))
 
 
-def longest(parts: Collection[Piece]) -> str:
+def longest(parts: Collection[LinePart]) -> str:
     """Return the longest text that a template keeps, without blanks around it; empty where it is too short to seek."""
     best = max((part.text.strip() for part in parts if part.kind == "text"), key=len, default="")
     return best if len(best) >= SHORTEST else ""
 
 
-def _message(text: str, private: Collection[str]) -> Iterator[Piece]:
+def _message(text: str, private: Collection[str]) -> Iterator[LinePart]:
     """Yield the parts of a message: what stands in quotation marks, then lists, then word by word."""
     for quoted, piece in _split(text, _QUOTED):
         if quoted:
-            yield from (Piece("text", piece[0]), Piece("quoted", piece[1:-1]), Piece("text", piece[-1]))
+            yield from (LinePart("text", piece[0]), LinePart("quoted", piece[1:-1]), LinePart("text", piece[-1]))
             continue
         for listed, rest in _split(piece, _LISTED):
             if listed:
-                yield from (Piece("text", rest[0]), Piece("list", rest[1:-1]), Piece("text", rest[-1]))
+                yield from (LinePart("text", rest[0]), LinePart("list", rest[1:-1]), LinePart("text", rest[-1]))
             else:
                 yield from _words(rest, private)
 
@@ -141,31 +141,31 @@ def _split(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[bool, str]]:
     yield False, text[at:]
 
 
-def _words(text: str, private: Collection[str]) -> Iterator[Piece]:
+def _words(text: str, private: Collection[str]) -> Iterator[LinePart]:
     at, named = 0, False
     for found in _WORD.finditer(text):
         word = found.group()
-        yield Piece("text", " " if found.start() > at else "")
+        yield LinePart("text", " " if found.start() > at else "")
         yield from _word(word, {*private, word.strip(_EDGES).casefold()} if named else private)
         at, named = found.end(), bool(_NAMES.fullmatch(word))
-    yield Piece("text", " " if len(text) > at else "")
+    yield LinePart("text", " " if len(text) > at else "")
 
 
-def _word(word: str, private: Collection[str]) -> Iterator[Piece]:
+def _word(word: str, private: Collection[str]) -> Iterator[LinePart]:
     begin, end = len(word) - len(word.lstrip(_BEFORE)), len(word.rstrip(_BEHIND))
     if begin >= end:
-        yield Piece("text", word)
+        yield LinePart("text", word)
         return
     if word[end : end + 1] == ")" and word[end - 1] == "(":
         end += 1
     core = word[begin:end]
     assigned = _ASSIGNED.match(core)
-    yield Piece("text", word[:begin])
+    yield LinePart("text", word[:begin])
     if assigned and assigned.end() < len(core):
-        yield from (Piece("text", assigned.group()), Piece("word", core[assigned.end() :]))
+        yield from (LinePart("text", assigned.group()), LinePart("word", core[assigned.end() :]))
     else:
-        yield Piece(_kind(core, private), core)
-    yield Piece("text", word[end:])
+        yield LinePart(_kind(core, private), core)
+    yield LinePart("text", word[end:])
 
 
 def _kind(core: str, private: Collection[str]) -> Kind:
@@ -176,16 +176,16 @@ def _kind(core: str, private: Collection[str]) -> Kind:
     return "text"
 
 
-def _joined(parts: Collection[Piece]) -> Iterator[Piece]:
+def _joined(parts: Collection[LinePart]) -> Iterator[LinePart]:
     """Yield parts with neighbouring texts as one, and of neighbouring holes the first."""
-    kept: Piece | None = None
+    kept: LinePart | None = None
     for part in parts:
         if part.kind == "text" and not part.text:
             continue
         if kept is None:
             kept = part
         elif kept.kind == part.kind == "text":
-            kept = Piece("text", kept.text + part.text)
+            kept = LinePart("text", kept.text + part.text)
         elif kept.kind != "text" and part.kind != "text":
             continue
         else:
