@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Learnt:
     """A lesson of one fault, and the cause that the other version's log got with it."""
 
     recipe: Any
+    first: Any
+    hidden: SignatureSet
     lesson: Lesson
     other: str | None
 
@@ -72,7 +74,7 @@ def learnt(score: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Learnt]
             continue
         sources = find_sources([str(path) for path in score.lay(others[0], folder / "other")])
         taught = SignatureSet((*hidden.signatures, lesson.signature))
-        found.append(Learnt(first.recipe, lesson, diagnose_sources(sources, taught).cause))
+        found.append(Learnt(first.recipe, first, hidden, lesson, diagnose_sources(sources, taught).cause))
     return found
 
 
@@ -149,3 +151,42 @@ def test_nothing_of_the_run_is_in_the_file(learnt: list[Learnt], score: Any) -> 
         own = re.sub(r"\{0,200\}|\{1,200\}|NAME|-packages/\w+/|/\w+/\.\*:", "", text.split("\n", 1)[1])
         found = re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own)
         assert not found, text
+
+
+def test_planted_secrets_are_in_none_of_the_files(learnt: list[Learnt], score: Any, tmp_path: Path) -> None:
+    """Each root, and a line that resembles it, says who ran it, where, and with which keys."""
+    secrets = (
+        "hf_" + "q7" * 15,
+        "sk-" + "z3" * 14,
+        "jane",
+        "gpu-17",
+        "corp.example",
+        "10.20.30.40",
+        "mistral",
+        "s3cret-w0rd",
+    )
+    said = (
+        f" for user jane at /home/jane/run with token={secrets[0]} {secrets[1]} on gpu-17.corp.example (10.20.30.40)"
+        f" as jane@corp.example of Mistral-7B by {secrets[7]}"
+    )
+    taught = 0
+    for one in learnt:
+        case, label = one.first, one.first.label
+        logs = {}
+        for name, text in case.logs.items():
+            lines = text.split("\n")
+            if name == label["file"]:
+                root = lines[label["line"] - 1]
+                lines[label["line"] - 1] = root + said
+                lines.insert(0, f"INFO {score.bare(root)[:90]} once{said}")
+            logs[name] = "\n".join(lines)
+        folder = tmp_path / one.recipe.name
+        sources = find_sources([str(path) for path in score.lay(replace(case, logs=logs), folder)])
+        try:
+            lesson = teach(diagnose_sources(sources, one.hidden), sources, one.hidden, {"A_TOKEN": "s3cret-w0rd"})
+        except WorkFailed:
+            continue
+        taught += 1
+        told = file_text(lesson, "") + lesson.root + lesson.template
+        assert [secret for secret in secrets if secret in told.casefold()] == [], told
+    assert taught >= 25
