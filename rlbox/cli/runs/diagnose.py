@@ -135,12 +135,15 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
 def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
     """Return the logs that words mean: what is no run's name is a path; without words the last run's."""
     from rlbox.diagnose.act.sources import find_sources, run_sources
-    from rlbox.run.data_disk import known_disk
 
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     runs = [name for name in logs if name not in paths] if logs else [None]
-    ledger = known_disk(app, target, data) if runs else None
-    return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
+    if not runs:
+        return find_sources(paths)
+    from rlbox.run.data_disk import known_disk  # 0.2 s of modules, which who names a file need not wait for
+
+    ledger = known_disk(app, target, data)
+    return find_sources(paths) + [one for name in runs for one in run_sources(ledger.find(name))]
 
 
 def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnosis:
