@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from rlbox.docs.fix_docs import Catalogue
 from rlbox.fixes.fix import Fix
+from rlbox.foreign import parse_json
 from rlbox.image.templates import page_environment
 from rlbox.spec.load import load_toml
 
@@ -70,7 +70,7 @@ def recorded_logs(lab: Path) -> tuple[RecordedLog, ...]:
     for path in sorted(lab.glob("*/*/labels.json")):
         recipe = load_toml(path.with_name("recipe.toml"))
         causes = tuple(one for one in (recipe["cause"], *recipe.get("benign", ())) if one != "none")
-        for label in json.loads(path.read_text(encoding="utf-8")).values():
+        for label in parse_json(path.read_bytes()).values():
             versions = label.get("versions", {}).items()
             told = ", ".join(f"{name} {text}" for name, text in sorted(versions) if _VERSION.fullmatch(text))
             half = path.parent.parent.name
