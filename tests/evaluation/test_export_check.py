@@ -28,8 +28,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
         return known
     venv = tmp_path_factory.mktemp("torch") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    packages = ["torch==2.13.0", "numpy", "safetensors", "transformers==5.24.0"]
-    subprocess.run([str(venv / "bin/pip"), "install", "-q", *packages], check=True)
+    packages = ["torch==2.13.0", "numpy", "safetensors", "transformers==5.24.0", "setuptools", "wheel"]
+    for names in (packages, ["deepspeed==0.19.8"]):  # whose own setup wants torch
+        subprocess.run([str(venv / "bin/pip"), "install", "-q", *names], check=True)
     return str(venv / "bin/python")
 
 
@@ -75,6 +76,20 @@ def test_no_good_export_is_refused(kind: str, check: Any, request: pytest.Fixtur
     assert (code, copies["source"]["ranks"]) == (0, 4)
     code, again = check(folder / "global_step_3", folder / "fp32", *base)
     assert (code, again["source"]["form"]) == (0, "safetensors")
+
+
+def test_partitions_of_deepspeed_are_read(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+    environ = os.environ | {"PATH": f"{Path(python).parent}:{os.environ['PATH']}"}  # DeepSpeed compiles with its ninja
+    subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_deepspeed.py"), trained], check=True, env=environ)
+    base = ("--model", str(trained / "base"))
+    for stage in (1, 2, 3):
+        folder = trained / f"zero{stage}"
+        code, found = check(folder / "export", folder, *base)
+        assert (code, found["faults"], found["source"]) == (0, [], {"form": f"DeepSpeed ZeRO {stage}", "ranks": 2})
+        assert [row["own"] for row in found["casts"]] == ["float32"]
+        export = spoilt(python, folder / "export", tmp_path / f"zero{stage}", "swapped")
+        code, found = check(export, folder, *base)
+        assert (code, {row["of"] for row in found["faults"]}) == (1, {WEIGHT, TWIN})
 
 
 FAULTS = {

@@ -230,7 +230,7 @@ def _deepspeed(folder: Path) -> Source:
     if any(int(match[2]) for path in folder.iterdir() if (match := _ZERO.fullmatch(path.name))):
         raise Unreadable(f"{folder}: DeepSpeed's states of several model-parallel ranks are not read")
     optim = [_saved(path)["optimizer_state_dict"] for _, path in sorted(files.items())]
-    stage, world = int(optim[0]["zero_stage"]), optim[0]["partition_count"]
+    stage, world = _number(optim[0]["zero_stage"]), optim[0]["partition_count"]
     world = max(world) if isinstance(world, list) else int(world)
     if len(files) != world:
         raise Unreadable(f"{folder}: the states of {len(files)} ranks, and {world} wrote them")
@@ -247,6 +247,11 @@ def _deepspeed(folder: Path) -> Source:
     found |= {name: _whole(module[name]) for name in frozen if isinstance(module.get(name), torch.Tensor)}
     shared = model.get("shared_params") or {}
     return Source(f"DeepSpeed ZeRO {stage}", world, found, dict(shared.items() if isinstance(shared, dict) else shared))
+
+
+def _number(value: Any) -> int:
+    """Return a number that may be one of an enumeration."""
+    return int(value.args[0] if isinstance(value, Stand) else value)
 
 
 def _flat(optim: list[Any], groups: list[dict[str, Any]]) -> dict[str, Get]:

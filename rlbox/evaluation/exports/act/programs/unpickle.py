@@ -21,6 +21,8 @@ _TAKEN = {
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
     ("torch", "device"),
+    ("torch", "Tensor"),
+    ("torch.nn.parameter", "Parameter"),
 }
 """What makes tensors; none of it does more."""
 
