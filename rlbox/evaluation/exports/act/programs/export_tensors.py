@@ -18,7 +18,7 @@ try:
     import sources  # type: ignore[import-not-found]  # beside it, where it runs
     from sources import Source, Unreadable, as_bytes, open_source, read_safetensors, same_bits, torch
 except ImportError as error:
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
     raise SystemExit(3) from error
 
 INDEX = "model.safetensors.index.json"
