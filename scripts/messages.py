@@ -32,6 +32,7 @@ PROGRAMS = (
     "doctor/act/programs/",
     "evaluation/act/programs/",
     "evaluation/exports/act/programs/",
+    "evaluation/overlap/act/programs/",
     "sandbox/act/programs/",
 )
 UNSHOWN = (*PROGRAMS, "docs/", "messages/", "scaffold/files/")
