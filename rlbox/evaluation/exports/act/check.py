@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -122,8 +123,9 @@ def _rows(wish: ExportWish, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with process:
             assert process.stdin  # noqa: S101 - a pipe, as was asked for
             assert process.stdout  # noqa: S101
-            process.stdin.write(json.dumps(asked).encode())
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says why
+                process.stdin.write(json.dumps(asked).encode())
+                process.stdin.close()
             yield from (dict(parse_json(line)) for line in process.stdout)
         if process.returncode:
             errors.seek(0)

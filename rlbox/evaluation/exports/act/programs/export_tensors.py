@@ -16,7 +16,7 @@ from typing import Any
 
 try:
     import sources  # type: ignore[import-not-found]  # beside it, where it runs
-    from sources import Source, Unreadable, as_bytes, open_source, read_safetensors, same_bits, torch
+    from sources import NotRead, TrainerWeights, as_bytes, open_source, read_safetensors, same_bits, torch
 except ImportError as error:
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     raise SystemExit(3) from error
@@ -38,7 +38,7 @@ def read_export(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the tensors of an export and the file of each, as who loads it finds them; say which files are stale."""
     files = {path.name: read_safetensors(path) for path in sorted(folder.glob("*.safetensors"))}
     if not files:
-        raise Unreadable(f"{folder} holds no safetensors")
+        raise NotRead(f"{folder} holds no safetensors")
     index = folder / INDEX
     for path in sorted(folder.glob("*.bin")):
         say("fault", kind="stale", file=path.name, why="beside")
@@ -64,7 +64,7 @@ def _indexed(files: dict[str, Any], index: dict[str, str]) -> tuple[dict[str, An
     return found, {tensor: index[tensor] for tensor in found}
 
 
-def renamed(source: Source, rules: list[list[str]]) -> dict[str, Any]:
+def renamed(source: TrainerWeights, rules: list[list[str]]) -> dict[str, Any]:
     """Return what makes each tensor, under the names that the export has for them."""
     found = {}
     for name, get in source.found.items():
@@ -79,7 +79,9 @@ def renamed(source: Source, rules: list[list[str]]) -> dict[str, Any]:
 class Comparison:
     """Every tensor of both, one at a time; what differs is said at the end, when it is known whose it is."""
 
-    def __init__(self, asked: dict[str, Any], gets: dict[str, Any], export: dict[str, Any], source: Source) -> None:
+    def __init__(
+        self, asked: dict[str, Any], gets: dict[str, Any], export: dict[str, Any], source: TrainerWeights
+    ) -> None:
         self.asked, self.gets, self.export, self.source = asked, gets, export, source
         self.named = getattr(torch, asked["dtype"], None) if asked["dtype"] else None
         self.casts: Counter[str] = Counter()
@@ -107,7 +109,7 @@ class Comparison:
             got = self.export[name]
             try:
                 own = self.gets[name](got.shape)
-            except Unreadable as error:
+            except NotRead as error:
                 return self._fault(name, "unread", why=str(error))
             self._pair(name, got, own)
         return None
@@ -201,7 +203,7 @@ def main() -> int:
             from export_logits import compare_logits  # type: ignore[import-not-found]
 
             say("logits", **compare_logits(asked, gets, export))
-    except (Unreadable, sources.Unreadable) as error:
+    except (NotRead, sources.NotRead) as error:
         sys.stderr.write(f"{error}\n")
         return 4
     casts = [{"own": key.split()[0], "export": key.split()[1], "tensors": count} for key, count in found.casts.items()]

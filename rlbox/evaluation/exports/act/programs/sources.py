@@ -49,11 +49,11 @@ Get = Callable[[Sequence[int]], Any]
 """Makes a tensor whole; its argument is the shape that the export gives it, for pieces that do not know their own."""
 
 
-class Unreadable(Exception):
+class NotRead(Exception):
     """A checkpoint of a form that is not known, or whose pieces do not fit each other."""
 
 
-class Source:
+class TrainerWeights:
     """Tensors by name; `form` is how they are kept, `ranks` by how many, `ties` are names that share one tensor."""
 
     def __init__(self, form: str, ranks: int, found: dict[str, Get], ties: dict[str, str] | None = None) -> None:
@@ -67,8 +67,8 @@ def plain_name(name: str) -> str:
     return _WRAPPED.sub("", name).removeprefix("module.")
 
 
-def open_source(folder: Path) -> Source:
-    """Return what a checkpoint's folder holds; `Unreadable` says which form it has instead."""
+def open_source(folder: Path) -> TrainerWeights:
+    """Return what a checkpoint's folder holds; `NotRead` says which form it has instead."""
     for place in _places(folder):
         ranks = {int(match[2]): int(match[1]) for path in place.iterdir() if (match := _RANK.fullmatch(path.name))}
         if ranks:
@@ -76,16 +76,14 @@ def open_source(folder: Path) -> Source:
         if any(_ZERO.fullmatch(path.name) for path in place.iterdir()):
             return _deepspeed(place)
         if any(place.glob("*.distcp")):
-            raise Unreadable(
+            raise NotRead(
                 f"{place} is a distributed checkpoint (.distcp), as Megatron and slime write it: it is not read; "
                 "export it with the framework's own converter, and compare with a second export of that"
             )
         whole = [*sorted(place.glob("*.safetensors")), *sorted(place.glob("*.bin")), *sorted(place.glob("*.pt"))]
         if whole:
             return _plain(place, whole)
-    raise Unreadable(
-        f"{folder} holds no weights that are known: FSDP's and verl's shards, DeepSpeed's, safetensors, .bin"
-    )
+    raise NotRead(f"{folder} holds no weights that are known: FSDP's and verl's shards, DeepSpeed's, safetensors, .bin")
 
 
 def _places(folder: Path) -> Iterator[Path]:
@@ -96,14 +94,14 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """Return the tensors of a file, mapped; `Unreadable` where it is torn."""
+    """Return the tensors of a file, mapped; `NotRead` where it is torn."""
     try:
         data = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
         length = int.from_bytes(bytes(data[:8].tolist()), "little")
         header = json.loads(bytes(data[8 : 8 + length].numpy()))
         return {name: _mapped(data, 8 + length, row) for name, row in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise Unreadable(f"{path} is no whole safetensors file: {error}") from error
+        raise NotRead(f"{path} is no whole safetensors file: {error}") from error
 
 
 def _mapped(data: Any, begin: int, row: dict[str, Any]) -> Any:
@@ -117,7 +115,7 @@ def _mapped(data: Any, begin: int, row: dict[str, Any]) -> Any:
     return piece.view(dtype).view(row["shape"])
 
 
-def _plain(folder: Path, files: list[Path]) -> Source:
+def _plain(folder: Path, files: list[Path]) -> TrainerWeights:
     found: dict[str, Get] = {}
     for path in files:
         whole = path.suffix == ".safetensors"
@@ -126,8 +124,8 @@ def _plain(folder: Path, files: list[Path]) -> Source:
         if whole and path is files[0]:
             files = [one for one in files if one.suffix == ".safetensors"]
     if not found:
-        raise Unreadable(f"{folder}: {', '.join(path.name for path in files[:3])} hold no tensors by name")
-    return Source("safetensors" if files[0].suffix == ".safetensors" else "torch.save", 1, found)
+        raise NotRead(f"{folder}: {', '.join(path.name for path in files[:3])} hold no tensors by name")
+    return TrainerWeights("safetensors" if files[0].suffix == ".safetensors" else "torch.save", 1, found)
 
 
 def _whole(tensor: Any) -> Get:
@@ -138,7 +136,7 @@ def _saved(path: Path) -> Any:
     try:
         return read_saved(path)
     except Exception as error:  # what a torn archive raises is of many kinds
-        raise Unreadable(f"{path} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from error
+        raise NotRead(f"{path} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from error
 
 
 def _state(saved: Any) -> dict[str, Any]:
@@ -147,23 +145,23 @@ def _state(saved: Any) -> dict[str, Any]:
         if isinstance(saved, dict) and isinstance(saved.get(key), dict):
             saved = saved[key]
     if not isinstance(saved, dict):
-        raise Unreadable("a file of torch.save that holds no tensors by name")
+        raise NotRead("a file of torch.save that holds no tensors by name")
     return saved
 
 
-def _fsdp(folder: Path, ranks: dict[int, int]) -> Source:
+def _fsdp(folder: Path, ranks: dict[int, int]) -> TrainerWeights:
     worlds = set(ranks.values())
     if len(worlds) > 1:
-        raise Unreadable(f"{folder}: files of {' and of '.join(map(str, sorted(worlds)))} ranks")
+        raise NotRead(f"{folder}: files of {' and of '.join(map(str, sorted(worlds)))} ranks")
     world = worlds.pop()
     if missing := [rank for rank in range(world) if rank not in ranks]:
-        raise Unreadable(f"{folder}: ranks missing: {missing} (of {world})")
+        raise NotRead(f"{folder}: ranks missing: {missing} (of {world})")
     states = [_state(_saved(folder / f"model_world_size_{world}_rank_{rank}.pt")) for rank in range(world)]
     names = [name for name in states[0] if not _is_extra(states[0][name])]
     if wrong := [name for name in names if any(name not in state for state in states)]:
-        raise Unreadable(f"{folder}: not every rank has {wrong[0]}")
+        raise NotRead(f"{folder}: not every rank has {wrong[0]}")
     found = {name: _pieces(name, [state[name] for state in states]) for name in names}
-    return Source("FSDP", world, found)
+    return TrainerWeights("FSDP", world, found)
 
 
 def _is_extra(value: Any) -> bool:
@@ -179,13 +177,13 @@ def _pieces(name: str, pieces: list[Any]) -> Get:
             return _assembled(name, pieces, shape, 0)
         local = [piece.state.get("_local_tensor") for piece in pieces]
         if not first.kind.endswith(".DTensor") or any(one is None for one in local):
-            raise Unreadable(f"{name} is a {first.kind}, which is not read")
+            raise NotRead(f"{name} is a {first.kind}, which is not read")
         placed = [(one.kind.rpartition(".")[2], one) for one in first.state["_spec"].state["placements"]]
         kinds = [kind for kind, _ in placed]
         if all(kind == "Replicate" for kind in kinds):
             return _copies(name, local)
         if kinds[-1] != "Shard" or any(kind != "Replicate" for kind in kinds[:-1]):
-            raise Unreadable(f"{name} is placed as {', '.join(kinds)}, which is not read")
+            raise NotRead(f"{name} is placed as {', '.join(kinds)}, which is not read")
         dim = placed[-1][1]
         return _assembled(name, local, first.args[2], int(dim.state.get("dim", *dim.args[:1])))
 
@@ -194,7 +192,7 @@ def _pieces(name: str, pieces: list[Any]) -> Get:
 
 def _copies(name: str, pieces: Sequence[Any]) -> Any:
     if any(not same_bits(pieces[0], other) for other in pieces[1:]):
-        raise Unreadable(f"{name} is not the same on all ranks, though each has all of it")
+        raise NotRead(f"{name} is not the same on all ranks, though each has all of it")
     return pieces[0]
 
 
@@ -209,7 +207,7 @@ def _assembled(name: str, pieces: Sequence[Any], shape: Sequence[int], dim: int)
         copies[-1].append(piece)
     made = [torch.cat(copy, dim=dim) for copy in copies]
     if any(list(one.shape) != list(shape) for one in made):
-        raise Unreadable(f"{name}: the pieces of its ranks make {list(made[-1].shape)}, not {list(shape)}")
+        raise NotRead(f"{name}: the pieces of its ranks make {list(made[-1].shape)}, not {list(shape)}")
     return _copies(name, made)
 
 
@@ -225,28 +223,30 @@ def as_bytes(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _deepspeed(folder: Path) -> Source:
+def _deepspeed(folder: Path) -> TrainerWeights:
     files = {int(match[1]): path for path in folder.iterdir() if (match := _ZERO.fullmatch(path.name))}
     if any(int(match[2]) for path in folder.iterdir() if (match := _ZERO.fullmatch(path.name))):
-        raise Unreadable(f"{folder}: DeepSpeed's states of several model-parallel ranks are not read")
+        raise NotRead(f"{folder}: DeepSpeed's states of several model-parallel ranks are not read")
     optim = [_saved(path)["optimizer_state_dict"] for _, path in sorted(files.items())]
     stage, world = _number(optim[0]["zero_stage"]), optim[0]["partition_count"]
     world = max(world) if isinstance(world, list) else int(world)
     if len(files) != world:
-        raise Unreadable(f"{folder}: the states of {len(files)} ranks, and {world} wrote them")
+        raise NotRead(f"{folder}: the states of {len(files)} ranks, and {world} wrote them")
     models = sorted(folder.glob("*_model_states.pt"))
     if not models:
-        raise Unreadable(f"{folder}: the file *_model_states.pt is missing")
+        raise NotRead(f"{folder}: the file *_model_states.pt is missing")
     model = _saved(models[0])
     groups = [dict(group) for group in model["param_shapes"]]
     found = _third(optim, groups) if stage == 3 else _flat(optim, groups)
     module = model.get("module") or {}
     frozen = [*(model.get("frozen_param_shapes") or {}), *model.get("buffer_names", ())]
     if stage == 3 and model.get("frozen_param_shapes"):
-        raise Unreadable(f"{folder}: parameters that were frozen under ZeRO 3 are not read")
+        raise NotRead(f"{folder}: parameters that were frozen under ZeRO 3 are not read")
     found |= {name: _whole(module[name]) for name in frozen if isinstance(module.get(name), torch.Tensor)}
     shared = model.get("shared_params") or {}
-    return Source(f"DeepSpeed ZeRO {stage}", world, found, dict(shared.items() if isinstance(shared, dict) else shared))
+    return TrainerWeights(
+        f"DeepSpeed ZeRO {stage}", world, found, dict(shared.items() if isinstance(shared, dict) else shared)
+    )
 
 
 def _number(value: Any) -> int:
@@ -264,7 +264,7 @@ def _flat(optim: list[Any], groups: list[dict[str, Any]]) -> dict[str, Get]:
             found[name] = _cut(parts, at, shape)
             at += shape.numel()
         if at > sum(part.numel() for part in parts):
-            raise Unreadable("DeepSpeed's partitions are shorter than the parameters that they hold")
+            raise NotRead("DeepSpeed's partitions are shorter than the parameters that they hold")
     return found
 
 
@@ -289,7 +289,7 @@ def _third(optim: list[Any], groups: list[dict[str, Any]]) -> dict[str, Get]:
         found[name] = _gathered(flats, at, count, shape)
         at += count
     if at > flats[0].numel():
-        raise Unreadable("DeepSpeed's partitions are shorter than the parameters that they hold")
+        raise NotRead("DeepSpeed's partitions are shorter than the parameters that they hold")
     return found
 
 

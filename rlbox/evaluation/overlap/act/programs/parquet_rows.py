@@ -1,4 +1,4 @@
-"""Run by an interpreter that has pyarrow: the rows of a parquet file, argv[1], as JSON lines. Exit status 3: no pyarrow."""
+"""The rows of a parquet file, argv[1], as JSON lines, by an interpreter that has pyarrow. Exit status 3: it has not."""
 
 import json
 import sys
