@@ -28,7 +28,13 @@ from rlbox.spec.load import load_toml  # noqa: E402
 FOLDER = CHECKOUT / "rlbox/messages/zh"
 HAND = "words"
 """The file that is kept by hand: single words, joints, states, which no rule can tell from names."""
-PROGRAMS = ("doctor/act/programs/", "evaluation/act/programs/", "sandbox/act/programs/")
+PROGRAMS = (
+    "doctor/act/programs/",
+    "evaluation/act/programs/",
+    "evaluation/exports/act/programs/",
+    "evaluation/overlap/act/programs/",
+    "sandbox/act/programs/",
+)
 UNSHOWN = (*PROGRAMS, "docs/", "messages/", "scaffold/files/")
 TABLES = ("templates/**/*.toml", "images/*/target.toml", "jobs/*.toml", "rlbox/**/*.toml")
 KEYS = (

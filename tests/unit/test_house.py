@@ -104,6 +104,8 @@ DOORS = {
             "rlbox.evaluation.act.programs.gym_make",  # as are these
             "rlbox.evaluation.act.programs.gym_score",
             "rlbox.evaluation.act.programs.math_score",
+            "rlbox.evaluation.exports.act.programs.export_tensors",
+            "rlbox.evaluation.exports.act.programs.sources",
             "rlbox.sandbox.act.programs.checker",
             "rlbox.sandbox.act.programs.wire",
         },
