@@ -168,7 +168,7 @@ def _remove(app: App, name: str, layout: Layout) -> int:
     state, paths, notes = take_away(app, name, layout)
     shown = [f"remove      {isolated(path)}" for path in paths] if app.dry_run else []
     lines = (
-        [*shown] if app.dry_run else [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
+        [*shown] if app.dry_run else [f"{isolated(name)}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
     )
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
