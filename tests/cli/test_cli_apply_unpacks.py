@@ -398,8 +398,7 @@ def test_another_disk_has_room_for_the_image(follow: Follow, prefix: Path, tmp_p
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=True)
     try:
         step = follow(*held(small / "place", "--data", str(small), "--unpack"))
-        more = step.options({"DIR": str(prefix.parent / "disk")}) + ["--prefix", str(prefix)]
-        follow.again(step, *more)
+        follow.again(step, *step.options({"DIR": str(prefix.parent / "disk")}), "--prefix", str(prefix))
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 

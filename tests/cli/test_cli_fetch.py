@@ -567,18 +567,6 @@ def test_an_image_is_no_export(
     follow.instead(step, ":v2", ":v1")
 
 
-def test_a_broken_mirror_in_front_of_a_registry(
-    follow: Follow, write: Callable[..., Lock], registry: RegistryServer, tmp_path: Path
-) -> None:
-    write()
-    assert follow.rlbox("fetch", "mine", "--export", f"{registry.host}/team/inputs:v1").code == 0
-    digest = next(name for name in registry.manifests if name.startswith("sha256:"))
-    registry.faults = [Fault("GET", digest, body=b"{}", times=9)]
-    step = follow("fetch", "mine", "--store", str(tmp_path), "--import", f"{registry.host}/team/inputs@{digest}")
-    registry.faults = []
-    follow.again(step)
-
-
 @pytest.mark.allow("processes", "sockets")
 def test_a_disk_that_has_no_room_for_an_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
     write()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from another_user import MAY_READ
 from applybox import give
 from fakes import CHECKOUT, Folder, Said
 from following import Follow
@@ -23,8 +24,6 @@ from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")
 VERSIONS = {"alpha": "1.0", "beta": "2.0"}
-ANOTHER_USER = "--reuid=65534 --clear-groups --inh-caps=+dac_read_search --ambient-caps=+dac_read_search".split()
-"""Somebody who may read what root may, and writes where everybody does."""
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def as_another(folder: Folder, *typed: str) -> Said:
     home.chmod(0o777)
     env = {"HOME": str(home), "RLBOX_STORE": str(cache_folder("store")), "PYTHONPATH": str(CHECKOUT)}
     env |= {"PATH": os.environ["PATH"], "RLBOX_PROJECT_NAME": "tests"}
-    argv = ["setpriv", *ANOTHER_USER, sys.executable, "-m", "rlbox", *typed]
+    argv = [*MAY_READ, sys.executable, "-m", "rlbox", *typed]
     done = subprocess.run(argv, cwd=folder.path, env=env, capture_output=True, text=True, timeout=120)
     return Said(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -126,9 +125,7 @@ def test_what_was_fetched_is_applied(follow: Follow, prefix: Path) -> None:
     follow.types(follow("fetch", "small", "--place", "here"))
 
 
-def test_the_target_of_a_place_is_examined(
-    follow: Follow, prefix: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_of_a_place_is_examined(follow: Follow, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow.rlbox(*words(prefix)).code == 0
     monkeypatch.setenv("RLBOX_PLACE", f"{prefix}/opt/rlbox")
     step = follow("doctor", "local")

@@ -152,10 +152,11 @@ def test_the_target_is_that_of_this_gpu(
     tells(engine, **gpus("0"))
     monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
     monkeypatch.setattr("rlbox.host.gpu_choice.probe_cards", lambda: (Card(name="NVIDIA H200", arch="sm_90"),))
-    mine.target("mine", ON_IMAGE + '[hardware]\ngpus = 1\narch = "sm_80"\n')
-    step = follow(*SHELL)
+    lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_80"\n')
+    mine.job("own")
+    step = follow("run", "own", "--dry-run")
     assert "NVIDIA H200 is sm_90, the target sm_80" in step.said.err
-    mine.target("mine", ON_IMAGE + '[hardware]\ngpus = 1\narch = "sm_90"\n')
+    lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_90"\n')
     assert "sm_90" not in follow.again(step).err
 
 

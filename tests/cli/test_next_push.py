@@ -214,8 +214,9 @@ def test_another_pushed_to_the_tag(
 
 @pytest.mark.usefixtures("explained")
 def test_an_address_that_means_the_same_on_both(
-    follow: Follow, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+    follow: Follow, server: RegistryServer, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    engine.answers["/info"] = 200, b'{"RegistryConfig": {"InsecureRegistryCIDRs": ["0.0.0.0/0"]}}'
     monkeypatch.setattr("rlbox.registry.act.push.engine_is_here", lambda: False)
     monkeypatch.setattr("rlbox.registry.act.push.engine_place", lambda: "ssh://gpu001")
     step = follow(*push(server), "--plain-http")

@@ -122,9 +122,9 @@ def test_what_no_source_has_is_compiled(follow: Follow, tmp_path: Path) -> None:
     box = make_box(tmp_path)
     follow.types(typed(follow, box, "compile", "mine", "--dry-run"))
     Store(Path(box.env["RLBOX_STORE"])).remove(box.wheel()["sha256"])
-    step = follow("fetch", "mine", "--place", "here")
+    step = follow("build", "mine")
     follow.types(step)
-    follow.again(step)
+    follow.changed(step, [*step.typed, "--dry-run"], 0)
 
 
 def test_a_lock_without_its_wheel(follow: Follow, tmp_path: Path) -> None:

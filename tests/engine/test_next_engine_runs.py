@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from another_user import MAY_WRITE
 from enginebox import Box, Result, wait_until
 from following import Follow
 
@@ -19,8 +20,6 @@ command = ["sh", "-c", "SCRIPT"]
 limits = { total_s = 60, silence_s = 30 }
 """
 EATS = "python3 -c 'bytearray(MIB << 20)'"
-ANOTHER_USER = "--reuid=65534 --clear-groups --inh-caps=+dac_override --ambient-caps=+dac_override".split()
-"""Somebody who may read and write what root may, and speak to the engine, and is not root."""
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_the_container_of_another_user(box: Box, follow: Follow, tmp_path: Path)
     wait_until(lambda: "begun" in box("logs", run).out, "the first line")
 
     def as_another(*words: str) -> Result:
-        argv = ["setpriv", *ANOTHER_USER, *box.argv(*words)]
+        argv = [*MAY_WRITE, *box.argv(*words)]
         done = subprocess.run(argv, cwd=box.project, env=box.env(), capture_output=True, text=True, timeout=120)
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 

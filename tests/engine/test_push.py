@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from enginebox import Box, docker, wait_until
-from following import Follow
 from projectbox import own
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
@@ -377,12 +376,3 @@ def test_an_archive_from_there_loads_here(make: Callable[..., Box], engine: str,
     assert done.code == 0, done.err
     assert docker("run", "--rm", TAG) == SAID
     assert image_of(here)["Id"] == done.data["digest"]
-
-
-def test_what_was_pushed_is_pulled(make: Callable[..., Box], proxy: Proxy, follow: Follow) -> None:
-    follow.rlbox = make(layers=1)
-    step = follow("push", NAME, "--to", f"{proxy.host}/team/pulled:1")
-    try:
-        assert step.text.removeprefix("docker pull ") in docker(*step.text.split()[1:])
-    finally:
-        docker("image", "rm", step.text.removeprefix("docker pull "))

@@ -1,4 +1,4 @@
-"""What is advised of a run that did not come to its end as it should is done: disks, records, users, limits of services."""
+"""What is advised of a run that did not come to its end as it should is done: disks, records, users, services."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pathlib import Path
 
 import launched
 import pytest
+from another_user import MAY_WRITE
 from fakes import Said
 from following import Follow
 from launched import FIRST, JOB, SECOND, Site
 from supervised import free_port, wait_for
+
+from rlbox.record.act.disk_hold import Holder, take_disk
 
 AGAIN = ("run", "two", "--place", "here")
 FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
@@ -32,8 +35,6 @@ class Answer(h.SimpleHTTPRequestHandler):
         pass
 h.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()
 """
-ANOTHER_USER = "--reuid=65534 --clear-groups --inh-caps=+dac_override --ambient-caps=+dac_override".split()
-"""Somebody who may read and write what root may, and end nothing of root's."""
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_the_run_of_another_user(site: Site, follow: Follow) -> None:
     wait_for(lambda: site.states() == ["passed", "running"])
 
     def as_another(*words: str) -> Said:
-        argv = ["setpriv", *ANOTHER_USER, *site.argv(*words)]
+        argv = [*MAY_WRITE, *site.argv(*words)]
         done = subprocess.run(argv, cwd=site.folder.path, env=site.env, capture_output=True, text=True, timeout=120)
         return Said(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -157,4 +158,46 @@ def test_a_run_that_was_stopped_before_it_began(site: Site, follow: Follow, monk
         step = follow(*AGAIN)
     assert step.said.code == 130
     follow.types(step)
+    assert site.states() == ["passed", "passed"]
+
+
+def test_somebody_who_looks_after_runs_is_waited_for(site: Site, follow: Follow) -> None:
+    site.job()
+    hold = take_disk(site.data, Holder(what="the ends of runs"))
+    step = follow(*AGAIN)
+    hold.leave()
+    follow.again(step)
+
+
+def test_a_disk_that_cannot_lock(site: Site, follow: Follow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As one of Lustre's that is mounted without -o flock."""
+    site.job()
+    without = f"""
+import rlbox.record.act.disk_hold as disk
+whole = disk.try_lock
+def try_lock(handle, **more):
+    if os.readlink(f"/proc/self/fd/{{handle}}").startswith({str(site.data)!r}):
+        raise OSError(38, "Function not implemented")
+    return whole(handle, **more)
+disk.try_lock = try_lock
+"""
+    monkeypatch.setattr(launched, "BARE", launched.BARE.replace("sys.exit(", f"{without}sys.exit("))
+    step = follow(*AGAIN)
+    (tmp_path / "another").mkdir()
+    follow.again(step, *step.options({"DIR": str(tmp_path / "another")}, 0))
+
+
+def test_secrets_that_nobody_sent(site: Site, follow: Follow) -> None:
+    site.job(second=FAILS_ONCE)
+    path = site.folder.path / "jobs/two.toml"
+    named = 'secrets = ["WANDB_API_KEY"]'
+    text = path.read_text().replace('target = "mine"', f'target = "mine"\n{named}')
+    path.write_text(text.replace('name = "second"', f'name = "second"\n{named}'))
+    site.env["WANDB_API_KEY"] = "planted-0123456789abcdef"
+    assert site.run().code == 1
+    (site.run_dir() / "supervisor.json").unlink()
+    words = [sys.executable, "-m", "rlbox.supervise", str(site.run_dir())]
+    done = subprocess.run(words, env=site.env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    step = follow.step(words, Said(code=done.returncode, out=done.stdout, err=done.stderr))
+    follow.types(step, 1, RUN=site.run_dir().name)
     assert site.states() == ["passed", "passed"]

@@ -104,7 +104,8 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
             yield Finding(
-                id="jit-triton", title="Triton cannot compile a kernel", seen=isolated(str(row.get("error"))), where="triton",
+                id="jit-triton", title="Triton cannot compile a kernel", seen=isolated(str(row.get("error"))),
+                where="triton",
                 remedy="it needs gcc, Python's headers and libcuda.so.1; TRITON_CACHE_DIR must be writable",
                 covers=("triton-cc-build-failed", "triton-launcher-compile", "triton-unsupported-gpu"),
             )  # fmt: skip
@@ -139,7 +140,8 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     if hangs or (last is not None and not last.get("ok")):
         yield Finding(
             id="nccl-self-test", title=f"{count} GPUs cannot add up a tensor over NCCL",
-            seen=isolated(str(last.get("error"))) if last else f"no answer in {duration_text(facts.seconds)}", where="NCCL",
+            seen=isolated(str(last.get("error"))) if last else f"no answer in {duration_text(facts.seconds)}",
+            where="NCCL",
             remedy="NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1",
         )  # fmt: skip
 

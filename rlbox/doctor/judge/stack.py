@@ -38,7 +38,9 @@ def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
 def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
     steps = {str(row["step"]): row for row in facts.steps}
     target = demands.target or "TARGET"
-    remedy = f"the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
+    remedy = (
+        f"the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
+    )
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:
         yield Finding(
@@ -141,7 +143,8 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
         return
     if facts.error:
         yield Finding(
-            id="jit-compile", title="the C compiler does not make a program", seen=isolated(facts.error), where=facts.compiler,
+            id="jit-compile", title="the C compiler does not make a program", seen=isolated(facts.error),
+            where=facts.compiler,
             remedy="install gcc and libc6-dev whole (build-essential)", covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
         )  # fmt: skip
@@ -149,7 +152,8 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
     if failed:
         names = " ".join(f"-l{name}" for name in failed)
         yield Finding(
-            id="jit-link", title="a JIT object cannot be linked", seen=isolated(f"{names}: {next(iter(failed.values()))}"),
+            id="jit-link", title="a JIT object cannot be linked",
+            seen=isolated(f"{names}: {next(iter(failed.values()))}"),
             where=facts.compiler,
             remedy="put the folder of the library on LIBRARY_PATH, and the name without a version beside it",
             covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),
