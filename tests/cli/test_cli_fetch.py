@@ -550,7 +550,8 @@ def base_image(registry: RegistryServer, name: str = "latest") -> str:
     blobs = [oci.describe(data, kind) for data, kind in ((b"{}", oci.CONFIG), (b"layer", oci.LAYER))]
     for data in (b"{}", b"layer"):
         registry.add_blob(data)
-    return f"{registry.host}/team/base@{registry.add_manifest(name, oci.image_manifest(blobs[0], blobs[1:]), oci.MANIFEST)}"
+    body = oci.image_manifest(blobs[0], blobs[1:])
+    return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST)}"
 
 
 def test_an_image_is_no_export(

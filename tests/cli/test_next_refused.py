@@ -11,7 +11,7 @@ from pathlib import Path
 
 import certifi
 import pytest
-from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, Said
+from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, Folder, Said, hold
 from following import Follow
 from test_cli_stack import OLD_COMPILER, WRITTEN, Way
 
@@ -121,40 +121,9 @@ def test_an_interpreter_of_the_sandbox_is_named(follow: Follow) -> None:
 def test_a_ca_bundle_is_named(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine", ON_IMAGE + "[build]\nbake_ca = true\n")
     folder.lock("mine")
+    hold(UV_WHEEL)
     step = follow("render", "mine", "--context", "out")
     file = folder.write("site.pem", Path(certifi.where()).read_text())
     (name,) = re.findall(r"with ([A-Z_]+)", step.text)
     monkeypatch.setenv(name, str(file))
     follow.again(step)
-
-
-RAY = """
-title = "one stage on Ray"
-target = "mine"
-[ports]
-dashboard = 8101
-[[services]]
-name = "ray"
-title = "head"
-command = ["ray-start", "head"]
-ports = ["dashboard"]
-[services.ready]
-url = "http://127.0.0.1:{port.dashboard}/api/jobs/"
-[[stages]]
-name = "train"
-title = "trains"
-services = ["ray"]
-command = ["train"]
-"""
-
-
-@pytest.mark.allow("sockets", "processes")
-@pytest.mark.usefixtures("no_engine")
-def test_a_run_may_be_open(follow: Follow, folder: Folder, tmp_path: Path) -> None:
-    folder.target("mine", ON_IMAGE)
-    folder.lock("mine")
-    folder.job("one", RAY)
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk/.env").write_text("RAY_AUTH_MODE=disabled\n")
-    step = follow("run", "one", "--place", "here", "--data", str(tmp_path / "disk"), "--dry-run")
-    follow.again(step, *step.options({}))

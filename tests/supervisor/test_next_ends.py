@@ -37,6 +37,26 @@ h.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()
 """
 
 
+RAY = """
+title = "one stage on Ray"
+target = "mine"
+[ports]
+dashboard = 8101
+[[services]]
+name = "ray"
+title = "head"
+command = ["ray-start", "head"]
+ports = ["dashboard"]
+[services.ready]
+url = "http://127.0.0.1:{port.dashboard}/api/jobs/"
+[[stages]]
+name = "train"
+title = "trains"
+services = ["ray"]
+command = ["train"]
+"""
+
+
 @pytest.fixture
 def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
     made = Site(tmp_path)
@@ -201,3 +221,12 @@ def test_secrets_that_nobody_sent(site: Site, follow: Follow) -> None:
     step = follow.step(words, Said(code=done.returncode, out=done.stdout, err=done.stderr))
     follow.types(step, 1, RUN=site.run_dir().name)
     assert site.states() == ["passed", "passed"]
+
+
+def test_a_run_may_be_open(site: Site, follow: Follow) -> None:
+    """Then it is begun; there is no Ray here."""
+    site.folder.job("one", RAY)
+    (site.data / ".env").write_text("RAY_AUTH_MODE=disabled\n")
+    step = follow("run", "one", "--place", "here")
+    said = follow.again(step, *step.options({}), code=1)
+    assert "cannot start ray-start" in said.err
