@@ -132,7 +132,7 @@ def test_all_fixes_that_do_not_hold_are_told(tiny: Box, follow: Follow) -> None:
     tiny.job("one", JOB)
     assert tiny("build", "tiny").code == 0
     step = follow("run", "one")
-    told = follow.types(step, code=1).out
+    told = follow.rlbox(*step.commands({})[0], "--budget", "60").out  # however busy this machine is
     assert "needs-more" in told
     assert "needs-less" in told
     for name in ("needs-more", "needs-less"):

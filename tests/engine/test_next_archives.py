@@ -17,7 +17,6 @@ from enginebox import Box, Result, docker
 from fakes import EngineSocket
 from following import Follow
 from projectbox import own
-from registry_server import running
 
 
 @pytest.fixture
@@ -96,15 +95,6 @@ def test_an_archive_of_two_images_is_for_docker(follow: Follow, box: Box, tags: 
     docker("save", "--output", str(box.project / "two.tar"), tag, tags[0])
     step = follow("load", str(box.project / "two.tar"))
     assert client(step.text).code == 0
-
-
-def test_what_was_pushed_is_pulled(follow: Follow, box: Box) -> None:
-    with running() as server:
-        step = follow("push", "tiny", "--to", f"{server.host}/team/tiny:1")
-        name = step.text.removeprefix("docker pull ")
-        docker("image", "rm", f"{server.host}/team/tiny:1")
-        assert client(step.text).code == 0
-        docker("image", "rm", name)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ target = "tiny"
 name = "only"
 title = "does something"
 command = ["sh", "-c", "SCRIPT"]
-limits = { total_s = 60, silence_s = 30 }
+limits = { total_s = 900, silence_s = 900 }
 """
 EATS = "python3 -c 'bytearray(MIB << 20)'"
 
@@ -66,7 +66,7 @@ def test_a_record_that_is_not_the_supervisors(box: Box, follow: Follow) -> None:
 
 
 def test_the_container_of_another_user(box: Box, follow: Follow, tmp_path: Path) -> None:
-    job(box, "echo begun; sleep 60")
+    job(box, "echo begun; sleep 600")
     run = box("run", "one", "--detach").out.strip()
     wait_until(lambda: "begun" in box("logs", run).out, "the first line")
 
