@@ -110,8 +110,9 @@ def _no_answer(
         )  # fmt: skip
     elif facts.exit_code is not None:
         ended = f"signal {-facts.exit_code}" if facts.exit_code < 0 else f"exit code {facts.exit_code}"
+        said = f": {isolated(facts.last_error)}" if facts.last_error else ""
         yield Finding(
-            id=name, title=f"{who} ends without an answer", seen=isolated(f"{ended}: {facts.last_error}".rstrip(": ")),
+            id=name, title=f"{who} ends without an answer", seen=f"{ended}{said}",
             where=f"{prefix}/bin/python", remedy="start a new container; if it is in the image, build it again",
             breaks=breaks,
         )  # fmt: skip
