@@ -28,6 +28,7 @@ NET=${CLUSTER_HOSTS_NET:-10.234.9}
 SELF=$(readlink -f "$0")
 TOOLS=$(dirname "$(dirname "$SELF")")/.venv/tools
 TAG=rlbox-hosts
+ROOT=/root MIRA=/srv/mira # homes of the two users of a host
 BRIDGE=rlh-br
 OWN=(/etc/docker /etc/ssh /home /mnt /root /srv /tmp /var/lib/containerd /var/lib/docker /var/log /var/tmp)
 
@@ -132,11 +133,11 @@ forward() { # add|del: a machine whose bridges are filtered lets the hosts' pack
 prepare_host() { # HOST INDEX: its disk and the files of /etc that are its own
   local d=$DIR/$1 ip engine
   ip=$(ip_of "$1") engine=$(engine_of "$2")
-  mkdir -p "$d/disk/etc/docker" "$d/disk/etc/ssh" "$d/disk/root/.ssh" "$d/disk/home/mira/.ssh"
+  mkdir -p "$d/disk/etc/docker" "$d/disk/etc/ssh" "$d/disk$ROOT/.ssh" "$d/disk$MIRA/.ssh"
   echo "$1" >"$d/hostname"
   # Debian's default: a host's own name is a loopback address of its own
   { printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$1" && for h in $(hosts); do [ "$h" = "$1" ] || echo "$(ip_of "$h") $h"; done; } >"$d/hosts"
-  { grep -v '^sshd:' /etc/passwd && printf 'sshd:x:129:65534::/run/sshd:/usr/sbin/nologin\nmira:x:2000:2000::/home/mira:/bin/bash\n'; } >"$d/passwd"
+  { grep -v '^sshd:' /etc/passwd && printf 'sshd:x:129:65534::/run/sshd:/usr/sbin/nologin\nmira:x:2000:2000::%s:/bin/bash\n' "$MIRA"; } >"$d/passwd"
   { grep -v '^docker:' /etc/group && printf 'docker:x:2001:\nmira:x:2000:\n'; } >"$d/group"
   [ -e "$d/train.img" ] || {
     truncate -s "${CLUSTER_HOSTS_DISK:-2G}" "$d/train.img"
@@ -161,11 +162,11 @@ UsePAM no
 UseDNS no
 SetEnv PATH=$(path_of "$engine")
 CONF
-  for home in root home/mira; do
-    cp "$DIR/id_ed25519.pub" "$d/disk/$home/.ssh/authorized_keys"
-    chmod 700 "$d/disk/$home" "$d/disk/$home/.ssh"
+  for home in "$ROOT" "$MIRA"; do
+    cp "$DIR/id_ed25519.pub" "$d/disk$home/.ssh/authorized_keys"
+    chmod 700 "$d/disk$home" "$d/disk$home/.ssh"
   done
-  chown -R 2000:2000 "$d/disk/home/mira"
+  chown -R 2000:2000 "$d/disk$MIRA"
 }
 
 start_host() { # HOST INDEX

@@ -47,6 +47,9 @@ SECTIONS = {
         "gpus": "say who holds which GPU, and whether a split of them fits",
         "warm": "read files into memory, and prove that they are there",
     },
+    "clusters": {
+        "cluster": "make several machines one closed Ray cluster, and use it",
+    },
     "rented": {
         "onstart": "print the on-start script of a target of vast.ai",
         "vast": "rent a machine of vast.ai, run a job there, fetch all, end it",
@@ -67,6 +70,7 @@ TITLES = {
     "images": "Images: lock, build, look, ship",
     "runs": "Runs: start, follow, understand",
     "machines": "Machines: see what they have, and bring them to a target",
+    "clusters": "Clusters: several machines as one",
     "rented": "Rented machines: there and back",
     "rules": "Rules: what is fixed, what no longer works, what fits together",
     "": "Besides",

@@ -23,6 +23,7 @@ NEED_DISK = (
     "rlbox apply a800-cn --dry-run --data /root/autodl-tmp",
     "rlbox apply vast-5090 --dry-run --data /workspace",
 )
+NEED_NODES = ("cluster",)  # of these there are none, which is told of each
 NEED_ENGINE = ("rlbox doctor", "rlbox doctor --json", "rlbox doctor local", "rlbox doctor local --json")
 NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
 
@@ -58,7 +59,18 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[:2] in (["vast", "create"], ["vast", "up"])  # an API key
     no_gpu = words[0] == "gpus" and len(words) > 1
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words}
-    Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if line in NEED_IMAGE else 5 if line in NEED_DISK else 0)
+    Typed(rlbox)(
+        line,
+        1
+        if wrong
+        else 2
+        if missing
+        else 4
+        if line in NEED_IMAGE
+        else 5
+        if line in NEED_DISK or words[0] in NEED_NODES
+        else 0,
+    )
 
 
 def test_both_readmes_have_the_same_commands() -> None:

@@ -71,13 +71,19 @@ DOORS = {
         # what the sandbox starts, it starts behind walls that are raised between fork and exec
         ("rlbox.machine.act", "rlbox.sandbox.act"),
         # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
-        {"rlbox.doctor.act.programs.probe_torch"},
+        {
+            "rlbox.doctor.act.programs.probe_torch",
+            "rlbox.cluster.act.programs.node_run",  # sent to a node, whose own Python runs it
+        },
     ),
     "the engine": (("docker",), ("rlbox.engine.act",), set[str]()),
     "HTTP": (
         ("urllib3", "http.client", "requests", "urllib.request", "httpx", "aiohttp"),
         ("rlbox.machine.act.http",),
-        {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
+        {
+            "rlbox.engine.act.docker",  # docker-py lets errors of its own HTTP through
+            "rlbox.cluster.act.programs.node_http",  # sent to a node, which has neither docker-py nor urllib3
+        },
     ),
     "the C library": (
         ("ctypes.CDLL",),
@@ -99,6 +105,7 @@ DOORS = {
             "rlbox.doctor.act.programs.probe_data",  # run by the stack's interpreter, which has no rlbox
             "rlbox.sandbox.act.programs.checker",  # as are these
             "rlbox.sandbox.act.programs.wire",
+            "rlbox.cluster.act.programs.node_wire",  # sent to a node
         },
     ),
 }

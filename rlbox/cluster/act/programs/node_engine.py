@@ -1,0 +1,177 @@
+"""The engine of a node, as far as its program asks it: HTTP over its socket."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rlbox.cluster.act.programs.node_http import ask_local, lines_local
+from rlbox.cluster.act.programs.node_wire import from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlbox.cluster.act.programs.node_wire import Row
+
+USUAL = "/var/run/docker.sock"
+CLUSTER_LABEL, CALL_LABEL = "rlbox.cluster", "rlbox.call"
+_ANSWER_S = 20.0
+_GONE_S = 3.0
+
+
+def find_socket() -> str:
+    """Return where the engine of this user listens: `DOCKER_HOST`, a rootless one, or the usual place."""
+    told = os.environ.get("DOCKER_HOST", "")
+    if told.startswith("unix://"):
+        return told[len("unix://") :]
+    own = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "docker.sock")
+    return own if os.path.exists(own) and not os.path.exists(USUAL) else USUAL
+
+
+def ask(path: str, method: str, what: str, timeout: float = _ANSWER_S) -> Any:
+    """Return the engine's answer as JSON types; `OSError` where it does not answer, `ValueError` where it refuses."""
+    status, body, _ = ask_local(path, method, what, timeout)
+    if status >= 400:
+        raise ValueError(f"{status} {body.decode('utf-8', 'replace').strip()[:200]}")
+    return from_json(body) if body.strip() else {}
+
+
+def follow(path: str, what: str) -> Iterator[Row]:
+    """Yield what the engine says line by line for as long as it does."""
+    for line in lines_local(path, what):
+        yield from_json(line)
+
+
+def engine_facts(path: str) -> Row:
+    """Return how the engine stands: `state` is ok, absent, denied, silent or broken, `said` what it said."""
+    facts: Row = {"socket": path, "state": "ok", "said": ""}
+    if not os.path.exists(path):
+        facts["state"] = "absent"
+        return facts
+    try:
+        info = ask(path, "GET", "/info")
+    except PermissionError as error:
+        facts.update(state="denied", said=str(error))
+        return facts
+    except OSError as error:
+        facts.update(state="silent", said=str(error))
+        return facts
+    except ValueError as error:
+        facts.update(state="broken", said=str(error))
+        return facts
+    facts.update(
+        version=info.get("ServerVersion", ""),
+        driver=info.get("Driver", ""),
+        store="containerd" if "io.containerd.snapshotter" in str(info.get("DriverStatus")) else "classic",
+        root=info.get("DockerRootDir", ""),
+        free=_free(info.get("DockerRootDir", "")),
+        security=info.get("SecurityOptions") or [],
+        runtimes=sorted(info.get("Runtimes") or {}),
+        cdi=info.get("CDISpecDirs") or [],
+    )
+    return facts
+
+
+def ends_of(path: str, cluster: str) -> Iterator[Row]:
+    """Yield an event each time that a container of a cluster ends, or is removed."""
+    filters = {"type": ["container"], "event": ["die", "destroy"], "label": [f"{CLUSTER_LABEL}.id={cluster}"]}
+    return follow(path, "/events?filters=" + quote(to_json(filters)))
+
+
+def _free(path: str) -> int:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def containers(path: str, label: str = CLUSTER_LABEL) -> list[Row]:
+    """Return the containers with a label, running or not: name, state, exit code, labels."""
+    filters = quote(to_json({"label": [label]}))
+    rows = ask(path, "GET", "/containers/json?all=1&filters=" + filters)
+    found = []
+    for row in rows:
+        try:
+            state = ask(path, "GET", f"/containers/{row['Id']}/json")["State"]
+        except (ValueError, KeyError):  # it has gone meanwhile
+            continue
+        found.append(
+            {
+                "id": row["Id"],
+                "name": (row.get("Names") or ["/?"])[0][1:],
+                "image": row.get("ImageID", ""),
+                "labels": row.get("Labels") or {},
+                "status": state.get("Status", ""),
+                "exit_code": state.get("ExitCode", 0),
+                "oom": bool(state.get("OOMKilled")),
+                "pid": state.get("Pid", 0),
+                "started": state.get("StartedAt", ""),
+                "finished": state.get("FinishedAt", ""),
+            }
+        )
+    return found
+
+
+def image_facts(path: str, name: str) -> Row | None:
+    """Return id, digests and size of an image, None where the engine has none of that name."""
+    try:
+        row = ask(path, "GET", f"/images/{quote(name, safe='')}/json")
+    except ValueError:
+        return None
+    return {"id": row.get("Id", ""), "digests": row.get("RepoDigests") or [], "size": row.get("Size", 0)}
+
+
+def remove_call(path: str, call: str) -> list[str]:
+    """Remove every container that one call made, also one that the engine is only just making; return their names."""
+    filters = quote(to_json({"label": [f"{CALL_LABEL}={call}"]}))
+    gone: list[str] = []
+    until = time.monotonic() + _GONE_S
+    while True:
+        try:
+            found = ask(path, "GET", f"/containers/json?all=1&filters={filters}")
+        except (OSError, ValueError):
+            return gone
+        for row in found:
+            try:
+                ask(path, "DELETE", f"/containers/{row['Id']}?force=1&v=1")
+                gone.append((row.get("Names") or ["/?"])[0][1:])
+            except (OSError, ValueError):
+                pass
+        if not found and time.monotonic() > until:
+            return gone
+        time.sleep(0.5)
+
+
+def take_down(path: str, ids: list[str], grace: int) -> list[str]:
+    """End and remove containers; return where the sessions of their Ray lie, as their own links say."""
+    sessions = []
+    for one in ids:
+        with contextlib.suppress(OSError, ValueError):
+            ask(path, "POST", f"/containers/{one}/stop?t={grace}", grace + _ANSWER_S)
+        link = _link_of(path, one, "/tmp/ray")  # noqa: S108 - in the container
+        with contextlib.suppress(ValueError):
+            ask(path, "DELETE", f"/containers/{one}?force=1&v=1")
+        sessions.append(link)
+    return [link for link in sessions if link]
+
+
+def session_of(path: str, container: str, mount: str) -> str:
+    """Return the folder `ray/NAME` of a data disk that a container's Ray writes to, empty where it says none."""
+    link, inside = _link_of(path, container, "/tmp/ray"), f"{mount}/ray/"  # noqa: S108 - in the container
+    name = link[len(inside) :] if link.startswith(inside) else ""
+    return f"ray/{name}" if name.isalnum() else ""
+
+
+def _link_of(path: str, container: str, where: str) -> str:
+    """Return where a link in a container leads, running or not; empty where there is none."""
+    try:
+        _, _, headers = ask_local(path, "HEAD", f"/containers/{container}/archive?path={quote(where)}", _ANSWER_S)
+        told = headers.get("x-docker-container-path-stat", "")
+        return str(from_json(base64.b64decode(told)).get("linkTarget", "")) if told else ""
+    except (OSError, ValueError):
+        return ""

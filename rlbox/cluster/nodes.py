@@ -1,0 +1,107 @@
+"""Which nodes are meant: those of `--nodes`, else those of the target."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlbox.errors import SpecError
+from rlbox.target.cluster import NODE, ClusterNode
+
+if TYPE_CHECKING:
+    from rlbox.target.target import Target
+
+LOCAL = "local"
+"""The node that is this machine."""
+
+_NODE = re.compile(NODE)
+_WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeWish:
+    """A node as it was asked for: `place` is docker or here, `data` its data disk; no `address`: by the route to it."""
+
+    name: str
+    place: str
+    data: str
+    address: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Whether it is this machine."""
+        return self.name == LOCAL
+
+
+def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWish, ...]:
+    """Return the nodes, the head first.
+
+    Parameters
+    ----------
+    told
+        Of `--nodes`: names parted by commas, `NAME=here` for a node without an engine.
+    data
+        Data disk of every node that names none itself; empty: that of the target.
+
+    Raises
+    ------
+    SpecError
+        There is none, one is named twice, or a name is none that ssh would take.
+    """
+    rows = _told_nodes(told) if told else _own_nodes(target)
+    disk = data or target.disk.host
+    if not rows:
+        raise SpecError(
+            f"target {target.name} names no nodes",
+            where=f"images/{target.name}/target.toml: cluster.nodes",
+            next_step=_WRITE,
+        )
+    twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
+    if twice:
+        raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
+    wishes = tuple(NodeWish(name=row.name, place=row.place, data=row.data or disk, address=row.address) for row in rows)
+    wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
+    if wrong:
+        raise SpecError(
+            f"the data disk of node {wrong.name} is {wrong.data!r}, which is no whole path",
+            where=f"images/{target.name}/target.toml: disk.host",
+            next_step="--data /PATH/ON/THE/NODES, or disk.host of the target",
+        )
+    return wishes
+
+
+def _own_nodes(target: Target) -> list[ClusterNode]:
+    return [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
+
+
+def _told_nodes(text: str) -> list[ClusterNode]:
+    return list(map(_told_node, filter(None, (word.strip() for word in text.split(",")))))
+
+
+def _told_node(word: str) -> ClusterNode:
+    name, equals, place = word.partition("=")
+    if not _NODE.match(name):
+        raise SpecError(f"{name!r} is no name of a node", next_step=_WRITE)
+    if equals and place != "here":
+        raise SpecError(f"{word}: a node has an engine, or is {name}=here", next_step=_WRITE)
+    return ClusterNode(name=name, place="here" if equals else "docker")
+
+
+def same_machine(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of names that are one machine.
+
+    Parameters
+    ----------
+    identities
+        Each name with what tells machines apart, from the machine itself.
+    """
+    first: dict[str, str] = {}
+    found = []
+    for name, identity in identities:
+        other = first.setdefault(identity, name)
+        if other != name:
+            found.append((other, name))
+    return tuple(found)
