@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs messages site relock gpu-images gpu-check gpu-hangs gpu-fits
+.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs inventory
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -25,12 +25,12 @@ test-slow: .venv/rlbox.stamp
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
-# What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses), a browser; and what a folder of
+# What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses); and what a folder of
 # logs (RLBOX_CORPUS) and the notes beside the checkout show.
 test-elsewhere: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m elsewhere tests/unit/report tests/engine $(ARGS)
+	$(PY) -m pytest -m elsewhere tests/engine $(ARGS)
 	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
 
 # The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
@@ -95,6 +95,19 @@ faults: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/engine/fault_lane.py $(ARGS)
 
+# The fault lab: each recipe that has no log yet, one at a time, in containers; then the page of what is there. The first
+# time 15 GB of environments. ARGS="NAME --again" records one anew, ARGS="NAME --try" prints it.
+fault-logs: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	$(PY) tests/faultlab/record.py $(ARGS)
+	$(PY) tests/faultlab/covered.py
+
+# The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
+# What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.
+inventory: .venv/rlbox.stamp
+	$(PY) scripts/inventory.py walk $(ARGS)
+	$(PY) scripts/inventory.py build
+
 # The smoke and ten faults while sixteen processes burn the cores; half an hour. Writes tests/engine/BUSY.md.
 busy: .venv/rlbox.stamp
 	$(RLBOX) engine up
@@ -125,6 +138,12 @@ render: .venv/rlbox.stamp
 # docs/fixes and docs/coverage.md, from the fix catalogue.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
+
+# The pictures of docs/report.md, retaken from three runs of the smoke; some minutes.
+pictures: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) scripts/make_report_picture.py $(ARGS)
 
 # The pages and both READMEs as a site with search in both languages, in build/site; its tools are in scripts/site.lock alone.
 site: .venv/rlbox.stamp

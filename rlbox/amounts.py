@@ -14,7 +14,7 @@ _KILO = 999.95  # what rounds to 1000.0 belongs to the next unit
 def duration_text(seconds: float) -> str:
     """Return a measured span as people read it, coarser the longer it is.
 
-    `0.4 s`, `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`. A limit is told in the seconds that its spec gives.
+    `0.4 s`, `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`. What somebody chose is told by `limit_text`.
     """
     whole = max(0, int(seconds))
     if whole < _TENTHS:
@@ -26,6 +26,24 @@ def duration_text(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+
+
+def limit_text(seconds: float) -> str:
+    """Return a span that somebody chose, nothing left out: `0.5 s`, `45 s`, `10 min`, `1 min 05 s`, `1 h 30 min`."""
+    whole = int(seconds)
+    if seconds != whole or whole < _MINUTE:
+        return f"{seconds:.10g} s"
+    found, rest = "", whole
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            found += f" {count:02d} {unit}" if found else f"{count} {unit}"
+    return found
+
+
+def fine_text(seconds: float) -> str:
+    """Return a short span of which milliseconds matter: a step, a request; `0.123 s`, `29.1 s`, and minutes as ever."""
+    return f"{seconds:.3g} s" if seconds < _MINUTE else duration_text(seconds)
 
 
 def moment(text: str) -> float | None:
@@ -40,8 +58,8 @@ def moment(text: str) -> float | None:
 def size_text(size: float, *, exact: bool = False) -> str:
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
-    Disks, files, transfers and memory alike, so that the same bytes always read the same. Next to a number that a spec
-    gives in GiB stands that number as the spec has it. `exact` keeps all digits of a round number, for an axis.
+    Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
+    `card_text`. `exact` keeps all digits of a round number, for an axis.
     """
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
@@ -51,9 +69,17 @@ def size_text(size: float, *, exact: bool = False) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{value:g} {unit}" if exact else f"{value:.1f} {unit}"
 
 
-def gib_text(size: float) -> str:
-    """Return memory as drivers and their errors count it: `31.8 GiB`; 1 GiB has 2^30 bytes."""
-    return f"{size / GIB:.1f} GiB"
+def asked_text(gib: float) -> str:
+    """Return what a spec asks for in GiB, as its bytes read elsewhere and as the spec has it: `2.1 GB (2 GiB)`."""
+    return f"{size_text(gib * GIB)} ({gib:g} GiB)"
+
+
+def card_text(size: float) -> str:
+    """Return memory of a GPU as drivers and torch's errors count it: `31.8 GiB`, `64 MiB`; 1 GiB has 2^30 bytes.
+
+    A card that is sold with 32 GB has 31.8 GiB, which in `size_text` would be 34.2 GB: nobody's word for it.
+    """
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 or not size else f"{size / MIB:.0f} MiB"
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:

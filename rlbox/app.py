@@ -17,16 +17,27 @@ from rlbox.spec.project import Project
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What a dry run has met on the real path: refusals, what nobody could tell by its reason, what is done first."""
+    """What a dry run has met on the real path: refusals, what nobody could tell by its reason, what is done first.
+
+    `made` names what is there by then: the tag of an image that is built.
+    """
 
     refused: list[RlboxError] = field(default_factory=list)
     unchecked: dict[str, list[str]] = field(default_factory=dict)
     first: list[str] = field(default_factory=list)
+    made: set[str] = field(default_factory=set)
+    codes: list[int] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
         """That of the real run as far as it is known: the first refusal ends it."""
-        return self.refused[0].exit_code if self.refused else 0
+        return self.refused[0].exit_code if self.refused else max(self.codes, default=0)
+
+    def refused_by(self, error: RlboxError) -> DryRun:
+        """Return it with the refusal that ended the dry run, too."""
+        if str(error) not in map(str, self.refused):
+            self.refused.append(error)
+        return self
 
     def as_json(self, would: str) -> dict[str, Any]:
         """Return it as JSON types; `would` is what the real run does."""
@@ -46,6 +57,7 @@ class DryRun:
         count = "1 refusal" if len(self.refused) == 1 else f"{len(self.refused)} refusals"
         no = f"this would be refused: {count}, exit code {self.exit_code}"
         yes = f"this would {would}" + ", as far as it is checked" * bool(self.unchecked)
+        yes += f"; exit code {self.exit_code}" if self.exit_code else ""
         return [*found, f"# verdict: {no if self.refused else yes}"]
 
 
@@ -100,10 +112,19 @@ class App:
         known = self.dry.unchecked.setdefault(why, [])
         known += [one for one in what if one not in known]
 
-    def planned(self, data: Mapping[str, Any], text: str, would: str) -> int:
-        """Write the result of a dry run, its verdict last; `would` is what the real one does. Return its exit code."""
-        verdict = "\n".join(self.dry.lines(would))
-        self.result({**data, "verdict": self.dry.as_json(would)}, f"{text}\n\n{verdict}" if text else verdict)
+    def planned(self, data: Mapping[str, Any], text: str, would: str, *, verbatim: bool = False, code: int = 0) -> int:
+        """Write the result of a dry run, its verdict last; `would` is what the real one does. Return its exit code.
+
+        What of it is `verbatim`, a file, a script or a page, is the text alone. `code` is how a real run ends that
+        nothing refuses.
+        """
+        self.dry.codes.append(code)
+        if self.as_json:
+            write_json({**data, "verdict": self.dry.as_json(would)})
+            return self.dry.exit_code
+        if text:
+            self.show(f"{text}\n", verbatim=verbatim)
+        self.show("\n".join(self.dry.lines(would)))
         return self.dry.exit_code
 
     def result(self, data: Mapping[str, Any], text: str, *, verbatim: bool = False) -> None:

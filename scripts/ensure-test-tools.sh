@@ -5,6 +5,9 @@
 # into .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
 # installed; others do without (the tests that make network namespaces need root, too). So is python3.11, the interpreter of
 # the targets that tests lay in place, where the distribution has it beside another one (Ubuntu 22.04).
+# chromium, for the tests of pages: where none is on PATH, Debian's headless one with all that it needs and a font that has
+# Chinese (250 MB) is unpacked into .venv/tools/chromium. A distribution without that package has none: those tests are
+# skipped there.
 #
 # Exit: 0 they are there; 4 they cannot be had, one line on stderr says why and what to do next.
 set -euo pipefail
@@ -34,7 +37,11 @@ if [ "$(id -u)" = 0 ]; then
   have ip || wanted+=(iproute2)
   have python3.11 || ! apt-cache show python3.11-venv >/dev/null 2>&1 || wanted+=(python3.11-venv)
 fi
-if [ ${#missing[@]} = 0 ] && [ ${#wanted[@]} = 0 ]; then exit 0; fi
+browser=
+for program in chromium chromium-browser google-chrome; do ! have $program || browser=$program; done
+[ -n "$browser" ] || [ ! -x "$tools/chromium/chromium" ] || browser=unpacked
+[ -n "$browser" ] || [ -e "$tools/no-chromium" ] || browser=missing
+if [ ${#missing[@]} = 0 ] && [ ${#wanted[@]} = 0 ] && [ "$browser" != missing ]; then exit 0; fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -53,4 +60,50 @@ if [ ${#missing[@]} != 0 ]; then
   mkdir -p "$tools"
   for deb in "$scratch"/*.deb; do dpkg-deb -x "$deb" "$tools"; done
   say "unpacked ${missing[*]} into .venv/tools"
+fi
+
+needed() { # by the browser, and not installed; of chromium-common its files alone, for it asks for half a desktop
+  local direct
+  mapfile -t direct < <(apt-cache depends chromium-headless-shell | sed -n 's/^  Depends: \([a-z0-9].*\)/\1/p' | grep -vx chromium-common)
+  apt install -s --no-install-recommends fonts-dejavu-core fonts-droid-fallback "${direct[@]}" | sed -n 's/^Inst \([^ ]*\).*/\1/p'
+}
+if [ "$browser" = missing ]; then
+  compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null || update >"$scratch/log" 2>&1 || true
+  if ! apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+    mkdir -p "$tools"
+    touch "$tools/no-chromium"
+    say "this distribution has no chromium-headless-shell: tests in a browser are skipped"
+    exit 0
+  fi
+  rm -f "$scratch"/*.deb
+  bring() {
+    local list
+    mapfile -t list < <(needed)
+    (cd "$scratch" && apt -o APT::Sandbox::User=root download chromium-headless-shell chromium-common "${list[@]}") >"$scratch/log" 2>&1
+  }
+  bring || { update >"$scratch/log" 2>&1 && bring; } || cannot "apt-get cannot download chromium-headless-shell"
+  new=$scratch/chromium home=$tools/chromium
+  for deb in "$scratch"/*.deb; do dpkg-deb -x "$deb" "$new"; done
+  rm -rf "$new"/usr/share/doc "$new"/usr/lib/chromium/{locales,resources.pak,libVkLayer*} # of no use without windows
+  cat >"$new/fonts.conf" <<CONF
+<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+<dir>/usr/share/fonts</dir><dir>$home/usr/share/fonts</dir><cachedir>$home/cache</cachedir>
+<match><edit name="family" mode="append_last"><string>DejaVu Sans</string><string>Droid Sans Fallback</string></edit></match>
+<alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family><family>Droid Sans Fallback</family></prefer></alias>
+</fontconfig>
+CONF
+  cat >"$new/chromium" <<'RUN'
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")
+libraries=$here/usr/lib/$(uname -m)-linux-gnu
+export LD_LIBRARY_PATH="$libraries:$libraries/nss:$libraries/pulseaudio" FONTCONFIG_FILE="$here/fonts.conf"
+exec "$here/usr/lib/chromium/chromium-headless-shell" "$@"
+RUN
+  chmod +x "$new/chromium"
+  mkdir -p "$tools"
+  rm -rf "$home"
+  mv "$new" "$home"
+  say "unpacked chromium-headless-shell into .venv/tools/chromium"
 fi

@@ -1,68 +1,115 @@
-"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py RUN OTHER GOING`.
+"""Write the pictures of docs/report.md: `make pictures`, or `python scripts/make_report_picture.py OTHER RUN GOING`.
 
-They are folders of real runs, as of `rlbox run smoke` twice, and once more while it goes on. The report is shown wide
-and as on a phone, the live page dark and in Chinese, each as Chromium shows it; it needs `chromium`.
+The three are folders of real runs; without them the job `smoke` is run three times, and the last is looked at while
+it goes on. The report is shown wide, dark, in Chinese and as on a phone, the live page dark and in Chinese, each as
+Chromium shows it.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from html import escape
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
+
+from browserbox import find_chromium  # noqa: E402
+
+from rlbox.machine.act.clock import utc_now  # noqa: E402
+from rlbox.record.act.state import RunState, load_run_state  # noqa: E402
+from rlbox.report.act.html import render_report  # noqa: E402
+from rlbox.report.act.live import LivePage  # noqa: E402
+from rlbox.report.act.read import RunRecord, load_run_record  # noqa: E402
+from rlbox.secrets.masks import Masks  # noqa: E402
+
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
-PHONE = (360, 1240)
-LIVE = (820, 1000)
+DARK = "--blink-settings=preferredColorScheme=0"
+WIDE, PHONE, LIVE = (1180, 1440), (360, 1240), (820, 1000)
+SMOKE = (str(CHECKOUT / ".venv/bin/rlbox"), "run", "smoke", "--build", "--data")
+LONGEST_S = 1200
 
 
 def main(words: list[str]) -> int:
     """Make the pictures; return the exit code."""
-    sys.path.insert(0, str(CHECKOUT))
-    from rlbox.machine.act.clock import utc_now
-    from rlbox.report.act.html import render_report
-    from rlbox.report.act.live import LivePage
-    from rlbox.report.act.read import load_run_record
-    from rlbox.secrets.masks import Masks
-
-    chromium = shutil.which("chromium")
-    if not chromium or len(words) != 3:
-        sys.stderr.write("chromium and the folders of three runs are needed\n")
+    if not find_chromium() or len(words) not in (0, 3):
+        sys.stderr.write("a Chromium is needed (scripts/ensure-test-tools.sh), and no run or the folders of three\n")
         return 1
-    run, other, going = (load_run_record(Path(word), Masks({}), points=400) for word in words)
-
-    def live_page() -> str:
-        return render_report(going, made_at=utc_now(), language="zh", live=True)
-
-    def shot(name: str, address: str, size: tuple[int, int], *flags: str) -> None:
-        with tempfile.TemporaryDirectory() as profile:
-            told = (f"--window-size={size[0]},{size[1]}", f"--screenshot={CHECKOUT}/docs/{name}.png", *flags)
-            argv = [chromium, *FLAGS, *told, f"--user-data-dir={profile}", address]
-            subprocess.run(argv, check=True, capture_output=True, timeout=120)
-
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "report.html")
-        html = render_report(run, made_at=utc_now(), other=other)
-        page.write_text(html, encoding="utf-8")
-        shot("report", page.as_uri(), (1180, 1440))
-        shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
-        alone = render_report(run, made_at=utc_now())
-        frame = f'<iframe {shape} srcdoc="{escape(alone)}"></iframe>'
-        page.write_text(
-            f'<body style="margin: 0; background: #9aa3af; display: flex; justify-content: center">{frame}',
-            encoding="utf-8",
-        )
-        shot("report-phone", page.as_uri(), (500, PHONE[1]))
-    with LivePage(Path(words[2]), live_page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        dark = "--blink-settings=preferredColorScheme=0"
-        shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, dark)
-        server.shutdown()
+    with tempfile.TemporaryDirectory() as disk:
+        other, run, going = map(Path, words) if words else (smoke(disk), smoke(disk), begun(disk))
+        live(going)
+        report(read(run), read(other))
+        if not words:
+            subprocess.run([SMOKE[0], "stop", going.name, "--data", disk], check=False)
     return 0
+
+
+def smoke(disk: str) -> Path:
+    """Run the job to its end; return the run's folder."""
+    before = set(runs(disk))
+    subprocess.run([*SMOKE, disk], check=True)
+    return (set(runs(disk)) - before).pop()
+
+
+def begun(disk: str) -> Path:
+    """Start the job, and return the run's folder once its last stage works."""
+    before = set(runs(disk))
+    subprocess.run([*SMOKE, disk, "--detach"], check=True)
+    made = (set(runs(disk)) - before).pop()
+    until = time.monotonic() + LONGEST_S
+    while time.monotonic() < until and not _far(load_run_state(made)):
+        time.sleep(0.5)
+    return made
+
+
+def _far(state: RunState) -> bool:
+    return state.state != "running" or state.stages[-1].state == "running"
+
+
+def runs(disk: str) -> list[Path]:
+    """Return the folders of the runs on a disk."""
+    return [path.parent for path in Path(disk).glob("runs/*/plan.json")]
+
+
+def read(run: Path) -> RunRecord:
+    """Return the record of a run."""
+    return load_run_record(run, Masks({}), points=400)
+
+
+def report(run: RunRecord, other: RunRecord) -> None:
+    """Take the report beside another run wide, dark and in Chinese, and alone on a phone."""
+    shot("report", render_report(run, made_at=utc_now(), other=other), WIDE)
+    shot("report-dark", render_report(run, made_at=utc_now()), WIDE, DARK)
+    shot("report-zh", render_report(run, made_at=utc_now(), language="zh", other=other), WIDE)
+    shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
+    frame = f'<iframe {shape} srcdoc="{escape(render_report(run, made_at=utc_now()))}"></iframe>'
+    around = "margin: 0; background: #9aa3af; display: flex; justify-content: center"
+    shot("report-phone", f'<meta charset="utf-8"><body style="{around}">{frame}', (500, PHONE[1]))
+
+
+def live(run: Path) -> None:
+    """Take the live page, dark and in Chinese."""
+    with LivePage(run, lambda: render_report(read(run), made_at=utc_now(), language="zh", live=True)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, DARK)
+        server.shutdown()
+
+
+def shot(name: str, page: str, size: tuple[int, int], *flags: str) -> None:
+    """Write a picture into docs/ of a page: its address, or its text."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = page
+        if not page.startswith("http://"):
+            file = Path(folder, "page.html")
+            file.write_text(page, encoding="utf-8")
+            address = file.as_uri()
+        told = (f"--window-size={size[0]},{size[1]}", f"--screenshot={CHECKOUT}/docs/{name}.png", *flags)
+        argv = [find_chromium(), *FLAGS, *told, f"--user-data-dir={folder}/profile", address]
+        subprocess.run(argv, check=True, capture_output=True, timeout=120)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ NAMED_SKIPS = (
     "this machine lets nobody make a control group",  # none is mounted, or it is read-only, as in a rented container
     "this machine has no C++ compiler",  # Ubuntu and Debian have none before somebody installs it
     "this machine gives a build no namespaces",  # a container without the privilege for them
+    "this distribution has no chromium-headless-shell",  # Ubuntu's chromium is no package that can be unpacked
     "pokerkit needs Python 3.11",  # of Ubuntu 22.04's 3.10 only the tool is asked; its jobs run in an image
 )
 """Why a test may be skipped on a fresh machine."""
@@ -55,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine, a browser")
+    config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -69,8 +69,8 @@ class Step:
 
     def shell(self) -> str:
         """Return the shell text that the advice begins with, without the words around it."""
-        said, _, ends = self.text.partition(", then end them: ")
-        return ends or re.split(r",? or | \(| +# ", said)[0].strip("`")
+        said, _, ends = self.text.partition(", end them: ")
+        return ends.partition(";")[0] or re.split(r",? or | \(| +# ", said)[0].strip("`")
 
     def setting(self, nth: int = 0) -> str:
         """Return the variable of the environment that is to be set."""

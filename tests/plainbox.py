@@ -22,13 +22,15 @@ _OTHERS = re.compile(
     r"|Too many|Field required|ModuleNotFoundError|ImportError|Remote end closed|Connection refused|exporting to image"
     r"|vast\.ai refused|this engine only knows|running image|truncated header|empty file|Docker daemon"
     r"|No interpreter found|AssertionError|No such file|No space left|not permitted|Permission denied|Expecting"
-    r"|Input/output error|no route to host|no such image|address pools|IP tables|Connection broken"
+    r"|Input/output error|no route to host|Name or service|no such image|address pools|IP tables|Connection broken"
     r"|could not select device|error setting rlimit|Address already in use|log in$"
     r"|certificate verify failed|reset by peer|Broken pipe|Exception occurred during"
     r"|^[-+@]|Traceback|^    (?:return|raise|if) |RUN echo"
+    r"|\? \[y/N\]: "  # a question is told before its first letter is a capital
     # what tests call their own things
     r"|smallest (?:target|job)|my first job|the only stage|http words|a job (?:with|on)|mend it|# the lan|rows are more"
     r"|nothing here|read the reason|rent two|how long|of the GPU's memory|an answer$|import sys"
+    r"|logprob gap|inal collected|samples from rollout"
     r"|attention kernels|(?:gamma|beta) \d"
     r"|git \w+(?:-lm)? [0-9a-f]{12}"
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 from rlbox.causes.cause import Cause
 from rlbox.gate.rules import RuleState
+from rlbox.job.filler import Paths
+from rlbox.job.plan import RunPlan
 from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import Masks
 
@@ -201,3 +203,12 @@ def _plan() -> dict[str, Any]:
         "env": {"HF_HOME": "/data/hf"}, "secrets": ["WANDB_API_KEY"], "notes": ["resumed without optimizer state"],
         "stages": stages,
     }  # fmt: skip
+
+
+def plan_of(run_id: str, job: str, **params: Any) -> dict[str, Any]:
+    """Return the plan of a run without stages, as its directory holds it."""
+    plan = RunPlan(
+        run_id=run_id, job=job, target="a800-cn", place="docker", profile="", params=params,
+        paths=Paths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(), plot=(), curves="",
+    )  # fmt: skip
+    return dict(plan.as_json())

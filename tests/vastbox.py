@@ -1,5 +1,6 @@
 """A server on loopback that answers as vast.ai's API does, from recorded rows, and refuses what that would refuse.
 
+Python's own library alone: the journeys carry it to a bare machine.
 Source of paths, fields, messages: vastai 1.9.1 (`vastai/api`, `vastai/data`), vast-ai/docs api-reference/openapi/yaml.
 """
 
@@ -12,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-from fakes import CASES
-
+CASES = Path(__file__).resolve().parent / "cases"
 KEY = "a-key-that-no-message-may-hold"
 OPERATORS = {
     "eq": lambda have, want: have == want,

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Rendered by `rlbox onstart vast-5090-verl` for vast.ai (docs/vast.md). It runs at every start of the instance, may be
-# run again at any time (sh onstart.sh), and goes on where it was cut. No secret belongs in here.
+# Rendered by `rlbox onstart vast-5090-verl` for vast.ai: https://github.com/rlbox-dev/rlbox/blob/main/docs/vast.md
+# It runs at every start of the instance, may be run again at any time (sh onstart.sh), and goes on where it was cut.
+# No secret belongs in here.
 set -u
 umask 022
 disk=/workspace own=/opt/rlbox cli=/opt/rlbox-cli failed='' notes=''
@@ -36,7 +37,7 @@ lock() { # the target's own image, or one that rlbox brings to its lock
         rm -rf $cli && python3 -m venv $cli || return
         env -u PIP_CONSTRAINT $cli/bin/pip install --no-input "$RLBOX_WHEEL" && : >$cli/whole || return
     fi
-    $cli/bin/rlbox apply vast-5090-verl --data "$disk" || grep -q '"state": "laid"' $own/share/applied.json
+    $cli/bin/rlbox apply vast-5090-verl --data "$disk" --yes || grep -q '"state": "laid"' $own/share/applied.json
 }
 probe() { $own/bin/sandbox-probe "http://127.0.0.1:$1"; }
 port() { # the sandbox's: the one given, else the first free from 28080 on

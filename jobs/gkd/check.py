@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--interface", default="")
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--recipe", type=Path, required=True)
+    parser.add_argument("--without-recipe", action="store_true", help="verl's own distillation, which needs neither")
     args = parser.parse_args()
     visible = args.total_gpus or visible_gpus()
     teacher = [number for number in args.teacher_gpus.split(",") if number]
@@ -114,7 +115,7 @@ def main() -> None:
         "gpus": split_problem(args.actor_gpus, args.rollout_gpus, teacher, visible),
         "data": data_problem(args.train_file),
         "interface": interface_problem(args.interface, _routes()),
-        "library": library_problem(args.library, args.recipe),
+        "library": "" if args.without_recipe else library_problem(args.library, args.recipe),
     }
     for name, problem in found.items():
         print(f"[{'FAIL' if problem else 'OK'}] {name}{': ' + problem if problem else ''}", flush=True)

@@ -46,9 +46,25 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
     wanted = {**sampling_params, "max_new_tokens": room, "stop": [*(sampling_params.get("stop") or []), STOP]}
     request = {"input_ids": sample.tokens, "sampling_params": wanted, "return_logprob": True}
     reply = await post(f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate", request)
-    _append(sample, reply)
-    sample.update_from_meta_info(args, reply["meta_info"])
+    if hasattr(sample, "append_response_tokens"):  # slime v0.3: tokens, log-probabilities and status in one
+        _append_at_once(args, sample, reply)
+    else:
+        _append(sample, reply)
+        sample.update_from_meta_info(args, reply["meta_info"])
     return sample
+
+
+def _append_at_once(args: Any, sample: Any, reply: dict[str, Any]) -> None:
+    """Add what the engine wrote. Source: slime v0.3.1 slime/utils/types.py `append_response_tokens`."""
+    written = reply["meta_info"].get("output_token_logprobs") or []
+    sample.append_response_tokens(
+        args,
+        tokens=[entry[1] for entry in written],
+        log_probs=[entry[0] for entry in written],
+        trainable=True,
+        meta_info=reply["meta_info"],
+        text=reply["text"],
+    )
 
 
 def _append(sample: Any, reply: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from sft.problems import Problem, ProblemError, load_set
 from sft.server import Engine, ServerError, serve, served_model
 
 QA_LOGS = 20  # answers of each set that are kept to be read
+BAR_S = 10.0  # how often it is told how far a set is
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -161,7 +162,7 @@ def _judge_set(
         return row
 
     with ThreadPoolExecutor(args.concurrency) as pool:
-        rows = list(pool.map(one, problems))
+        rows = list(counted(pool.map(one, problems), f"Evaluating step {checkpoint.step} {name}", len(problems)))
     found = results.scores(rows)
     by_id = dict(zip((problem.id for problem in problems), problems, strict=True))
     lines = (json.dumps({"ask": by_id[row["id"]].ask, **row}, ensure_ascii=False) for row in rows[:QA_LOGS])
@@ -173,6 +174,25 @@ def _judge_set(
         flush=True,
     )
     return found
+
+
+def counted(
+    rows: Iterable[dict[str, Any]], label: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[dict[str, Any]]:
+    """Yield rows as they come, and print now and then how far they are, as a bar of tqdm's."""
+    began = told = clock()
+    for done, row in enumerate(rows, 1):
+        yield row
+        now = clock()
+        if now - told >= BAR_S and done < total:
+            told, took = now, now - began
+            left = _clock(took / done * (total - done))
+            print(f"{label}: {100 * done // total}%| | {done}/{total} [{_clock(took)}<{left}]", flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _write(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 TRAINER = "verl.trainer.sft_trainer"
@@ -28,6 +29,12 @@ def keep_on_host(engine: Any) -> None:
     engine.to = to
 
 
+def names_both(module: Any) -> bool:
+    """Whether verl's module of process groups names a backend for the CPU by itself, as that of 0.9 does."""
+    path = getattr(module, "__file__", None)
+    return bool(path) and "cpu:gloo" in Path(path).read_text(encoding="utf-8")
+
+
 def main() -> None:
     """Run the trainer as `python -m` would."""
     if ASKED in sys.argv[1:]:
@@ -35,7 +42,8 @@ def main() -> None:
         from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
         keep_on_host(FSDPEngine)
-        distributed.get_nccl_backend = lambda: "cpu:gloo,cuda:nccl"
+        if not names_both(distributed):
+            distributed.get_nccl_backend = lambda: "cpu:gloo,cuda:nccl"
     runpy.run_module(TRAINER, run_name="__main__", alter_sys=True)
 
 

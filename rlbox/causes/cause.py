@@ -16,7 +16,7 @@ from rlbox.job.plan import StagePlan
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "contradiction",
-    "listens", "busy",
+    "listens", "busy", "throttled",
 ]  # fmt: skip
 
 End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"]
@@ -24,7 +24,7 @@ _ENGINE_LOST = 255
 _KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
-BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy"})
+BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
 """Causes that say that something took too long."""
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""

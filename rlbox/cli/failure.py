@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import click
 
 from rlbox import __version__
-from rlbox.app import write_json
+from rlbox.app import DryRun, write_json
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
 from rlbox.cli.told import spoken
 from rlbox.errors import NodeError, RlboxError, SpecError
@@ -34,6 +36,14 @@ _OF_THE_MACHINE = {
 _LONGEST = 200
 
 
+class RefusedDry(Exception):
+    """A dry run that came to an end before there was a plan: what it met ends in a verdict, too."""
+
+    def __init__(self, dry: DryRun) -> None:
+        super().__init__()
+        self.dry = dry
+
+
 def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
     """Carry out the command line `words` by `step`; every failure ends here as what / where / next and an exit code."""
     try:
@@ -49,6 +59,8 @@ def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
         return code if isinstance(code, int) else 0
     except OutputLost:
         raise
+    except RefusedDry as refused:
+        return _report_dry(refused.dry, words)
     except RlboxError as error:
         return _report(error, words)
     except click.UsageError as error:
@@ -91,6 +103,20 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
     return _as_json(error, words)
 
 
+def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
+    """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
+    error = dry.refused[-1]
+    _tell(f"rlbox: error: {error}\n", words)
+    if _wants_json(words):
+        with contextlib.suppress(OutputLost):
+            write_json({"error": error.as_json(), "verdict": dry.as_json("")})
+        return dry.exit_code
+    lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
+    sys.stdout.write(teller(spoken(words))(printable("\n".join(lines))) + "\n")
+    sys.stdout.flush()
+    return dry.exit_code
+
+
 def _tell(text: str, words: Sequence[str]) -> None:
     sys.stderr.write(teller(spoken(words))(printable(text)))
 
@@ -107,13 +133,16 @@ def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
 
 def _as_json(error: RlboxError, words: Sequence[str]) -> int:
     """Write the error as JSON where that was asked for; return its exit code, which a lost output does not change."""
-    own = words[: words.index("--")] if "--" in words else words  # behind it stand a command's own words
-    if "--json" in own:
+    if _wants_json(words):
         try:
             write_json({"error": error.as_json()})
         except OutputLost:
             discard_output()
     return error.exit_code
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    return "--json" in (words[: words.index("--")] if "--" in words else words)  # behind it stand a command's own words
 
 
 def _report_bug(error: Exception) -> int:

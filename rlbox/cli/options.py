@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from rlbox.app import App, project_of
+from rlbox.cli.failure import RefusedDry
 from rlbox.cli.interrupts import interruptible
 from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
 from rlbox.cli.told import spoken
-from rlbox.errors import NotAnswered, SpecError
+from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.messages.language import LANGUAGES, teller
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
@@ -40,7 +41,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
-        found = _there(project_of(project))
+        found = _there(project_of(project), named=bool(project))
         if dry_run:
             found = replace(found, kept={})
         language = lang or spoken(())
@@ -55,17 +56,25 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
         with interruptible():
-            return function(app, *args, **rest)
+            try:
+                return function(app, *args, **rest)
+            except RlboxError as error:
+                if not dry_run:
+                    raise
+                raise RefusedDry(app.dry.refused_by(error)) from error
 
     return with_app
 
 
-def _there(project: Project) -> Project:
-    if not project.folder.is_dir():
-        raise SpecError(
-            "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
-        )
-    return project
+def _there(project: Project, *, named: bool) -> Project:
+    if project.folder.is_dir():
+        return project
+    if not named and os.environ.get("RLBOX_PROJECT"):
+        what, step = "the folder of RLBOX_PROJECT is missing", "correct or unset RLBOX_PROJECT"
+        raise SpecError(what, where=str(project.folder), next_step=step)
+    raise SpecError(
+        "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
+    )
 
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,12 +183,16 @@ def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def shows_browser(app: App, opened: str) -> bool:
-    """Whether to open a browser: when asked to, or when a person at a desktop waits for it."""
-    if opened != "auto":
-        return opened == "yes"
+def open_browser(app: App, opened: str, address: str) -> None:
+    """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return app.interactive and sys.stdout.isatty() and desktop
+    person = app.interactive and sys.stdout.isatty() and desktop
+    if opened == "no" or (opened == "auto" and not person):
+        return
+    import webbrowser
+
+    if not webbrowser.open(address):
+        app.say(f"no browser is found here; the page is {address}")
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from rlbox.amounts import size_text
 
+ELSEWHERE = "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
+"""What to do about an engine that does not answer where `rlbox engine up` starts none."""
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 
 
@@ -28,6 +30,11 @@ class EngineStatus:
         """Whether it answers and images can be built with it."""
         return bool(self.version) and not self.left
 
+    @property
+    def starts(self) -> bool:
+        """Whether `rlbox engine up` would start one there, where none answers."""
+        return bool(self.version) or self.place.startswith("unix:")
+
     def as_json(self) -> dict[str, Any]:
         """Return it as data."""
         return {**vars(self), "left": list(self.left), "ready": self.ready}
@@ -40,7 +47,9 @@ class EngineStatus:
             free = "" if self.free_bytes is None else f", {size_text(self.free_bytes)} free"
             lines.append(f"images in {self.folder}{free}: {store} ({self.driver})")
         lines += [f"to do: {one}" for one in self.left]
-        return "\n".join([*lines, *(["next: rlbox engine up"] if self.left else [])])
+        if self.left:
+            lines.append("next: rlbox engine up" if self.starts else f"next: {ELSEWHERE}")
+        return "\n".join(lines)
 
 
 def read_info(place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]) -> EngineStatus:

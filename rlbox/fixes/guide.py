@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.view import Judged
 from rlbox.target.target import Target
+
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,20 @@ def fixes_that_know(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
     lines = [line for line in text.splitlines() if line.strip()]
     found = [fix for fix in fixes if any(row.fits(line) for row in fix.signature for line in lines)]
     return tuple(sorted(found, key=lambda fix: (fix.benign, fix.id)))
+
+
+def fixes_that_speak(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
+    """Return the fixes that have `text`, or else all its words, in id, titles or the lines that they know."""
+    wanted = " ".join(text.casefold().split())
+    told = [(fix, " ".join((fix.id, fix.title, fix.title_zh, *_lines(fix))).casefold()) for fix in fixes]
+    if whole := [fix for fix, known in told if wanted and wanted in known]:
+        return tuple(whole)
+    words = set(_WORD.findall(wanted))
+    return tuple(fix for fix, known in told if words and words <= set(_WORD.findall(known)))
+
+
+def _lines(fix: Fix) -> Iterator[str]:
+    return (row.example for row in fix.signature)
 
 
 def variables(judged: Iterable[Judged], target: Target, chinese: bool = False) -> tuple[Variable, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlbox.amounts import asked_text
 from rlbox.fixes.bake import HOOKS
 from rlbox.fixes.fix import Applies, Bake, Fix
 from rlbox.fixes.patches import patch_lines
@@ -90,7 +91,7 @@ def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakedRow]:
 def _start_rows(bake: Bake) -> Iterator[BakedRow]:
     """Yield how containers and Ray are started."""
     if bake.run.shm_gib:
-        yield BakedRow(kind="run", name="shared memory", value=f"at least {bake.run.shm_gib:g} GiB")
+        yield BakedRow(kind="run", name="shared memory", value=f"at least {asked_text(bake.run.shm_gib)}")
     if bake.run.pids:
         yield BakedRow(kind="run", name="processes", value=f"at least {bake.run.pids}")
     yield from (BakedRow(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.amounts import limit_text
 from rlbox.gate.lines import BenignRules, Board, LineRule, is_echo
 from rlbox.gate.metric import MetricJudge, number_of
 from rlbox.gate.quotes import Quotes
@@ -63,8 +64,8 @@ def fact_rules(stage: StagePlan) -> FactRules:
         probes=tuple(GateRule("probe", probe_text(probe)) for probe in stage.probes),
         listens=GateRule("listens", "listens on nothing but what the job declares"),
         files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
-        silence=GateRule("silence", f"at most {stage.silence_s:g} s"),
-        total=GateRule("total", f"at most {stage.total_s:g} s"),
+        silence=GateRule("silence", f"at most {limit_text(stage.silence_s)}"),
+        total=GateRule("total", f"at most {limit_text(stage.total_s)}"),
     )
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rlbox.amounts import limit_text
 from rlbox.causes.fatal_lines import lane
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
@@ -111,7 +112,7 @@ class LineRule(GateRule):
         limit = self.plan.within_s
         if limit is not None and self.state == "waiting" and elapsed_s > limit:
             seen = f"{self.count} of {self.plan.count} lines" if self.plan.count > 1 else "no such line"
-            self._board.breach(self, self.plan.log, f"{seen} within {limit:g} s", why=self.plan.why, late=True)
+            self._board.breach(self, self.plan.log, f"{seen} within {limit_text(limit)}", why=self.plan.why, late=True)
 
     def settle(self, *, over: bool = False) -> None:
         """Decide on forbidden lines in doubt: those of a text that ended are gone, of a lane that made a step noted.

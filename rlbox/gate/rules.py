@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlbox.amounts import limit_text
 from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
@@ -101,7 +102,7 @@ def rule_text(rule: LinePlan) -> str:
     if rule.at_most is not None:
         conditions.append(f"at most {rule.at_most}")
     if rule.within_s is not None:
-        conditions.append(f"within {rule.within_s:g} s")
+        conditions.append(f"within {limit_text(rule.within_s)}")
     if rule.after:
         conditions.append(f"after {rule.after}")
     if rule.until:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlbox.amounts import duration_text, fine_text, limit_text
 from rlbox.causes.cause import Cause, stage_log
 from rlbox.hang.judge import Stall, tail_of
 from rlbox.hang.phases import PhaseLine
@@ -136,17 +137,21 @@ def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
     limit = f"limits.silence_s of stage {name}"
     if stall.deadlock:
         odd = f"; {waits}" if stall.deadlock.odd and waits else ""
-        what = f"stage {name} hangs: {stall.deadlock.what}{odd}; no rank worked for {stall.silent_s:.0f} s,"
+        what = f"stage {name} hangs: {stall.deadlock.what}{odd}; no rank worked for {duration_text(stall.silent_s)},"
         what += " and it was stopped"
         limit = f"limits.silence_s of stage {name}, with its limits.steps = 0"
     elif stall.rule == "steps":
-        what = f"stage {name} made no step for {stall.silent_s:.0f} s, usually {stall.step_s:.3g} s apart,"
+        what = (
+            f"stage {name} made no step for {duration_text(stall.silent_s)}, usually {fine_text(stall.step_s)} apart,"
+        )
         what += " its processes do nothing, and was stopped"
         limit = f"limits.steps of stage {name}"
     elif phase.name:
-        what = f"stage {name} hung in phase {phase.name}: no sign of life for {stall.limit_s:g} s, and was stopped"
+        what = (
+            f"stage {name} hung in phase {phase.name}: no sign of life for {limit_text(stall.limit_s)}, and was stopped"
+        )
     else:
-        what = f"stage {name} wrote nothing for {stall.limit_s:g} s and was stopped"
+        what = f"stage {name} wrote nothing for {limit_text(stall.limit_s)} and was stopped"
     own = next((own for own in stage.phases if own.name == phase.name), None)
     if own and stall.rule == "silence":
         limit = f"silence_s of phase {own.name}"

@@ -22,6 +22,8 @@ from rlbox.machine.act.identity import in_image
 def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
     """Examine where this runs, print what was found, and return rlbox's exit code."""
     report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
+    if app.dry_run:
+        return _plan(app, report)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
         done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
@@ -31,6 +33,19 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
     app.result({**report.as_json(), **({"fixed": done} if fix else {})}, report_text(report, verbose=app.verbosity > 0))
     app.say(summary_line(report))
     return WorkFailed.exit_code if report.failed else 0
+
+
+def _plan(app: App, report: Report) -> int:
+    """Say what would be repaired, and whether errors are left then."""
+    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
+    left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
+    repairs = f"{len(rows)} {'repair' if len(rows) == 1 else 'repairs'}"
+    would = f"make {repairs}" if rows else "repair nothing"
+    code = WorkFailed.exit_code if left else 0
+    if left:
+        errors = f"{len(left)} {'error' if len(left) == 1 else 'errors'}"
+        would = f"make {repairs}, and leave {errors}" if rows else f"repair nothing, and leave {errors}"
+    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:

@@ -19,7 +19,7 @@ from rlbox.doctor.judge.stack import judge_unlocked
 from rlbox.doctor.report import Report, load_report, merge, settle
 from rlbox.engine.act.address import engine_is_here
 from rlbox.engine.act.api import engine, find_image
-from rlbox.engine.act.data_disk import data_folder
+from rlbox.engine.act.data_disk import data_folder, is_made
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
@@ -75,16 +75,16 @@ def _demands(app: App, image: ImagePlan | None) -> Demands:
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
-    if image is None:
-        return Path(os.path.expanduser(data)).absolute() if data else None
+    if data is not None or os.environ.get("RLBOX_DATA"):
+        return data_folder("", data)
     try:
-        return data_folder(image.container.host, data)
-    except RlboxError:
+        return data_folder(image.container.host, None) if image else None
+    except RlboxError:  # none is named, which is a finding
         return None
 
 
 def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
-    made_by_a_run = image is not None and image.container.create and folder is not None and not folder.exists()
+    made_by_a_run = image is not None and folder is not None and is_made(folder, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return Scene(
@@ -92,7 +92,7 @@ def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | N
         demands=demands,
         end=end,
         folders=tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ())))),
-        places=disk if image and not made_by_a_run else None,
+        places=disk if (image or folder) and not made_by_a_run else None,
         needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
         free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},
         mirrors=lambda: _mirrors(app, image) if image else (),

@@ -61,7 +61,7 @@ class Service(Frozen):
         (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {page('jobs')}"
     )
     ready: Ready
-    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds")
+    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds; while it gets on, see `stretch`")
     answer_s: Annotated[float, Field(ge=0)] = Field(
         0.0, description="how long the ready request may go without a right answer later, seconds; 0: not asked"
     )
@@ -91,8 +91,9 @@ class Limits(Frozen):
     )
     stretch: Annotated[float, Field(ge=1)] = Field(
         10.0,
-        description="how many times longer limits may last while others have the machine: those of silence, steps and "
-        "services are counted in the time that the stage's processes have",
+        description="how many times longer limits may last: while others have the machine, those of silence, steps and "
+        "services are counted in the time that the stage's processes have; a service's start goes on while it reads, "
+        "writes or fills memory",
     )
 
 
@@ -116,6 +117,7 @@ class Stage(Frozen):
     phases: tuple[Phase, ...] = Field((), description=f"asked before those that rlbox knows; see {page('hangs')}")
     resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
     profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
+    without: tuple[Name, ...] = Field((), description="no part of a run with one of these profiles")
 
 
 class Resume(Frozen):
@@ -246,7 +248,8 @@ def _name_problems(job: Job) -> list[str]:
             problems.append(f"services.{service.name}.answer_s: needs ready.url, the request that is asked again")
     for stage in job.stages:
         problems += [f"stages.{stage.name}: unknown service {s!r}" for s in stage.services if s not in services]
-        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in stage.profiles if p not in job.profiles]
+        named = (*stage.profiles, *stage.without)
+        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in named if p not in job.profiles]
         if stage.ray and stage.ray.service not in stage.services:
             problems.append(f"stages.{stage.name}.ray.service: {stage.ray.service!r} is not a service of the stage")
         problems += stage_problems(stage)

@@ -105,10 +105,13 @@ def range_problem(param: Param, settled: Scalar) -> str:
         return ""  # a bound that is wrong itself judges nothing
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
-    shown = ["-inf" if param.at_least is None else show_scalar(param.at_least)]
-    shown += ["inf" if param.at_most is None else show_scalar(param.at_most)]
     unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
-    return f"{number_text(settled)}{unit}, out of its range {shown[0]} to {shown[1]}"
+    found = f"{number_text(settled)}{unit}"
+    least = "" if param.at_least is None else show_scalar(param.at_least)
+    most = "" if param.at_most is None else show_scalar(param.at_most)
+    if not most:
+        return f"{found}, and must be at least {least}"
+    return f"{found}, and must be from {least} to {most}" if least else f"{found}, and must be at most {most}"
 
 
 def parse_scalar(param: Param, text: str) -> Scalar:

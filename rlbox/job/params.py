@@ -144,7 +144,8 @@ class _Problems:
         what = self.lines[0]
         if len(self.lines) > 1:
             what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
-        raise SpecError(what, next_step=known if self._unknown else "")
+        step = known if self._unknown else f"rlbox show {self._job.name} tells what each parameter may be"
+        raise SpecError(what, next_step=step)
 
 
 def override_entry(

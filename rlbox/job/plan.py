@@ -190,7 +190,11 @@ def plan_run(
 def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
     """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
     chosen = set(profile.split("+"))
-    return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
+    return tuple(
+        stage
+        for stage in job.stages
+        if (not stage.profiles or chosen & set(stage.profiles)) and not chosen & set(stage.without)
+    )
 
 
 def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:

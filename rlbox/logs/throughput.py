@@ -91,6 +91,11 @@ def read_progress(line: str) -> Reading | None:
     return None
 
 
+def counts_steps(text: str) -> bool:
+    """Whether a line without colours holds a progress bar, and one that counts steps."""
+    return _bar(text.encode("utf-8", "replace")) is not None
+
+
 def find_candidates(block: bytes) -> list[tuple[int, bytes]]:
     """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _NO_TIME_S = 1e-3
+_PAGE_BYTES = 4096
+"""The least that a page which had to be waited for has read."""
 WAITS_CORES = 0.25
 """Who wants less of a core than this waits for something else: what stands beside a hung training wakes at times."""
 
@@ -58,9 +60,25 @@ class ProcessActivity:
     waited_s: float = 0.0
 
     @property
+    def waits_disk(self) -> bool:
+        """Whether it sleeps in the kernel and nothing may wake it but what it waits for, a disk as a rule."""
+        return self.state == "D"
+
+    @property
     def key(self) -> tuple[int, int]:
         """What no other process has."""
         return self.pid, self.started
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuLimit:
+    """The limit of the container's own: so many `cores`; `throttled_s` is how long it kept cores from who was ready.
+
+    Each core counts by itself, so that `throttled_s` may grow by more than a second in one.
+    """
+
+    cores: float
+    throttled_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +86,8 @@ class Activity:
     """Counters of the living processes of a run at `t_s` (a clock that only goes forward).
 
     `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's. `busy_s` is
-    the time that all cores of the machine were at work, whoever for.
+    the time that all cores of the machine were at work, whoever for. `limit` is None without one. `disk_s` is how long
+    some process of the machine, or of this container, waited for a disk; None where the kernel does not tell.
     """
 
     t_s: float
@@ -78,6 +97,8 @@ class Activity:
     gpus: tuple[GpuFacts, ...]
     processes: tuple[ProcessActivity, ...]
     busy_s: float = 0.0
+    limit: CpuLimit | None = None
+    disk_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +139,8 @@ def rates_between(before: Activity, after: Activity) -> Rates:
     """Return what happened between two looks.
 
     Processes are compared one by one: a new one counts from zero, one that is gone does not make a sum fall. `read`
-    and `write` are the larger of what passed disks and what passed calls, so that mapped files count too.
+    and `write` are the larger of what passed disks and what passed calls, so that mapped files count too; where a file
+    system counts neither (FUSE), what was mapped counts by the pages that were waited for.
     """
     seconds = max(after.t_s - before.t_s, _NO_TIME_S)
     earlier = {process.key: process for process in before.processes}
@@ -131,7 +153,7 @@ def rates_between(before: Activity, after: Activity) -> Rates:
     moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
     return Rates(
         seconds=seconds,
-        read=max(grown("read_bytes"), grown("read_chars")),
+        read=max(grown("read_bytes"), grown("read_chars"), _PAGE_BYTES * grown("major_faults")),
         write=max(grown("write_bytes"), grown("write_chars")),
         network=_grown(before, after, "received_bytes", "sent_bytes") / seconds,
         local=_grown(before, after, "local_bytes") / seconds,
@@ -150,31 +172,82 @@ def _grown(before: Activity, after: Activity, *fields: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What the run's processes got between two looks, in cores: `wanted` they could have used, `others` had."""
+    """What the run's processes got between two looks, in cores: `wanted` they could have used, `others` had.
+
+    `held` cores more they would have had without the `limit` of their container (None: there is none). `disk` is the
+    part of the time in which they waited for a disk (0-1), which moved `moved` bytes a second for them.
+    """
 
     seconds: float
     wanted: float
     got: float
     others: float
+    held: float = 0.0
+    limit: float | None = None
+    disk: float = 0.0
+    moved: float = 0.0
 
     @property
     def share(self) -> float:
         """The part of what they could have used that they got, 0-1."""
         return min(1.0, self.got / self.wanted) if self.wanted > WAITS_CORES else 1.0
 
+    @property
+    def held_share(self) -> float:
+        """The part of what they could have used that the limit of their container kept from them, 0-1."""
+        return self.held / (self.held + self.got) if self.held + self.got > WAITS_CORES else 0.0
+
 
 def pace_between(before: Activity, after: Activity, cores: float) -> Pace:
     """Return the pace of the processes of two looks; they can use `cores` at once, and wait for each other beyond that.
 
-    Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core.
+    Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
+    whoever kept it from one. Measured on Linux 6.18: a limit of 0.2 cores shows as 0.8 s a second there too.
     """
     seconds = max(after.t_s - before.t_s, _NO_TIME_S)
     earlier = {process.key: process for process in before.processes}
-    got = waited = 0.0
+    got = waited = moved = 0.0
     for now in after.processes:
         was = earlier.get(now.key)
         got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
         waited += max(0.0, now.waited_s - (was.waited_s if was else 0.0))
+        moved += max(0, _passed(now) - (_passed(was) if was else 0))
     busy = max(0.0, after.busy_s - before.busy_s)
-    wanted = min(cores, (got + waited) / seconds)
-    return Pace(seconds=seconds, wanted=wanted, got=got / seconds, others=max(0.0, busy - got) / seconds)
+    return Pace(
+        seconds=seconds,
+        wanted=min(cores, (got + waited) / seconds),
+        got=got / seconds,
+        others=max(0.0, busy - got) / seconds,
+        held=_held(before.limit, after.limit, got, waited, seconds) / seconds,
+        limit=after.limit.cores if after.limit else None,
+        disk=_disk(before, after, seconds, moved),
+        moved=moved / seconds,
+    )
+
+
+def _passed(process: ProcessActivity) -> int:
+    """Return what a disk moved for a process, bytes."""
+    return process.read_bytes + process.write_bytes
+
+
+def _held(before: CpuLimit | None, after: CpuLimit | None, got: float, waited: float, seconds: float) -> float:
+    """Return the time that the limit kept from these processes, s: a neighbour in the container may be who it holds.
+
+    Who uses half of what the limit allows is held by it; of who uses less, no more than it waited.
+    """
+    if before is None or after is None:
+        return 0.0
+    throttled = max(0.0, after.throttled_s - before.throttled_s)
+    return throttled if got >= after.cores * seconds / 2 else min(throttled, waited)
+
+
+def _disk(before: Activity, after: Activity, seconds: float, moved: float) -> float:
+    """Return the part of the time in which the processes waited for a disk, 0-1.
+
+    One that sleeps for it is seen to; of one whose threads do, the counter of all processes tells while it moves bytes.
+    """
+    if any(process.waits_disk for process in after.processes):
+        return 1.0
+    if before.disk_s is None or after.disk_s is None or not moved:
+        return 0.0
+    return min(1.0, max(0.0, after.disk_s - before.disk_s) / seconds)

@@ -11,6 +11,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from rlbox.amounts import asked_text
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import HOOKS, Baked
 from rlbox.fixes.fix import Fix
@@ -306,7 +307,7 @@ def _hook_fix(path: str) -> str:
 
 def _limits(fix: Fix) -> list[str]:
     run = fix.bake.run
-    found = [f"/dev/shm of {run.shm_gib:g} GiB"] if run.shm_gib else []  # noqa: S108 - named, not written
+    found = [f"/dev/shm of {asked_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
     found += [f"a limit of {run.pids} processes"] if run.pids else []
     found += [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
     return found + [f"the capability {name}" for name in run.cap_add]

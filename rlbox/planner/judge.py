@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rlbox.amounts import gib_text
+from rlbox.amounts import card_text, size_text
 from rlbox.planner.needs import RunNeeds, StageNeeds
 from rlbox.planner.room import CONTEXT, Room
 
@@ -50,15 +50,15 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
         yield Lack(kind="gpus", stage=row.stage, text=f"{row.gpus} {few} of a machine, there are {room.gpus}{none}")
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
-        others = f" and {gib_text(room.taken)} that other processes hold" if room.taken else ""
-        kept = f" ({gib_text(room.card)}, less {gib_text(CONTEXT)} for CUDA's context and NCCL{others})"
-        text = _text("a GPU", row.card, max(0.0, free)) + kept
+        others = f" and {card_text(room.taken)} that other processes hold" if room.taken else ""
+        kept = f" ({card_text(room.card)}, less {card_text(CONTEXT)} for CUDA's context and NCCL{others})"
+        text = _text("a GPU", row.card, max(0.0, free), card_text) + kept
         yield Lack(kind="card", stage=row.stage, text=text)
     if room.host and row.host_bytes > room.host:
         yield Lack(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))
 
 
-def _text(what: str, parts: Mapping[str, float], have: float) -> str:
+def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    shown = ", ".join(f"{name.replace('_', ' ')} {gib_text(size)}" for name, size in most if size)
-    return f"{what}: {gib_text(sum(parts.values()))} needed ({shown}), {gib_text(have)} there"
+    shown = ", ".join(f"{name.replace('_', ' ')} {text(size)}" for name, size in most if size)
+    return f"{what}: {text(sum(parts.values()))} needed ({shown}), {text(have)} there"

@@ -25,10 +25,12 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 class Room:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
-    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU.
+    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU. `told` says who told
+    of it: `target`, `here` for what was measured, `named` for a machine of the command line.
     """
 
     where: str
+    told: str = "target"
     nodes: int = 1
     gpus: int = 0
     card: float = 0.0
@@ -73,5 +75,11 @@ def parse_machine(text: str, like: Room) -> Room:
     known = "NVIDIA GeForce RTX 5090"
     card = usable_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
     return Room(
-        where=f"--machine {text}", nodes=int(nodes or 1), gpus=int(gpus), card=card, host=like.host, disk=like.disk
+        where=f"--machine {text}",
+        told="named",
+        nodes=int(nodes or 1),
+        gpus=int(gpus),
+        card=card,
+        host=like.host,
+        disk=like.disk,
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlbox.amounts import columns, gib_text
+from rlbox.amounts import GIB, card_text, columns, size_text
 from rlbox.planner.judge import Lack, not_judged
 from rlbox.planner.needs import RunNeeds
 from rlbox.planner.room import Room
 
+_TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
+_SHOWN = 0.05 * GIB
+"""Bytes of a part that is shown: less reads 0.0 GiB."""
 _SEED_BYTES = 12
 """Bytes of a parameter in seed 004's own figure: fp32 weight, AdamW's two moments; no gradients, no peak."""
 
@@ -44,14 +47,14 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
         (
             row.stage,
             f"{row.nodes} x {row.gpus}" if row.gpus else "-",
-            _size(row.card_bytes),
+            _card(row.card_bytes),
             _size(row.host_bytes),
             _size(sum(row.disk.values())),
         )
         for row in needs.stages
     ]
     gpus = "all" if room.gpus < 0 else str(room.gpus)
-    rows.append(("there is", f"{room.nodes} x {gpus}", _size(room.card), _size(room.host), _size(room.disk)))
+    rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _card(room.card), _size(room.host), _size(room.disk)))
     return [*columns(rows), *(f"not judged: {text}" for text in not_judged(needs, room))]
 
 
@@ -60,7 +63,9 @@ def part_lines(needs: RunNeeds) -> list[str]:
     found = []
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
-            found += [(row.stage, kind, _size(size), name.replace("_", " ")) for name, size in parts.items() if size]
+            text = _card if parts is row.card else _size
+            shown = ((name.replace("_", " "), size) for name, size in parts.items() if size >= _SHOWN)
+            found += [(row.stage, kind, text(size), name) for name, size in shown]
     return columns(found) if found else []
 
 
@@ -74,5 +79,9 @@ def refusal(lacks: Sequence[Lack]) -> str:
     )
 
 
+def _card(size: float) -> str:
+    return card_text(size) if size else "-"
+
+
 def _size(size: float) -> str:
-    return gib_text(size) if size else "-"
+    return size_text(size) if size else "-"

@@ -26,10 +26,14 @@ class GpuSample:
 
 @dataclass(frozen=True, kw_only=True)
 class PartSample:
-    """What the stage's command (`main`) or one service uses: percent of one core, bytes."""
+    """What the stage's command (`main`) or one service uses: percent of one core, bytes.
+
+    `read_bytes` is what its processes have read since they began, from a disk or from memory that held it.
+    """
 
     cpu_pct: float
     resident_bytes: int
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,8 @@ class Sample:
     """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before.
 
     `others_pct` is what all that is not the run's had of the machine, in percent of one core; `share_pct` the part that
-    the run's processes got of the cores that they could have used. `load` and `waits_*_pct` are the machine's
+    the run's processes got of the cores that they could have used. `held_pct` is how much of the cores that they could
+    have had the limit of their container kept from them, `None` without one. `load` and `waits_*_pct` are the machine's
     pressure, `None` where its kernel does not tell.
     """
 
@@ -47,6 +52,7 @@ class Sample:
     cpu_pct: float = 0.0
     others_pct: float = 0.0
     share_pct: float = 100.0
+    held_pct: float | None = None
     resident_bytes: int = 0
     read_bps: float = 0.0
     write_bps: float = 0.0
@@ -95,6 +101,7 @@ def make_sample(
         cpu_pct=round(100 * rates.cpu, 1),
         others_pct=round(100 * pace.others, 1),
         share_pct=round(100 * pace.share, 1),
+        held_pct=None if pace.limit is None else round(100 * pace.held_share, 1),
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
@@ -138,5 +145,7 @@ def _part(
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)
     return PartSample(
-        cpu_pct=round(100 * used / seconds, 1), resident_bytes=sum(process.resident_bytes for process in own)
+        cpu_pct=round(100 * used / seconds, 1),
+        resident_bytes=sum(process.resident_bytes for process in own),
+        read_bytes=sum(max(process.read_bytes, process.read_chars) for process in own),
     )

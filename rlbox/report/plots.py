@@ -111,6 +111,7 @@ def _merged(samples: Sequence[Sample]) -> Sample:
         cpu_pct=mean("cpu_pct"),
         others_pct=mean("others_pct"),
         share_pct=mean("share_pct"),
+        held_pct=known("held_pct"),
         read_bps=mean("read_bps"),
         write_bps=mean("write_bps"),
         received_bps=mean("received_bps"),
@@ -150,6 +151,7 @@ def _merged_parts(samples: Sequence[Sample]) -> dict[str, PartSample]:
         found[name] = PartSample(
             cpu_pct=math.fsum(part.cpu_pct for part in own) / len(samples),
             resident_bytes=max(part.resident_bytes for part in own),
+            read_bytes=max(part.read_bytes for part in own),
         )
     return found
 
@@ -228,12 +230,18 @@ def draw_plot(
         x_range=across,
         y_range=up,
         x_ticks=tuple((_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
-        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in ticks(*up)),
+        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
         lines=tuple(
             _line(one, 0 if trend else n % COLOURS, ("raw", "trend")[n] if trend else "", across, up, unit)
             for n, one in enumerate(shown)
         ),
     )
+
+
+def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
+    """Return what to label the y axis with: whole numbers of what is told in whole numbers."""
+    whole = unit in ("bytes", "bytes/s", "%", "W")
+    return [at for at in ticks(*up) if not whole or at == round(at)]
 
 
 def value_text(value: float, unit: str) -> str:

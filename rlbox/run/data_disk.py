@@ -44,9 +44,9 @@ def disk_of(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 
 def known_disk(app: App, target: str, data: str | None) -> Ledger:
-    """As `disk_of`, for a verb that looks at what is there: `NodeError` when `--data` names nothing."""
+    """As `disk_of`, for a verb that looks at what is there: `NodeError` when what was named is not."""
     ledger = disk_of(app, target, data)
-    if data and not ledger.folder.is_dir():
+    if (data or os.environ.get("RLBOX_DATA")) and not ledger.folder.is_dir():
         raise NodeError(
             "there is no such data disk", where=str(ledger.folder), next_step="name the folder that holds runs/"
         )
@@ -127,7 +127,8 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
     tunnel = open_tunnel(engine_place())
     image = image_plan(app.project, target)
     require_image(image.tag, target)
-    folder = data or os.environ.get("RLBOX_DATA") or image.container.host
+    named = data or os.environ.get("RLBOX_DATA")
+    folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
         raise SpecError(
@@ -138,7 +139,7 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
     helper = Helper(
         image=image.tag,
         data=folder,
-        create=image.container.create,
+        create=image.container.create and not named,
         words=without(words, _HERE),
         env={"RLBOX_DATA": folder, **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),

@@ -74,7 +74,7 @@ class Docker:
 
     def make(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-        from rlbox.engine.act.bring import bring_engine
+        from rlbox.engine.act.bring import bring_engine, plan_engine
         from rlbox.image.act.build import require_built
 
         if not self.near:
@@ -83,7 +83,11 @@ class Docker:
         try:
             engine()
         except NotAnswered:
-            bring_engine(app.say)
+            if app.dry_run:
+                with app.checking("engine"):
+                    app.dry.first.extend(f"an engine: {one}" for one in plan_engine())
+            else:
+                bring_engine(app.say)
         require_built(app, target)
 
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
@@ -93,7 +97,7 @@ class Docker:
             check_disk(app, ledger.folder, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.checking("image"):
-            found = _check_image(image)
+            found = found if image.tag in app.dry.made else _check_image(image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         with app.checking("devices"):
             check_devices(app, image.container)

@@ -40,6 +40,6 @@ def place_to_examine(app: App, name: str | None, place: str, data: str | None) -
 
 def examine_place(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
-    words = ["doctor", "--around", *["--fix"] * fix, *app.words]
+    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.words]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return call_at(app, layout, tuple(words), gpus)

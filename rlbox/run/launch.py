@@ -200,7 +200,21 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     if state.plot.path:
         app.say(f"curves: {run_dir / Path(state.plot.path).name}")
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
-    return _exit_code(state)
+    code = _exit_code(state)
+    if code:
+        _say_next(app, state, cause)
+    return code
+
+
+def _say_next(app: App, state: RunState, cause: Cause | None) -> None:
+    """End with what to do: of a run that did not pass there is always something."""
+    run = state.run_id
+    if cause and cause.next_step:
+        app.say(f"next: {cause.next_step}")
+    elif state.state == "interrupted":
+        app.say(f"next: rlbox run --resume {run}")
+    else:
+        app.say(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 
 
 def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
@@ -233,7 +247,7 @@ def _stages(state: RunState) -> list[dict[str, object]]:
 
 
 def cause_text(cause: Cause) -> str:
-    """Return a cause as lines: what, the log line, where, the fix that knows it, what to do next."""
+    """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
         lines.append(f"  line:  {cause.line}")
@@ -241,6 +255,4 @@ def cause_text(cause: Cause) -> str:
         lines.append(f"  where: {cause.where}")
     if cause.known:
         lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
-    if cause.next_step:
-        lines.append(f"  next:  {cause.next_step}")
     return "\n".join(lines)

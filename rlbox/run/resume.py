@@ -56,6 +56,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
         return app.planned({}, "", f"look for run {name}")
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)
+    _require_project(app, ledger, plan)
     job = load_job(app.project, plan.job)
     again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, job=job, wish=wish)
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
@@ -74,6 +75,18 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
         return ready.start(now, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+
+
+def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
+    """Refuse a run of another project: its job is none of this one's."""
+    other = ledger.project_of(plan.run_id)
+    if plan.job in app.project.jobs() or not other or other == str(app.project.folder):
+        return
+    raise SpecError(
+        f"run {plan.run_id} is of another project, which has the job {plan.job!r}",
+        where=other,
+        next_step=f"rlbox run --resume {plan.run_id} --project {shlex.quote(other)}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

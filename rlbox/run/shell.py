@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
@@ -33,7 +32,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container.host, data)
-    check_disk(app, folder, replace(image.container, create=image.container.create and not data), 0.0)
+    check_disk(app, folder, image.container, 0.0)
     with app.checking("devices"):
         check_devices(app, image.container)
     access = NO_GPUS

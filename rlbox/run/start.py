@@ -80,6 +80,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
 
     def prepare() -> Start:
         run_dir = ledger.make(plan, programs(app, job), files)
+        ledger.keep_project(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
         if ready.shares_ports:
             check_ports(run_dir, plan)

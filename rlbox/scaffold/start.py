@@ -12,6 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.image.templates import render
 from rlbox.spec.check import suggest
 from rlbox.spec.load import load_toml
+from rlbox.spec.project import Project
 
 _HERE = Path(__file__).parent
 SCHEMAS = ("target", "job")
@@ -29,6 +30,32 @@ class MachineChoice:
 def load_machines() -> dict[str, MachineChoice]:
     """Return the machines that there are targets for, by name."""
     return {row["name"]: MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"]}
+
+
+def machines_with(framework: str) -> dict[str, MachineChoice]:
+    """Return the machines that a target has a framework for, by name.
+
+    Raises
+    ------
+    SpecError
+        There is none.
+    """
+    machines = load_machines()
+    if found := {name: one for name, one in machines.items() if framework in one.frameworks}:
+        return found
+    known = sorted({name for one in machines.values() for name in one.frameworks})
+    raise SpecError(
+        f"no target has a framework {framework!r}{suggest(framework, known)}",
+        next_step=f"choose one of: {', '.join(known)}",
+    )
+
+
+def shipped_as(project: Project, name: str) -> str:
+    """Return what rlbox ships by that name, `target` or `job`, which files of the project would hide; else nothing."""
+    shipped = Project(folder=project.roots[-1])
+    found = [kind for kind, names in (("target", shipped.targets()), ("job", shipped.jobs())) if name in names]
+    own = project.folder == shipped.folder and len(found) == len(SCHEMAS)  # a checkout, in which it was begun before
+    return found[0] if found and not own else ""
 
 
 def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str]:

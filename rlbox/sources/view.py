@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rlbox.amounts import columns
+from rlbox.amounts import MIB, columns, fine_text, size_text
 from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.ranking import Probed, choice_of, place_of
 
@@ -22,7 +22,7 @@ def mirror_rows(profile: Profile, ranking: Sequence[Probed], today: str) -> list
 
 def _row(rule: Rule, probed: Probed | None, today: str) -> dict[str, str]:
     expires = rule.expires.isoformat() if rule.expires else ""
-    states = [f"dead: {probed.reason}" if probed.reason else f"{probed.total_s:.2f} s"] if probed else []
+    states = [f"dead: {probed.reason}" if probed.reason else fine_text(probed.total_s)] if probed else []
     states += [f"expired {expires}: read it up again"] if expires and expires < today else []
     return {
         "kind": rule.kind,
@@ -50,12 +50,12 @@ def probed_text(found: Iterable[Probed]) -> str:
 def _cells(one: Probed) -> tuple[str, ...]:
     if one.reason:
         return (one.kind, one.mirror, "dead", "", "", one.reason)
-    speed = f"{one.mib_per_s:.1f} MiB/s" if one.mib_per_s else ""
+    speed = f"{size_text(one.mib_per_s * MIB)}/s" if one.mib_per_s else ""
     return (
         one.kind,
         one.mirror,
-        f"{one.total_s:.2f} s",
-        f"{one.first_byte_s:.3f} s",
+        fine_text(one.total_s),
+        fine_text(one.first_byte_s),
         speed,
         f"{one.file}: {one.verified}",
     )

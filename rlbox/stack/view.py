@@ -49,7 +49,8 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
     kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
-    return "\n".join([f"{name}  {head}, as far as {len(applied)} facts say", *rows, "facts:", *kept])
+    said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
+    return "\n".join([f"{name}  {said}", *rows, "facts:", *kept])
 
 
 def clash_lines(verdict: Verdict) -> list[str]:

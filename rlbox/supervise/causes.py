@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from rlbox.amounts import size_text
+from rlbox.amounts import duration_text, limit_text, size_text
 from rlbox.causes.cause import Cause, ended, log_path, stage_log
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
 
+_LONGER = 1.2
+"""How many times longer than its limit a start has taken that was given more."""
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 
 
@@ -36,11 +38,13 @@ def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bo
     )
 
 
-def never_ready(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
-    """A service did not answer as told within its start limit."""
+def never_ready(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
+    """A service did not answer as told within its start limit, or as long as it got on beyond it: `took_s` in all."""
+    late = took_s > _LONGER * service.start_s
+    took = f"{duration_text(took_s)} (limit {limit_text(service.start_s)})" if late else limit_text(service.start_s)
     return Cause(
         kind="ready",
-        what=f"service {service.name} was not ready after {service.start_s:g} s: {_asked(service.ready)}: {answer}",
+        what=f"service {service.name} was not ready after {took}: {_asked(service.ready)}: {answer}",
         where=log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )
@@ -65,7 +69,7 @@ def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
     """A service that was ready got the request right no more."""
     return Cause(
         kind="silence",
-        what=f"service {service.name} has not answered for {service.answer_s:g} s while stage {stage.name} was "
+        what=f"service {service.name} has not answered for {limit_text(service.answer_s)} while stage {stage.name} was "
         f"running: {_asked(service.ready)}: {answer}",
         where=log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
@@ -76,7 +80,8 @@ def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
     """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",
-        what=f"service {service.name} wrote nothing for {service.silence_s:g} s while stage {stage.name} was running",
+        what=f"service {service.name} wrote nothing for {limit_text(service.silence_s)} while stage {stage.name} "
+        "was running",
         where=log_path(stage, service.name),
         next_step=f"if that was no hang, raise silence_s of service {service.name}",
     )
@@ -108,7 +113,7 @@ def too_long(stage: StagePlan) -> Cause:
     """The stage ran past its limit."""
     return Cause(
         kind="total",
-        what=f"stage {stage.name} ran longer than {stage.total_s:g} s and was stopped",
+        what=f"stage {stage.name} ran longer than {limit_text(stage.total_s)} and was stopped",
         where=stage_log(stage),
         next_step=f"if that was no hang, raise limits.total_s of stage {stage.name}",
     )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from rlbox.causes.cause import BY_TIME, Cause
+from rlbox.amounts import size_text
+from rlbox.causes.cause import BY_TIME, Cause, CauseKind
 from rlbox.hang.act.watch import Probe
-from rlbox.hang.pace import PaceClock, Starved
+from rlbox.hang.pace import PaceClock, StartClock
+from rlbox.hang.slowness import REMEDIES, Slowness
 from rlbox.machine.act.cgroup import usable_cores
-from rlbox.machine.act.counters import probe_activity, probe_process_activity
+from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_process_activity
 from rlbox.machine.act.process_table import probe_processes
-from rlbox.machine.act.processes import RunProcesses
-from rlbox.machine.counters import Activity, pace_between
+from rlbox.machine.act.processes import Child, RunProcesses
+from rlbox.machine.counters import Activity, ProcessActivity, pace_between, rates_between
 
 _EVERY_S = 1.0
 _CPU_SHARE = 0.002
@@ -24,74 +27,139 @@ _MEMBERS_S = 5.0
 _WINDOW_S = 300.0
 _WHO_S = 0.5
 _MOST_NAMED = 3
-_LEAST_CORES = 0.1
-
-
-def _probe(pids: Iterable[int]) -> Activity:
-    return probe_activity(pids, gpus=False)
+_LEAST_CORES, _LEAST_BYTES = 0.1, 1e6
+"""What somebody else must have, of cores or of a disk (bytes a second), to be named."""
 
 
 class PaceWatch:
     """Looks once a second at most; `now_s` is the clock for the limits of what the run started."""
 
     def __init__(
-        self, processes: RunProcesses, *, probe: Probe = _probe, real: Callable[[], float] = time.monotonic
+        self, processes: RunProcesses, *, probe: Probe | None = None, real: Callable[[], float] = time.monotonic
     ) -> None:
-        self._processes, self._probe, self._real = processes, probe, real
+        self._processes, self._probe, self._real = processes, probe or _prober(), real
         self._clock = PaceClock(real())
         self._cores = usable_cores()
+        self._stretch = 1.0
         self._before: Activity | None = None
-        self._due_s = self._listed_s = -math.inf
+        self._due_s = self._listed_s = self._looked_s = -math.inf
         self._pids: tuple[int, ...] = ()
+        self._start: ServiceStart | None = None
         self._begun_s = real()
 
     def begin(self, stretch: float) -> None:
         """Begin with a stage whose limits may last `stretch` times as long, and no longer."""
-        self._begun_s, self._clock.slowest = self._real(), 1 / stretch
+        self._begun_s, self._clock.slowest, self._stretch = self._real(), 1 / stretch, stretch
 
     def now_s(self) -> float:
         """Return the time as the run's processes have it."""
         return self._clock.now_s(self._real())
 
-    def look(self) -> None:
-        """Look when the last time was a while ago."""
+    def real_s(self) -> float:
+        """Return the time by the clock on the wall."""
+        return self._real()
+
+    @contextlib.contextmanager
+    def starting(self, child: Child, limit_s: float) -> Iterator[ServiceStart]:
+        """Watch whether a service that starts gets on, until the block ends."""
+        clock = StartClock(limit_s, self._stretch, self.now_s(), self._real())
+        self._start, self._listed_s = ServiceStart(self, clock, child), -math.inf
+        self.look(now=True)
+        try:
+            yield self._start
+        finally:
+            self._start = None
+
+    def look(self, *, now: bool = False) -> None:
+        """Look when the last time was a while ago; `now`: when it was a second ago, whatever it costs."""
         real_s = self._real()
-        if real_s < self._due_s:
+        if real_s < (self._looked_s + _EVERY_S if now else self._due_s):
             return
+        self._looked_s = real_s
         spent = time.thread_time()
         if real_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
             self._pids, self._listed_s = tuple(self._processes.tree()), real_s
+            if self._start:
+                self._start.pids = self._processes.below(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
             self._clock.take(pace_between(before, self._before, self._cores), real_s)
+            if self._start:
+                self._start.take(before, self._before, real_s)
         self._due_s = real_s + max(_EVERY_S, (time.thread_time() - spent) / _CPU_SHARE)
 
     def explain(self, cause: Cause) -> Cause:
-        """Return `cause`, or, where something took too long because others had the machine, that it is busy."""
-        real_s = self._real()
+        """Return `cause`, or, where something took too long because of the machine or a limit of it, that."""
         if cause.kind not in BY_TIME:
             return cause
-        starved = self._clock.starved(max(self._begun_s, real_s - _WINDOW_S))
-        if starved is None:
+        self.look(now=True)
+        slow = self._clock.slowness(max(self._begun_s, self._real() - _WINDOW_S))
+        if slow is None:
             return cause
+        kind: CauseKind = "throttled" if slow.by == "limit" else "busy"
         return dataclasses.replace(
             cause,
-            kind="busy",
-            what=f"{starved.text(self._cores, self._others(starved))}; then {cause.what}",
-            next_step="end what else works on this machine, or run on another; " + cause.next_step,
+            kind=kind,
+            what=f"{slow.text(self._cores, self._others(slow))}; then {cause.what}",
+            next_step="; ".join(step for step in (REMEDIES[slow.by], cause.next_step) if step),
         )
 
-    def _others(self, starved: Starved) -> list[str]:
-        """Return the processes of others that have most of this machine now, the greediest first."""
+    def _others(self, slow: Slowness) -> list[str]:
+        """Return the processes of others that have most of the cores, or of the disks, the greediest first."""
+        if slow.by == "limit" or (slow.by == "cores" and slow.amount <= _LEAST_CORES):
+            return []
         own = self._processes.tree() | {os.getpid()}
-        pids = [pid for pid in probe_processes() if pid not in own] if starved.others > _LEAST_CORES else []
-        before = {pid: probe_process_activity(pid) for pid in pids}
+        before = {pid: probe_process_activity(pid) for pid in probe_processes() if pid not in own}
         begun = time.monotonic()
         time.sleep(_WHO_S)
+        measure, least = (_moved, _LEAST_BYTES) if slow.by == "disk" else (_computed, _LEAST_CORES)
         found = []
         for pid, was in before.items():
             now = probe_process_activity(pid) if was else None
             if was and now and now.key == was.key:
-                found.append(((now.cpu_s - was.cpu_s) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
-        greedy = sorted((row for row in found if row[0] >= _LEAST_CORES), reverse=True)
-        return [f"{name} {cores:.1f}" for cores, name in greedy[:_MOST_NAMED]]
+                found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
+        greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
+        return [f"{name} {size_text(rate)}/s" if slow.by == "disk" else f"{name} {rate:.1f}" for rate, name in greedy]
+
+
+class ServiceStart:
+    """A service that starts: `late` once it may take no longer. `pids` are its processes, looked up now and then."""
+
+    def __init__(self, watch: PaceWatch, clock: StartClock, child: Child) -> None:
+        self.child = child
+        self.pids: set[int] = {child.pid}
+        self._watch, self._clock = watch, clock
+
+    def take(self, before: Activity, after: Activity, real_s: float) -> None:
+        """Take two looks at the run's processes."""
+        own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (before, after)]
+        waits_disk = any(process.waits_disk for process in own[1].processes)
+        self._clock.take(rates_between(*own), real_s, waits_disk=waits_disk)
+
+    @property
+    def late(self) -> bool:
+        """Whether it has taken longer than it may, as a look of this second shows."""
+        if self._clock.over(self._watch.now_s()):
+            self._watch.look(now=True)
+        return self._clock.late(self._watch.now_s(), self._watch.real_s())
+
+    @property
+    def took_s(self) -> float:
+        """How long it has taken by the clock on the wall, s."""
+        return self._clock.took_s(self._watch.real_s())
+
+    def _own(self, processes: Iterable[ProcessActivity]) -> tuple[ProcessActivity, ...]:
+        return tuple(process for process in processes if process.pid in self.pids)
+
+
+def _prober() -> Probe:
+    group = GroupFiles()
+    return lambda pids: probe_activity(pids, gpus=False, group=group)
+
+
+def _computed(process: ProcessActivity) -> float:
+    return process.cpu_s
+
+
+def _moved(process: ProcessActivity) -> float:
+    return process.read_bytes + process.write_bytes

@@ -14,7 +14,7 @@ from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import RowFile
 from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.counters import probe_activity, probe_pressure
+from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_pressure
 from rlbox.machine.counters import Activity
 from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, make_sample
@@ -55,7 +55,7 @@ class Sampler:
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
-        self._cores = usable_cores()
+        self._cores, self._group = usable_cores(), GroupFiles()
         self._before: Activity | None = None
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -92,7 +92,7 @@ class Sampler:
 
     def _row(self) -> bytes:
         parts = self._parts()
-        now = probe_activity(sorted(set().union(*parts.values())))
+        now = probe_activity(sorted(set().union(*parts.values())), group=self._group)
         stage = next((s.name for s in self._state().stages if s.state in ("starting", "running")), "")
         sample = make_sample(
             self._before,

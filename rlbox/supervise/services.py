@@ -69,11 +69,6 @@ class RunningService:
         """Whether the service has shown that it does its work."""
         return self._good_at is not None and not self._line_missing
 
-    @property
-    def late(self) -> bool:
-        """Whether its start limit is over."""
-        return self._clock() - self.started > self.plan.start_s
-
     def hear(self, texts: Texts) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line

@@ -14,6 +14,7 @@ from rlbox.supervise.bench import Bench, KeptService, StageStopped
 from rlbox.supervise.causes import lost_service, never_ready
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_watch import StageWatch
+from rlbox.supervise.weights import weights_bytes
 from rlbox.values import Command
 
 
@@ -54,14 +55,16 @@ class StageServices:
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
         self._watch.pump.wake_at_end(service.child.pid)
-        self._watch.record_service(service, state="starting", started_at=utc_now())
+        size = weights_bytes(plan.argv)
+        self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.facts.services[plan.name]
-        while not service.ready:
-            self._watch.look()
-            if service.late and not service.ready:
-                self._gate.refuse(rule, service.answer)
-                cause = never_ready(self._stage, plan, service.answer)
-                raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
+        with self._bench.pace.starting(service.child, plan.start_s) as start:
+            while not service.ready:
+                self._watch.look()
+                if start.late and not service.ready:
+                    self._gate.refuse(rule, service.answer)
+                    cause = never_ready(self._stage, plan, service.answer, start.took_s)
+                    raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.forgive(plan.name)
         self._gate.hold(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())

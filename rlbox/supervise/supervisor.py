@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rlbox.amounts import limit_text
 from rlbox.causes.cause import Cause, ended, exit_code
 from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
 from rlbox.errors import NodeError
@@ -229,7 +230,7 @@ def _draw(bench: Bench) -> PlotResult:
         bench.processes.stop_all()
         pump.close()
     if code is None:
-        return PlotResult(state="failed", detail=bench.interrupt.name or f"not done after {_PLOT_S:g} s")
+        return PlotResult(state="failed", detail=bench.interrupt.name or f"not done after {limit_text(_PLOT_S)}")
     if code or not Path(plan.curves).is_file():
         return PlotResult(state="failed", detail=f"{ended(code)}, see {PLOT_LOG}")
     return PlotResult(state="drawn", path=plan.curves)

@@ -39,9 +39,19 @@ def load_target(project: Project, name: str) -> LoadedTarget:
 
 
 def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
-    if name in above:
-        raise SpecError(f"targets include each other: {' -> '.join((*above, name))}", next_step="break the circle")
     path = project.target_file(name)
+    if above[-1:] == (name,):
+        raise SpecError(
+            f"target {name} includes itself",
+            where=shown_path(path, project),
+            next_step="give its folder another name, or include another target",
+        )
+    if name in above:
+        raise SpecError(
+            f"targets include each other: {' -> '.join((*above, name))}",
+            where=shown_path(path, project),
+            next_step="include another target here, or none",
+        )
     data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.get("include")
     if include is None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
@@ -124,7 +125,7 @@ def late_part(name: str, facts: ProgramFacts) -> Part | None:
     """Return a part whose program did not end: failed where it only waited, late where the machine was busy."""
     if facts.exit_code is not None:
         return None
-    late = f"no answer in {facts.seconds:.0f} s"
+    late = f"no answer in {duration_text(facts.seconds)}"
     if facts.idle:
         detail, remedy = f"{late}: it waits for something that does not come", "look at it: py-spy dump --pid PID"
         return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)

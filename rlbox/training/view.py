@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlbox.amounts import columns, duration_text, size_text
+from rlbox.amounts import card_text, columns, duration_text, size_text
 from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 from rlbox.training.gpu_split import GpusHere, Split
 from rlbox.training.parts import Part
@@ -53,7 +53,7 @@ def _gpu_lines(facts: GpusHere, split: Split) -> Iterator[str]:
         yield "no GPU here: there is no driver, or it does not answer"
     for gpu in facts.gpus:
         state = "free" if gpu.free else "held"
-        yield f"GPU {gpu.index}  {state}  {gpu.name}  {size_text(gpu.used)} of {size_text(gpu.total)}"
+        yield f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used)} of {card_text(gpu.total)}"
         yield from (f"       pid {holder.pid}  {holder.who}" for holder in gpu.holders)
     for node in facts.ray or ():
         yield f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs"

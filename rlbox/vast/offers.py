@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlbox.amounts import size_text
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
 _RESERVE = 1e-9  # of float comparisons
 HOURS_A_MONTH = 30 * 24
+_MOST_OFFERS = 64
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
@@ -60,8 +62,14 @@ class Needs:
         )
         return [row for row in rows if row[2]]
 
+    def body(self) -> dict[str, Any]:
+        """Return the body of the platform's search: those that fit, priced with the disk, the cheapest first."""
+        fixed = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}}
+        order = {"type": "bid" if self.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
+        return {**fixed, **self.filters(), **order, "allocated_storage": self.disk}
+
     def query(self) -> str:
-        """Return the query as `vastai search offers` takes it."""
+        """Return the query as people read it."""
         rows = (
             (name + sign, f"{value:g}" if isinstance(value, float) else value) for name, sign, value in self._rows()
         )
@@ -117,7 +125,7 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
         )
     if 0 < disk < target.disk.need_gib:
         raise SpecError(
-            f"--disk {disk:g} is less than the {target.disk.need_gib:g} GB that the target needs; no disk ever grows",
+            f"--disk {disk:g}: the target needs {gb_text(target.disk.need_gib)}, and no disk ever grows",
             where=f"images/{target.name}/target.toml: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
         )
@@ -179,17 +187,22 @@ def misses(offer: Offer, needs: Needs) -> tuple[str, ...]:
     rows = (
         (offer.gpu_name != needs.gpu_name, f"the GPU is {offer.gpu_name}, not {needs.gpu_name}"),
         (offer.gpus != needs.gpus, f"{offer.gpus} GPUs, not {needs.gpus}"),
-        (offer.gpu_ram < needs.gpu_ram, f"{offer.gpu_ram:.1f} GB a card, {needs.gpu_ram} needed"),
+        (offer.gpu_ram < needs.gpu_ram, f"{gb_text(offer.gpu_ram)} a card, {gb_text(needs.gpu_ram)} needed"),
         (offer.cuda + _RESERVE < version, f"its driver takes CUDA {offer.cuda:g}, {needs.cuda} needed"),
-        (offer.disk < needs.disk, f"{offer.disk:.0f} GB of disk, {needs.disk:g} needed"),
+        (offer.disk < needs.disk, f"{gb_text(offer.disk)} of disk, {gb_text(needs.disk)} needed"),
         (offer.cores < needs.cores, f"{offer.cores:g} cores, {needs.cores} needed"),
-        (offer.ram < needs.ram, f"{offer.ram:.0f} GB of memory in its share, {needs.ram:g} needed"),
+        (offer.ram < needs.ram, f"{gb_text(offer.ram)} of memory in its share, {gb_text(needs.ram)} needed"),
         (offer.reliability < needs.reliability, f"reliability {offer.reliability:.3f}, {needs.reliability:g} needed"),
         (offer.ports < needs.ports, f"{offer.ports} direct ports, {needs.ports} needed"),
         (0 < needs.bid < offer.least_bid, f"a bid of ${offer.least_bid:.3f} an hour at least, not ${needs.bid:g}"),
         (0 < needs.price < offer.price and not needs.bid, f"${offer.price:.3f} an hour, at most ${needs.price:g}"),
     )
     return tuple(text for wrong, text in rows if wrong)
+
+
+def gb_text(size: float) -> str:
+    """Return a size of the platform's, which counts in GB of 10^9, a card's memory too."""
+    return size_text(size * 1e9)
 
 
 def rank(offers: Iterable[Offer], needs: Needs) -> tuple[tuple[Offer, ...], dict[int, tuple[str, ...]]]:

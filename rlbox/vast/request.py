@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError, page
 from rlbox.image.forms.onstart import LIMIT
+from rlbox.vast.offers import gb_text
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
@@ -59,7 +60,7 @@ def plan_request(
     elif not _PRICES[0] <= needs.price <= _PRICES[1]:
         problems.append(f"a price of ${needs.price:g} an hour is not between ${_PRICES[0]:g} and ${_PRICES[1]:g}")
     if needs.disk < _LEAST_DISK:
-        problems.append(f"a disk of {needs.disk:g} GB: the platform's smallest has {_LEAST_DISK:g}")
+        problems.append(f"a disk of {gb_text(needs.disk)}: the platform's smallest has {gb_text(_LEAST_DISK)}")
     if max(onstart.characters, onstart.size) > LIMIT:
         problems.append(f"the on-start script has {onstart.size} bytes, and {LIMIT} are taken")
     if problems:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
@@ -43,6 +46,28 @@ class Stay:
     def text(self) -> str:
         """Return it as the file that the keeper reads."""
         return json.dumps({"schema": 1, **asdict(self)}, indent=1) + "\n"
+
+
+def check_notice(notify: str) -> None:
+    """Refuse what is to be told of a run and is neither an address that is told nor a command of a shell.
+
+    Raises
+    ------
+    SpecError
+        It has another scheme than http and https, names no host, or its quotes are not closed.
+    """
+    scheme, colon, _ = notify.partition("://")
+    try:
+        if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+            why = "" if scheme in ("http", "https") and urlsplit(notify).hostname else "no address that can be told"
+        else:
+            why = "" if shlex.split(notify) or not notify else "no command"
+    except ValueError as error:
+        why = f"no command: {error}" if not colon else f"no address that can be told: {error}"
+    if why:
+        raise SpecError(
+            f"--notify {notify}: {why}", next_step="give https://HOST/PATH, or a command of a shell on the instance"
+        )
 
 
 def read_stay(text: str) -> Stay:

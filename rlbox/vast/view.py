@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.vast.offers import Needs, Offer
+from rlbox.vast.offers import Needs, Offer, gb_text
 from rlbox.vast.request import Request
 
 
@@ -23,7 +25,7 @@ class Deal:
         """Return the request and its cost in words."""
         return [
             f"image    {self.request.image}",
-            f"disk     {self.request.disk:g} GB",
+            f"disk     {gb_text(self.request.disk)}",
             f"label    {self.request.label}",
             f"mode     {self.request.mode}",
             *(f"env      {name}={value}" for name, value in self.request.env.items()),
@@ -59,6 +61,12 @@ class Deal:
             "offer": row,
             "cost": {**cost, "hours": self.hours},
         }
+
+
+def search_line(url: str, needs: Needs) -> str:
+    """Return a search as a line for a shell that knows the API key."""
+    heads = ('-H "Authorization: Bearer $VAST_API_KEY"', "-H 'Content-Type: application/json'")
+    return f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}"
 
 
 def offer_row(offer: Offer) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 from applybox import give, tree
-from fakes import CHECKOUT, Folder, Rlbox
+from fakes import CHECKOUT, EngineSocket, Folder, Rlbox
 from following import Follow
 from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
@@ -24,10 +26,11 @@ from wheelbox import Index, make_wheel
 from rlbox.app import App
 from rlbox.files.act.folders import cache_folder
 from rlbox.image.act.plans import image_plan
-from rlbox.place.act.apply import lay_back
+from rlbox.place.act.apply import NOTHING, Applied, lay_back
 from rlbox.place.act.bring import carry_out, look, prepare
 from rlbox.place.act.facts import STAMP
-from rlbox.place.act.supplies import ApplyWish
+from rlbox.place.act.supplies import ApplyWish, Prepared
+from rlbox.place.changes import ApplyPlan
 from rlbox.place.layout import Layout
 from rlbox.store.act.objects import Store
 
@@ -42,7 +45,8 @@ def store() -> Store:
 
 @pytest.fixture
 def prefix(folder: Folder, store: Store, tmp_path: Path) -> Path:
-    """Where the target is applied; it and its lock are there."""
+    """Where the target is applied; it, its lock and the data disk are there."""
+    (tmp_path / "disk").mkdir()
     give(folder.path, store, FIRST)
     return tmp_path / "place"
 
@@ -102,7 +106,7 @@ def test_a_dry_run_names_old_and_new_and_writes_nothing(rlbox: Rlbox, prefix: Pa
     assert kinds == {"environment", "part", "patches", "file", "link"}
     assert all(row["old"] and row["new"] for row in said.data["steps"])
     assert not prefix.exists()
-    assert not (prefix.parent / "disk").exists()
+    assert list((prefix.parent / "disk").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -392,3 +396,66 @@ def test_another_disk_has_room(follow: Follow, prefix: Path) -> None:
     """A file system of the kernel's own has none."""
     step = follow(*words(prefix), "--prefix", "/proc/place")
     follow.again(step, *step.options({"DIR": str(prefix)}))
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: Store, tmp_path: Path) -> list[str]:
+    """The machine's own paths, where a target would be applied; nothing is: what would be is a row of this list."""
+    give(folder.path, store, FIRST)
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    done: list[str] = []
+
+    def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
+        done.append(f"{len(plan.steps)} changes")
+        return NOTHING
+
+    monkeypatch.setattr("rlbox.place.act.bring.carry_out", carry_out)
+    monkeypatch.setattr("rlbox.place.act.bring.check_place", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.place.act.bring.with_room", lambda prepared, layout: layout)
+    return done
+
+
+PATHS = "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH"
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_the_machines_own_paths_are_not_changed_unasked(
+    rlbox: Rlbox, at_root: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = rlbox("apply", "small", "--offline")
+    assert (said.code, at_root) == (2, [])
+    assert PATHS in said.err
+    assert re.search(r"nobody can be asked here: --yes to make \d+ changes at / for target small", said.err)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert (rlbox("apply", "small", "--offline").code, at_root) == (130, [])
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    said = rlbox("apply", "small", "--offline")
+    once = list(at_root)
+    assert (said.code, len(once) > 0) == (0, True)
+    assert "at / for target small? [y/N]: " in said.err
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert (rlbox("apply", "small", "--offline", "--yes").code, at_root) == (0, once * 2)
+
+
+@pytest.mark.allow("sockets")
+def test_an_engine_that_would_do_instead_is_said(rlbox: Rlbox, at_root: list[str], engine: EngineSocket) -> None:
+    said = rlbox("apply", "small", "--offline", "--dry-run")
+    assert (said.code, at_root) == (0, [])
+    assert PATHS in said.err
+    assert f"a Docker engine answers here ({engine.address}): rlbox run JOB uses it" in said.err
+    assert re.search(r"# verdict: this would make \d+ changes at /, once you said yes", said.out)
+
+
+def test_undo_is_another_word_for_remove(rlbox: Rlbox, prefix: Path) -> None:
+    said = rlbox(*words(prefix, "--undo"))
+    assert (said.code, said.out) == (2, "")
+    assert "--undo: here it is --remove" in said.err
+
+
+class Terminal(io.StringIO):
+    """What a person types."""
+
+    def isatty(self) -> bool:
+        return True

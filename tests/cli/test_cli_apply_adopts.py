@@ -53,7 +53,8 @@ def foreign(tmp_path: Path) -> Foreign:
 
 @pytest.fixture
 def prefix(folder: Folder, tmp_path: Path) -> Path:
-    """Where the target is applied; it and its lock are there."""
+    """Where the target is applied; it, its lock and the data disk are there."""
+    (tmp_path / "disk").mkdir()
     store = Store(cache_folder("store"))
     hold(folder.path, give(folder.path, store, {"alpha": "1.0"}, patched=False))
     return tmp_path / "place"
@@ -228,6 +229,7 @@ def test_an_interpreter_of_the_right_version_is_named(
     give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
     none = folder.write("python", "#!/bin/sh\necho 'bash: nothing here' >&2\n")
     none.chmod(0o755)
+    (tmp_path / "disk").mkdir()
     words = ("apply", "small", "--offline", "--prefix", str(tmp_path / "p"), "--data", str(tmp_path / "disk"))
     step = follow(*words, "--python", str(none))
     follow.again(step, *step.options({"FILE": sys.executable}))

@@ -94,7 +94,8 @@ def registry(layers: tuple[bytes, ...]) -> Iterator[RegistryServer]:
 
 @pytest.fixture
 def prefix(folder: Folder, registry: RegistryServer, layers: tuple[bytes, ...], tmp_path: Path) -> Path:
-    """Where the target is applied; it and its lock are there."""
+    """Where the target is applied; it, its lock and the data disk are there."""
+    (tmp_path / "disk").mkdir()
     digest = registry.add_manifest("v1", image_of(registry.add_blob, layers, ENV), oci.MANIFEST)
     lock = give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
     hold(folder.path, lock, f"{registry.host}/team/framework@{digest}")

@@ -113,6 +113,8 @@ def test_dry_run(
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     said = rlbox("build", "mine", "--dry-run")
     line, _, verdict = said.out.partition("\n\n")
+    line, _, told = line.partition("\n")
+    assert told == "# what this line names is made by the build alone; by hand: rlbox render mine --context FOLDER"
     why = "it was built by an rlbox that counted every line of its own code as part of the image"
     assert (said.code, verdict, said.err) == (0, f"# verdict: this would build {TAG}: {why}\n", "")
     assert not noted.exists()
@@ -582,7 +584,7 @@ def test_what_was_locked_is_built_and_looked_into(
 ) -> None:
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
     engine.images[TAG] = image_of(mine)
-    follow.types(follow("lock", "mine", "--dry-run"))
+    follow.types(follow("lock", "mine"))
     step = follow("build", "mine")
     client()
     follow.changed(step, [*step.commands({})[0], "--", "true"], 0)

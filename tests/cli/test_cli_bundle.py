@@ -196,7 +196,7 @@ def test_no_such_run_and_no_such_folder(rlbox: Rlbox, disk: Path, tmp_path: Path
     run(disk)
     assert rlbox("bundle", "other").code == 2
     said = rlbox("bundle", "--out", "missing/b.tar.gz")
-    assert (said.code, "its folder is missing" in said.err) == (2, True)
+    assert (said.code, "the folder of this is not there" in said.err) == (5, True)
 
 
 def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

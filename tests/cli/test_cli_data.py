@@ -86,8 +86,12 @@ def test_a_tiny_set(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatc
     assert said.err.startswith("rlbox: error: it is not said where the tiny set goes\n  where: DATA_OUTPUT_DIR\n")
     monkeypatch.setenv("DATA_OUTPUT_DIR", str(folder.path / "out"))
     made = folder.path / "out/train_tiny.jsonl"
-    assert rlbox(*words, "--dry-run").out == f"would write 2 rows of train.jsonl to {made}\n"
-    assert not made.parent.exists()
+    refused = rlbox(*words)
+    assert (refused.code, rlbox(*words, "--dry-run").code) == (5, 5)
+    assert "the folder of this is not there" in refused.err
+    made.parent.mkdir()
+    assert rlbox(*words, "--dry-run").out.endswith(f"# verdict: this would write 2 rows of train.jsonl to {made}\n")
+    assert not made.exists()
     said = rlbox(*words)
     assert (said.code, said.out) == (0, f"{made}\n")
     assert made.read_text() == lines(turn(0), turn(1))

@@ -183,7 +183,7 @@ def test_all_that_is_wrong_is_said_at_once(rlbox: Rlbox, two: Folder, ready: Eng
     ] == [
         "secret TOKEN_OF_MINE is missing",
         "--gpus 'banana' does not say which GPUs",
-        "the data disk is missing",
+        "there is no such data disk",
         f"the engine has no image {TAG}",
         "no service of job two has the port 'nosuch'",
         "job two has no stage 'nosuch'",
@@ -313,7 +313,7 @@ def test_other_verbs_look_at_the_disk(
     rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
     no_create(two, ready, tmp_path / "disk")
-    assert refusals(rlbox, *verb) == [("the data disk is missing", 5)]
+    assert refusals(rlbox, *verb) == [("there is no such data disk", 5)]
 
 
 def test_a_shell_in_an_image_that_is_not_there(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:

@@ -48,7 +48,7 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
         (("--to", "compose", "--gpus", "0"), 2, "--gpus '0' does not say which GPUs"),
         (("--to", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
         (("--to", "compose", "--image", "A B"), 2, "A B"),
-        (("--to", "compose", "-o", "/dev/null/x"), 5, "the export cannot be written"),
+        (("--to", "compose", "-o", "/dev/null/x"), 5, "this lies below what is no folder"),
         ((), 2, "--to"),
     ],
 )

@@ -50,7 +50,8 @@ def test_on_its_own_target(rlbox: Rlbox, job: str, profile: str) -> None:
 @pytest.mark.parametrize(("job", "profile", "target"), OTHER)
 def test_on_every_other_target(rlbox: Rlbox, job: str, profile: str, target: str) -> None:
     named = ["--profile", profile] if profile else []
-    assert fits_or_says_what_does(rlbox, "run", job, *named, "--target", target) != hopeless(job, target)
+    fits = fits_or_says_what_does(rlbox, "run", job, *named, "--target", target)
+    assert fits != ((profile != "tiny" or target == "local") and hopeless(job, target))
 
 
 HOSTILE = [
@@ -110,7 +111,7 @@ def test_what_nobody_should_ask_for(rlbox: Rlbox, job: str, settings: str) -> No
 @pytest.mark.parametrize("job", ["gkd", "grpo", "sft", "xdan"])
 def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> None:
     said = rlbox("run", job, "--dry-run", "--set", "gpu_memory=120%", "--project", str(CHECKOUT))
-    assert (said.code, "gpu_memory is 1.2, out of its range" in said.err) == (2, True)
+    assert (said.code, "gpu_memory is 1.2, and must be" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ file    /etc/answer  0644
 link    /opt/answer -> {{ site }}
 hook    /opt/rlbox/hooks/30-my-answer.sh
   : ${ANSWER:=42}; export ANSWER
-run     shared memory  at least 16 GiB
+run     shared memory  at least 17.2 GB (16 GiB)
 run     processes  at least 4096
 run     ulimit memlock  -1
 run     capability  SYS_NICE
@@ -117,7 +117,7 @@ EXPLAINED = """my-answer (baked): the answer is baked
   file    /etc/answer  0644
   link    /opt/answer -> /opt/venv/lib/python3.11/site-packages
   hook    /opt/rlbox/hooks/30-my-answer.sh
-  run     shared memory  at least 16 GiB
+  run     shared memory  at least 17.2 GB (16 GiB)
 """
 HARDWARE = TARGET + '[hardware]\ngpu = "NVIDIA A800"\n'
 
@@ -328,6 +328,8 @@ def test_a_line_of_a_log_leads_to_its_fix(rlbox: Rlbox) -> None:
     assert said.out.startswith("# lcuda-link: ")
     assert "## remedy" in said.out
     assert rlbox("fixes", "find", "ld: cannot find -lcuda", "--json").data["fixes"][0]["id"] == "lcuda-link"
+    old = rlbox("fixes", "find", "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB")
+    assert old.out.startswith("# gpu-oom-training: ")
     said = rlbox("fixes", "find", "all is well")
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("rlbox: error: no fix knows that line\n")
@@ -378,3 +380,13 @@ def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) ->
     assert rlbox("fixes", "show", "lcudart-link").code == 2
     assert rlbox("runs", "--data", str(folder.path / "disk")).code == 0
     assert rlbox("show", "local").code == 2
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory", "OOM", "oom  GPU", "显存"])
+def test_words_lead_to_the_fixes_that_have_them(rlbox: Rlbox, words: str) -> None:
+    said = rlbox("fixes", "find", words)
+    assert said.code == 0
+    assert "gpu-oom-training" in [line.split()[0] for line in said.out.splitlines()]
+    assert re.fullmatch(r"no fix knows that line; \d+ have its words\nnext: rlbox fixes show ID\n", said.err)
+    data = rlbox("fixes", "find", words, "--json").data
+    assert (data["fixes"], "gpu-oom-training" in [fix["id"] for fix in data["near"]]) == ([], True)

@@ -7,11 +7,12 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
-from rlbox.scaffold.start import load_machines
+from rlbox.scaffold.start import load_machines, shipped_as
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
 
@@ -80,17 +81,58 @@ def test_what_it_refuses(rlbox: Rlbox, folder: Folder, words: list[str], code: i
     assert folder.files() == []
 
 
+@pytest.mark.parametrize("name", ["local", "smoke", "vast-5090"])
+def test_what_rlbox_ships_is_not_hidden(rlbox: Rlbox, folder: Folder, name: str) -> None:
+    """`images/local/target.toml` with `include = "local"` stopped every verb of that target."""
+    said = rlbox("init", name, "--machine", "cpu")
+    assert (said.code, folder.files()) == (2, [])
+    assert "that rlbox ships, and yours would take its place" in said.err
+    assert rlbox("show", name).code == 0
+
+
+def test_in_a_checkout_it_may_be_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There all are of one folder, and what was begun stands beside what is shipped."""
+    folder = Folder(tmp_path)
+    monkeypatch.setattr("rlbox.spec.project._shipped", lambda: folder.path)
+    folder.target("both")
+    folder.job("both")
+    folder.target("half")
+    assert [shipped_as(folder.project, name) for name in ("both", "half", "none")] == ["", "target", ""]
+
+
+def test_the_machine_follows_from_the_framework(rlbox: Rlbox, folder: Folder) -> None:
+    said = rlbox("init", "mine", "--framework", "verl", "--json")
+    assert (said.code, said.data["machine"], said.data["includes"]) == (0, "5090", "vast-5090")
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize(
+    ("typed", "includes"), [("\n", "local"), ("3\n2\n", "vast-5090-verl"), ("9\ncluster\n", "cluster-2node")]
+)
+def test_a_number_is_an_answer_and_the_first_is_the_default(folder: Folder, typed: str, includes: str) -> None:
+    said, target = asked(folder, typed)
+    assert f'include = "{includes}"' in target, said
+    assert "1  cpu      any machine, no GPU: trl" in said
+    assert "machine [cpu]: " in said
+
+
 @pytest.mark.allow("processes")
 def test_it_asks_on_a_terminal(folder: Folder) -> None:
+    said, target = asked(folder, "h200\n5090\nverl-image\n")
+    assert "3  5090     4 x RTX 5090, vast.ai: verl, verl-image" in said
+    assert "'h200' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
+    assert 'include = "vast-5090-verl"' in target
+
+
+def asked(folder: Folder, typed: str) -> tuple[str, str]:
+    """Answer what it asks on a terminal; return what was said there, and the target that it wrote."""
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "rlbox", "init", "mine", "--project", str(folder.path)]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    os.write(ours, b"h200\n5090\nverl-image\n")
+    os.write(ours, typed.encode())
     done = subprocess.run(argv, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=60)
     said = os.read(ours, 1 << 16).decode()
     for end in (ours, theirs):
         os.close(end)
     assert done.returncode == 0, said
-    assert "5090     4 x RTX 5090, vast.ai: verl, verl-image" in said
-    assert "'h200' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
-    assert 'include = "vast-5090-verl"' in (folder.path / "images/mine/target.toml").read_text()
+    return said, (folder.path / "images/mine/target.toml").read_text()

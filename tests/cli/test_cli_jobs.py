@@ -123,7 +123,7 @@ def test_several_problems_of_one_command_line(rlbox: Rlbox, mine: Folder) -> Non
         "rlbox: error: job mine: 5 problems\n"
         "  --set rolouts: not a parameter of job mine (did you mean 'rollouts'?)\n"
         "  --set data=: parameter data has no value: training data\n"
-        "  parameter patience is 10800 seconds, out of its range -inf to 2h: longest wait for an answer\n"
+        "  parameter patience is 10800 seconds, and must be at most 2h: longest wait for an answer\n"
         "  --set memory=70: must carry its unit: 70% or 0.7 (got 70): share of the GPU's memory\n"
         "  --set attention=flsh: must be one of flash, eager (did you mean 'flash'?): attention kernels\n"
         "  next:  parameters: attention, cache, data, memory, optimizer, patience, rollouts, sampling\n",

@@ -218,7 +218,7 @@ def test_a_hundred_megabytes_are_no_script(rlbox: Rlbox, folder: Folder) -> None
     said = rlbox("lint", "big.sh")
     assert (said.code, said.err.splitlines()[0]) == (
         2,
-        "rlbox: error: big.sh: is larger than 1 MiB, so it is no script",
+        "rlbox: error: big.sh: is larger than 1.0 MB, so it is no script",
     )
     assert time.perf_counter() - began < 5
 

@@ -70,7 +70,9 @@ def written(folder: Folder, name: str = "mine") -> Lock:
 def test_writing(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
     folder.target("mine")
     said = rlbox("lock", "mine", "--dry-run")
-    assert said == Said(code=0, out=WRITTEN.format("not written (--dry-run)"), err=NEXT)
+    path = folder.path / "images/mine/lock.json"
+    would = f"\n# verdict: this would write {path}\n"
+    assert said == Said(code=0, out=WRITTEN.replace("lock.json {}\n", would), err="")
     assert not (folder.path / "images/mine/lock.json").exists()
     assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("written"), err=NEXT)
     assert rlbox("lock", "mine") == Said(code=0, out=WRITTEN.format("unchanged"), err=NEXT)

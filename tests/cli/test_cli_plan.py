@@ -59,14 +59,14 @@ def one(folder: Folder) -> Folder:
 def test_the_table(rlbox: Rlbox, one: Folder) -> None:
     assert rlbox("plan", "one") == Said(
         code=0,
-        out="""stage     nodes x GPUs  a GPU     host memory  disk
-train     1 x 2         14.9 GiB  7.5 GiB      11.2 GiB
-there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB
+        out="""stage       nodes x GPUs  a GPU     host memory  disk
+train       1 x 2         14.9 GiB  8.0 GB       12.0 GB
+the target  1 x 2         19.4 GiB  17.2 GB      12.9 GB
 
-train  a GPU  7.5 GiB   weights
-train  a GPU  7.5 GiB   activations
-train  host   7.5 GiB   copy
-train  disk   11.2 GiB  checkpoints
+train  a GPU  7.5 GiB  weights
+train  a GPU  7.5 GiB  activations
+train  host   8.0 GB   copy
+train  disk   12.0 GB  checkpoints
 """,
         err="",
     )
@@ -95,12 +95,12 @@ REFUSALS: list[tuple[tuple[str, ...], str, str]] = [
     (("--gpus", "1"), "train: 2 GPUs of a machine, there are 1", "no profile of the job"),
     (
         ("--set", "keep=4"),
-        "the data disk: 14.9 GiB needed (train.checkpoints 14.9 GiB), 12.0 GiB there",
+        "the data disk: 16.0 GB needed (train.checkpoints 16.0 GB), 12.9 GB there",
         "--set keep=3",
     ),
     (
         ("--set", "billions=4.5"),
-        "host memory: 16.8 GiB needed (copy 16.8 GiB), 16.0 GiB there",
+        "host memory: 18.0 GB needed (copy 18.0 GB), 17.2 GB there",
         "no profile of the job",
     ),
     (
@@ -148,7 +148,7 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
     said = rlbox("run", "one", "--dry-run", "--set", "rows=8", "--force")
     assert said.code == 0
     assert said.err.startswith(f"warning: {CARD}\n")
-    assert "# there is  1 x 2         19.4 GiB  16.0 GiB     12.0 GiB\n" in said.out
+    assert "# the target  1 x 2         19.4 GiB  17.2 GB      12.9 GB\n" in said.out
 
 
 @pytest.mark.usefixtures("as_declared")
@@ -194,7 +194,7 @@ def test_a_run_asks_the_disk_that_is_there(
     monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
     said = rlbox("run", "one", "--data", str(tmp_path))
     assert said.code == 5
-    assert "the data disk: 11.2 GiB needed (train.checkpoints 11.2 GiB), 1.0 GiB there" in said.err
+    assert "the data disk: 12.0 GB needed (train.checkpoints 12.0 GB), 1.1 GB there" in said.err
     assert f"  where: this machine, {tmp_path}\n" in said.err
 
 
@@ -206,7 +206,7 @@ def test_a_dry_run_says_once_that_the_disk_is_too_small(
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda folder: GIB)
     monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: 64 * GIB)
     refused = rlbox("run", "one", "--data", str(tmp_path), "--dry-run", "--json").data["verdict"]["refused"]
-    assert ["11.2 GiB needed" in row["what"] for row in refused if "data disk" in row["what"]] == [True]
+    assert ["12.0 GB needed" in row["what"] for row in refused if "data disk" in row["what"]] == [True]
 
 
 def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuFacts, ...]:

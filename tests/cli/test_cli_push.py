@@ -200,7 +200,7 @@ def test_a_file_that_is_none(rlbox: Rlbox, mine: Folder, words: list[str]) -> No
 def test_what_is_no_archive(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
     folder.write("x.tar", "<html>log in</html>")
     said = rlbox(*words)
-    assert (said.code, said.out) == (1, "")
+    assert (said.code, "--dry-run" in words) == (1, "# verdict: this would be refused" in said.out)
     assert said.err.splitlines()[1:] == ["  where: x.tar", "  next:  rlbox save TARGET FILE"]
 
 
@@ -214,7 +214,10 @@ def test_a_folder_that_is_missing(rlbox: Rlbox, mine: Folder, engine: EngineSock
     engine.images[TAG] = {"Id": "sha256:1"}
     said = rlbox("save", "mine", str(Path("none/x.tar")))
     assert (said.code, said.out) == (5, "")
-    assert said.err.startswith("rlbox: error: the archive cannot be written: No such file or directory\n")
+    assert said.err == (
+        "rlbox: error: the folder of this is not there\n"
+        f"  where: {mine.path}/none/x.tar\n  next:  mkdir -p {mine.path}/none, or name another path for FILE\n"
+    )
 
 
 def test_plain_http_is_allowed_where_it_will_do(

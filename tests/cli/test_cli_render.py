@@ -96,7 +96,10 @@ def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder
 
 
 def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
-    assert rlbox("render", "--dry-run") == Said(code=0, out=all_are("stale"), err="")
+    said = rlbox("render", "--dry-run")
+    table, _, verdict = said.out.partition("\n\n")
+    assert (said.code, f"{table}\n", said.err) == (0, all_are("stale"), "")
+    assert verdict.startswith("# verdict: this would write Dockerfile.base, ")
     assert folder.files() == []
 
 

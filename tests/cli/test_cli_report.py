@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox
-from reportbox import write_run
+from following import Follow
+from reportbox import plan_of, write_run
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_a_place_that_cannot_be_written(rlbox: Rlbox, disk: Path) -> None:
     said = rlbox("report", "--out", "/proc/nowhere/x.html")
     assert said.code == 5
     assert "where: /proc/nowhere/x.html" in said.err
-    assert "next:  name another file with --out" in said.err
+    assert "next:  mkdir -p /proc/nowhere, or name another with --out" in said.err
 
 
 def test_a_run_that_is_none(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
@@ -67,9 +69,35 @@ def test_it_opens_no_browser_by_itself(
     rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     out = str(tmp_path / "x.html")
     rlbox("report", "--out", out)
     assert opened == []
-    rlbox("report", "--out", out, "--open", "yes")
+    assert rlbox("report", "--out", out, "--open", "yes").err == ""
+    assert rlbox("report", "--out", out, "--open", "yes", "--dry-run").code == 0
     assert opened == [f"file://{out}"]
+
+
+def test_without_a_browser_that_is_said(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda address: False)
+    out = str(tmp_path / "x.html")
+    said = rlbox("report", "--out", out, "--open")
+    assert (said.code, said.out) == (0, f"{out}\n")
+    assert said.err == f"no browser is found here; the page is file://{out}\n"
+
+
+def test_a_run_beside_itself_is_refused(rlbox: Rlbox, disk: Path, follow: Follow) -> None:
+    plan = plan_of("holdem-1", "holdem")
+    for name in ("holdem-1", "holdem-2"):
+        if name != "holdem-1":
+            write_run(disk / "runs" / name, samples=5, steps=5)
+        (disk / "runs" / name / "plan.json").write_text(json.dumps(plan))
+    step = follow("report", "holdem-1", "holdem-1", "--dry-run")
+    assert step.said.code == 2
+    assert "both names are of run holdem-1, which does not differ from itself" in step.said.err
+    listed = follow.rlbox(*step.commands({})[0])
+    assert "holdem-2" in listed.out
+    follow.changed(step, ["report", "holdem-1", "holdem-2", "--dry-run"], 0)
+    assert rlbox("report", "holdem-2", str(disk / "runs/holdem-2"), "--dry-run").code == 2

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
+from following import Follow
 
 from rlbox import __version__
 from rlbox.cli.verbs import OTHER_WORDS, SECTIONS, TITLES, VERBS
@@ -194,3 +195,12 @@ def test_json_is_one_object_with_a_schema(rlbox: Rlbox) -> None:
         data = json.loads(said.out)
         assert (type(data), data["schema"]) == (dict, 1), words
         assert said.out == json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def test_the_project_of_the_environment_is_unset(
+    follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLBOX_PROJECT", str(folder.path / "nosuch"))
+    step = follow("targets")
+    monkeypatch.delenv(step.text.rpartition(" ")[2])
+    follow.again(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
+from rlbox.engine.act.data_disk import data_folder
 from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 
@@ -76,8 +78,8 @@ def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
 #   gate: exit code 0
 #   gate: listens on nothing but what the job declares
 #   gate: file /data/runs/two-DRY-RUN/out
-#   gate: silence at most 600 s
-#   gate: total at most 3600 s
+#   gate: silence at most 10 min
+#   gate: total at most 1 h
 
 # stage ask: asks
 /opt/venv/bin/python -m server --port=8100  # service server
@@ -86,8 +88,8 @@ ask 3
 #   gate: service server
 #   gate: exit code 0
 #   gate: listens on nothing but what the job declares
-#   gate: silence at most 600 s
-#   gate: total at most 3600 s
+#   gate: silence at most 10 min
+#   gate: total at most 1 h
 
 # first: the data disk {disk} is made
 # verdict: this would start a run of two on mine, place docker: 2 stages
@@ -130,7 +132,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
             "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: rounds",
         ),
         (["two", "--set", "rounds=x"], "--set rounds=x: must be a whole number: rounds"),
-        (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, out of its range 1 to 9: rounds"),
+        (["two", "--set", "rounds=3", "--set", "rounds=10"], "parameter rounds is 10, and must be from 1 to 9: rounds"),
         (
             ["two", "--target", "min"],
             "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: "
@@ -143,7 +145,9 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
 def test_words_that_cannot_be(rlbox: Rlbox, two: Folder, words: list[str], message: str, dry: bool) -> None:
     places = {name: f"{two.path}/{name} and {CHECKOUT}/{name}" for name in ("jobs", "images")}
     said = rlbox("run", *words, *(["--dry-run"] if dry else []))
-    assert said == Said(code=2, out="", err=f"rlbox: error: {message.format(**places)}\n")
+    own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
+    verdict = "# verdict: this would be refused: 1 refusal, exit code 2\n" if dry else ""
+    assert said == Said(code=2, out=verdict, err=f"rlbox: error: {message.format(**places)}{own}\n")
 
 
 def test_an_unknown_place(rlbox: Rlbox, two: Folder) -> None:
@@ -158,13 +162,13 @@ def read_only(**_: object) -> None:
 
 DISKS: dict[str, Any] = {
     "missing": (
-        "the data disk is missing",
-        "mount it or make it, or name another with --data DIR",
+        "there is no such data disk",
+        "mkdir -p {disk} (or mount it there), or name another with --data DIR",
         lambda disk, patch: disk.rmdir(),
     ),
     "file": (
         "the data disk is not a directory",
-        "mount it or make it, or name another with --data DIR",
+        "name another with --data DIR",
         lambda disk, patch: (disk.rmdir(), disk.write_text("")),
     ),
     "read-only": (
@@ -186,14 +190,29 @@ DISKS: dict[str, Any] = {
 def test_disks(
     rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, place: str
 ) -> None:
+    """A folder that somebody named is not made, though the target has its own made."""
     what, next_step, make = DISKS[state]
-    two.target("mine", ON_IMAGE.replace("create = true\nneed_gib = 0", "create = false\nneed_gib = 3"))
+    two.target("mine", ON_IMAGE.replace("need_gib = 0", "need_gib = 3"))
     disk = tmp_path / "disk"
     disk.mkdir()
     make(disk, monkeypatch)
     assert rlbox("run", "two", "--data", str(disk), "--place", place) == Said(
-        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step}\n"
+        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step.format(disk=disk)}\n"
     )
+    assert disk.exists() == (state != "missing")
+
+
+@pytest.mark.parametrize("place", ["docker", "here"])
+@pytest.mark.parametrize("named", ["/", "/etc", "/usr/lib/rlbox", "/var", "/home", "/dev/../proc/self"])
+def test_a_folder_of_the_system_is_no_data_disk(rlbox: Rlbox, two: Folder, named: str, place: str) -> None:
+    said = rlbox("run", "two", "--data", named, "--place", place, "--dry-run")
+    assert said.code == 5
+    assert "this folder is the system's own, and no data disk" in said.err + said.out
+
+
+@pytest.mark.parametrize("named", ["/dev/shm/x", "/usr/local/x", "/run/media/me/disk", "/mnt", "/var/data", "/data"])
+def test_a_folder_that_is_lent_may_be_one(named: str) -> None:
+    assert str(data_folder("~/disk", named)) == os.path.realpath(named)
 
 
 @pytest.mark.allow("sockets")

@@ -68,18 +68,21 @@ def test_logs(rlbox: Rlbox, disk: Path) -> None:
     for name, text in {
         "1-train-only/stage": "loss 1\n",
         "2-rollout-only/stage": "asked\n",
-        "2-rollout-only/vllm": "served \xe4\n",
+        "2-rollout-only/vllm": "served \xe4",
     }.items():
         write_atomic(folder / f"stages/{name}.log", text)
     data = ("--data", str(disk))
     assert rlbox("logs", "smoke-1", *data) == Said(
         code=0,
-        out="loss 1\nasked\nserved \xe4\n",
-        err="==> stages/1-train-only/stage.log <==\n==> stages/2-rollout-only/stage.log <==\n"
-        "==> stages/2-rollout-only/vllm.log <==\n",
+        out="==> stages/1-train-only/stage.log <==\nloss 1\n==> stages/2-rollout-only/stage.log <==\nasked\n"
+        "==> stages/2-rollout-only/vllm.log <==\nserved \xe4",
+        err="",
     )
+    assert rlbox("logs", "smoke-1", "-q", *data) == Said(code=0, out="loss 1\nasked\nserved \xe4", err="")
+    one = rlbox("logs", "smoke-1", "--log", "vllm", *data)
+    assert one == Said(code=0, out="served \xe4", err="==> stages/2-rollout-only/vllm.log <==\n")
     assert rlbox("logs", "smoke-1", "--stage", "rollout-only", "--log", "stage", *data).out == "asked\n"
-    assert rlbox("logs", "smoke-1", "--log", "vllm", "-q", *data) == Said(code=0, out="served \xe4\n", err="")
+    assert rlbox("logs", "smoke-1", "--log", "vllm", "-q", *data) == Said(code=0, out="served \xe4", err="")
     assert rlbox("logs", "smoke-1", "--json", *data).data["logs"] == [
         str(folder / f"stages/{name}.log")
         for name in ("1-train-only/stage", "2-rollout-only/stage", "2-rollout-only/vllm")
@@ -174,3 +177,11 @@ def test_the_disk_that_has_the_runs_is_named(follow: Follow, disk: Path, tmp_pat
     write_atomic(path / "stages/1-train-only/stage.log", "one\n")
     step = follow("logs", "--data", str(disk))
     follow.again(step, *step.options({"DIR": str(tmp_path / "other")}))
+
+
+def test_a_log_without_a_last_line_end_hides_no_name(rlbox: Rlbox, disk: Path) -> None:
+    folder = run(disk, "smoke-1", 100)
+    for name, text in {"1-train-only/stage": "cut off", "2-rollout-only/stage": "asked\n"}.items():
+        write_atomic(folder / f"stages/{name}.log", text)
+    said = rlbox("logs", "--data", str(disk))
+    assert "cut off\n==> stages/2-rollout-only/stage.log <==\nasked\n" in said.out

@@ -42,6 +42,7 @@ CODES = {
     "rlbox gpus --actor 2 --rollout 2 --total 8": 1,
     "rlbox vast create vast-5090 --image registry.example/team/vast-5090:v1": 2,
     "rlbox vast up sft --image registry.example/team/vast-5090:v1 --dry-run": 2,
+    "rlbox vast search vast-5090": 2,
 }
 """Exit codes of lines that tell of the run, which failed, of a machine without GPUs, of vast.ai without an API key."""
 BLOCKS = re.compile(r"^ *```(?:bash|sh|python)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

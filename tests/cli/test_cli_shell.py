@@ -147,8 +147,8 @@ def test_a_slip_of_data_makes_nothing(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("shell", "mine", "--data", "dsik", "--", "true") == Said(
         code=5,
         out="",
-        err=f"rlbox: error: the data disk is missing\n  where: {folder.path}/dsik\n"
-        "  next:  mount it or make it, or name another with --data DIR\n",
+        err=f"rlbox: error: there is no such data disk\n  where: {folder.path}/dsik\n"
+        f"  next:  mkdir -p {folder.path}/dsik (or mount it there), or name another with --data DIR\n",
     )
     assert not (folder.path / "dsik").exists()
 
@@ -159,6 +159,5 @@ def test_a_disk_that_is_a_file(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("shell", "mine", "--data", "disk", "--", "true") == Said(
         code=5,
         out="",
-        err=f"rlbox: error: the data disk is not a directory\n  where: {path}\n"
-        "  next:  mount it or make it, or name another with --data DIR\n",
+        err=f"rlbox: error: the data disk is not a directory\n  where: {path}\n  next:  name another with --data DIR\n",
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fakes import Rlbox
+from fakes import Folder, Rlbox
 from following import Follow
 from vastbox import KEY, Platform, Unanswered, recorded, serving
 
@@ -25,6 +25,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setenv("VAST_URL", served.url)
         monkeypatch.setattr("rlbox.vast.act.account._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())  # what they refuse is tried elsewhere
+        monkeypatch.setattr("rlbox.cli.rented.published.require_published", lambda app, image: None)
         yield served
 
 
@@ -90,7 +91,7 @@ def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: 
         "cost     at most $2.5 an hour, $15.00 for 6 hours (assumed: the ceiling)",
         "",
         "# refused: no API key of vast.ai is set",
-        "#   next:  export VAST_API_KEY, or vastai set api-key KEY",
+        "#   next:  export VAST_API_KEY=KEY: https://cloud.vast.ai/manage-keys/ makes one",
         "# verdict: this would be refused: 1 refusal, exit code 2",
     ]
     assert len(platform.asked) == before
@@ -110,7 +111,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     ("words", "told"),
     [
         ((), "no image is named that the platform could pull"),
-        ((*IMAGE, "--disk", "100"), "--disk 100 is less than the 350 GB that the target needs"),
+        ((*IMAGE, "--disk", "100"), "--disk 100: the target needs 350.0 GB, and no disk ever grows"),
         ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
         ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
         ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),
@@ -254,12 +255,17 @@ def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) 
         (("--set", "nosuch=1"), 2, "nosuch"),
         (("--env-file", "nothing-here"), 2, "the file of --env-file is not there"),
         (("--profile", "nosuch"), 2, "nosuch"),
-        (("--target", "local"), 5, "job sft does not fit"),
+        (("--target", "local"), 2, "target local is not for vast.ai"),
+        (("--target", "one"), 5, "job sft does not fit"),
+        (("--notify", "ftp://example.org/x"), 2, "--notify ftp://example.org/x: no address that can be told"),
+        (("--notify", "https://"), 2, "--notify https://: no address that can be told"),
+        (("--notify", "echo 'half"), 2, "--notify echo 'half: no command: No closing quotation"),
     ],
 )
 def test_what_cannot_run_is_not_rented(
-    rlbox: Rlbox, platform: Platform, words: tuple[str, ...], code: int, told: str
+    rlbox: Rlbox, platform: Platform, folder: Folder, words: tuple[str, ...], code: int, told: str
 ) -> None:
+    folder.target("one", 'include = "vast-5090"\n[hardware]\ngpus = 1\n')
     said = rlbox("vast", "up", "sft", *IMAGE, *words, "--yes")
     assert (said.code, told in said.err) == (code, True), said.err
     assert platform.calls("PUT") == []

@@ -181,6 +181,18 @@ def test_a_data_disk_is_named(follow: Follow, mine: Folder, monkeypatch: pytest.
     assert "data-disk-unnamed" not in findings(follow.rlbox("doctor", "mine", *step.options({"DIR": "disk"})))
 
 
+def test_a_data_disk_is_made_or_another_named(follow: Follow, mine: Folder) -> None:
+    mine.write("text.txt", "")
+    (mine.path / "disk").mkdir()
+    typed = ("doctor", "--data", str(mine.path / "new"))
+    step = follow.found(typed, follow.rlbox(*typed), "data-disk-missing")
+    subprocess.run(step.shell(), shell=True, check=True)
+    assert "data-disk-missing" not in findings(follow.again(step))
+    typed = ("doctor", "--data", str(mine.path / "text.txt"))
+    step = follow.found(typed, follow.rlbox(*typed), "data-disk-missing")
+    assert "data-disk-missing" not in findings(follow.again(step, *step.options({"DIR": "disk"})))
+
+
 REFUSED = {
     "a limit": ("error setting rlimit type 7: operation not permitted", "4000000:4000000", ("run", "own")),
     "no GPU": ('could not select device driver "" with capabilities: [[gpu]]', "", ("run", "own", "--gpus", "1")),
@@ -248,6 +260,18 @@ def test_an_engine_is_brought(
     )
     said = follow.types(step, code=4)  # the version that this one says has no buildx beside it
     assert "engine 28.2.2" in said.out
+
+
+def test_an_engine_elsewhere_is_corrected(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(mine, engine, "")
+    monkeypatch.setenv("DOCKER_HOST", "banana")
+    status, shown = follow("engine", "status"), follow("show", TAG)
+    assert status.text == shown.text
+    monkeypatch.setenv(re.findall(r"correct ([A-Z_]+)", shown.text)[0], engine.address)
+    assert "engine 28.2.2" in follow.again(status, code=4).out
+    follow.again(shown, code=2)
 
 
 def test_credentials_are_written_anew(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fakes import EngineSocket, Folder
 from following import Follow
 from registry_server import Fault, RegistryServer, log_in, running
+from vastbox import KEY, Platform, serving
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
 from rlbox.files.act.folders import cache_folder
@@ -160,3 +161,37 @@ def test_what_the_engine_could_not_push_it_can(
     step = follow(*push(server))
     put()
     follow.again(step)
+
+
+@pytest.mark.usefixtures("explained")
+def test_an_image_that_no_registry_has_is_pushed(
+    follow: Follow, folder: Folder, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is rented, and in its dry run: a machine that cannot pull it costs money in vain."""
+    folder.target("mine", 'include = "vast-5090"\n')
+    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+    with serving(Platform()) as platform:
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("VAST_URL", platform.url)
+        step = follow("vast", "create", "mine", "--image", f"{server.host}/team/mine:2", "--dry-run")
+        assert step.said.code == 6
+        (push, *_) = step.commands({"TARGET": "mine", "REGISTRY": server.host, "NAME": "team/mine", "TAG": "1"})
+        follow.changed(step, [*push[:-1], f"{push[-1]}:1"], 0)
+        follow.instead(step, "mine:2", "mine:1")
+        wants = follow.rlbox("vast", "create", "mine", "--image", f"{server.host}/team/mine:2", "--yes", "--json")
+        assert (wants.code, platform.calls("PUT")) == (6, [])
+
+
+@pytest.mark.usefixtures("explained")
+def test_what_a_registry_does_not_tell_is_not_checked(
+    follow: Follow, folder: Folder, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wants a login: the platform has its own."""
+    folder.target("mine", 'include = "vast-5090"\n')
+    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+    server.auth = "basic"
+    with serving(Platform()) as platform:
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("VAST_URL", platform.url)
+        said = follow.rlbox("vast", "create", "mine", "--image", f"{server.host}/team/mine:2", "--dry-run", "--json")
+    assert (said.code, said.data["verdict"]["not_checked"][0]["what"]) == (0, [f"image {server.host}/team/mine:2"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -102,6 +103,8 @@ def do(row: dict[str, Any], step: Step, follow: Follow, ground: Path, monkeypatc
             step = replace(step, typed=(*step.typed, right))
         case "option":
             step = replace(step, typed=(*step.typed, *step.options(fill), *filter(None, [row.get("value")])))
+        case "shell":
+            subprocess.run(step.shell(), shell=True, check=True)
         case "variable":
             monkeypatch.setenv(step.setting(nth), row["value"].replace("PROJECT", str(ground)))
         case "recoded":

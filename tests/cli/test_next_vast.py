@@ -70,6 +70,7 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         for name in ("account", "instance"):
             monkeypatch.setattr(f"rlbox.vast.act.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+        monkeypatch.setattr("rlbox.cli.rented.published.require_published", lambda app, image: None)
         yield served
 
 
@@ -163,3 +164,9 @@ def test_secrets_are_given(follow: Follow, platform: Platform, folder: Folder) -
     step = follow("vast", "up", "own", *IMAGE, "--dry-run")
     folder.write("my.env", "HF_TOKEN=abcdefgh12345678\n")
     follow.again(step, *step.options({"FILE": "my.env"}))
+
+
+def test_a_notice_goes_to_an_address_or_a_command(follow: Follow, platform: Platform) -> None:
+    step = follow("vast", "up", "own", *IMAGE, "--notify", "ftp://example.org/x", "--dry-run")
+    follow.instead(step, "ftp://example.org/x", step.form({"HOST": "example.org", "PATH": "x"}))
+    follow.instead(step, "ftp://example.org/x", "mail -s over me@example.org")

@@ -75,7 +75,7 @@ class Machine:
     def apply(self, *words: str, user: str = "root", check: bool = True) -> Result:
         """Run `rlbox apply small`."""
         home = "/root" if user == "root" else "/srv/tenant"
-        argv = ("/srv/rl/bin/python", "-m", "rlbox", "apply", "small", "--offline", "--data", "/data", *words)
+        argv = ("/srv/rl/bin/python", "-m", "rlbox", "apply", "small", "--offline", "--yes", "--data", "/data", *words)
         env = ("RLBOX_STORE=/srv/store", "RLBOX_PROJECT=/srv/project", f"HOME={home}")
         return self.run(*argv, user=user, env=env, check=check)
 

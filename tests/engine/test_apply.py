@@ -142,18 +142,18 @@ def test_a_framework_of_the_machines_own_is_adopted_or_refused(machine: Machine)
     """As on AutoDL: a foreign environment and no Docker, in a shell that exports all sorts of things."""
     machine.run("sh", "-c", FRAMEWORK)
     before = machine.files()
-    refused = machine.rlbox("apply", "held", "--offline", env=HOSTILE, check=False)
+    refused = machine.rlbox("apply", "held", "--offline", "--yes", env=HOSTILE, check=False)
     assert (refused.code, "2 of 2 packages are missing (torch 2.9.1+cu129, flash-attn 2.8.1)" in refused.err) == (
         5,
         True,
     )
     assert machine.files() == before
-    words = ("apply", "held", "--offline", "--python", "/opt/micromamba/envs/slime/bin/python")
+    words = ("apply", "held", "--offline", "--yes", "--python", "/opt/micromamba/envs/slime/bin/python")
     said = machine.rlbox(*words, "--json", env=HOSTILE)
     assert said.data["state"] == "applied", said.err
     assert said.data["checks"]["failed"] == [], said.data["checks"]
     laid = machine.files()
-    again = machine.rlbox("apply", "held", "--offline", "--json", env=HOSTILE)
+    again = machine.rlbox("apply", "held", "--offline", "--yes", "--json", env=HOSTILE)
     assert (again.data["state"], again.data["steps"]) == ("unchanged", [])
     assert machine.files() == laid
     assert {path: laid[path] for path in before if path.startswith("/opt/micromamba")} == {

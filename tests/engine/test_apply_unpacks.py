@@ -185,7 +185,7 @@ def _lasting(files: dict[str, str]) -> dict[str, str]:
 
 def _refused(machine: Machine) -> None:
     """Each part that is missing is named, and where it was looked for."""
-    words = ("apply", "held", "--sources", "near")
+    words = ("apply", "held", "--yes", "--sources", "near")
     for more, says in (
         (
             (),
@@ -203,7 +203,7 @@ def _refused(machine: Machine) -> None:
 
 
 def _adopted(machine: Machine) -> None:
-    said = call(machine, "apply", "held", "--sources", "near", "--python", f"{OWN}/bin/python",
+    said = call(machine, "apply", "held", "--yes", "--sources", "near", "--python", f"{OWN}/bin/python",
                 "--accept", "torch==2.9.0+cu129", "--json")  # fmt: skip
     assert (said.data["state"], said.data["checks"]["failed"]) == ("applied", []), said.err
     again = call(machine, "apply", "held", "--json")
@@ -212,7 +212,7 @@ def _adopted(machine: Machine) -> None:
 
 def _completed(machine: Machine) -> None:
     """The image takes the place of the machine's own, though a mirror breaks and the disk turns out too small."""
-    words = ("apply", "held", "--sources", "near", "--unpack")
+    words = ("apply", "held", "--yes", "--sources", "near", "--unpack")
     full = call(machine, *words, check=False)
     assert (full.code, "the disk is full" in full.err) == (5, True), full.err
     docker("exec", "--privileged", machine.name, "mount", "-o", "remount,size=3g", DATA)

@@ -151,7 +151,7 @@ def test_another_image_is_brought_to_the_lock() -> None:
         for _ in range(2):
             check_ready(one)
         asked = one.sh("cat /workspace/asked")[1].splitlines()
-        assert asked[-1] == "apply lab-cc --data /workspace"
+        assert asked[-1] == "apply lab-cc --data /workspace --yes"
         assert one.sh("ls /opt/rlbox-cli/whole")[0] == 0
         check_shells(one)
 

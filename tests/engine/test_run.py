@@ -125,7 +125,8 @@ def test_a_taken_port_is_found_before_anything_starts(tiny: Box) -> None:
 def test_bad_disks_are_refused_before_anything_starts(tiny: Box, tmp_path: Path) -> None:
     write(tiny)
     missing = tiny("run", "two", "--data", str(tmp_path / "absent"))
-    assert (missing.code, "the data disk is missing" in missing.err) == (5, True)
+    assert (missing.code, "there is no such data disk" in missing.err) == (5, True)
+    assert not (tmp_path / "absent").exists()
     (tmp_path / "file").write_text("")
     assert tiny("run", "two", "--data", str(tmp_path / "file")).code == 5
 

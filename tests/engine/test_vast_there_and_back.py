@@ -5,22 +5,20 @@ Its on-start script, its stops, its disk and its files are real; what only an ac
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
-import tarfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from enginebox import Box, Result, docker, wait_until
+from enginebox import Box, Result, wait_until
 from faultbox import _project, tag
 from vastbox import KEY, Platform, serving
+from vastmachine import OWN_KEY, Instance
 
 pytestmark = pytest.mark.allow("sockets")
 SPEC = """
@@ -80,74 +78,18 @@ limits = { total_s = 600, silence_s = 60 }
 gate = { require = [{ pattern = "^Final loss 42$" }] }
 """
 SECRET = "planted-for-an-instance-5ecret"
-OWN_KEY = "4d1c9a07" * 8
-# What the platform starts: sshd without the container's environment; and, in its place, the account's address.
-BOOT = """
-set -e
-mkdir -p /run/sshd "$HOME/.ssh" && chmod 700 "$HOME" "$HOME/.ssh"
-[ -e /key ] || { ssh-keygen -q -A && ssh-keygen -q -t ed25519 -N '' -f /key; }
-cp /key.pub "$HOME/.ssh/authorized_keys"
-env -i /usr/sbin/sshd -p 2222
-python3 /account.py >/dev/null 2>&1 &
-"""
-ACCOUNT = """
-import http.server
-class Api(http.server.BaseHTTPRequestHandler):
-    def do_PUT(self):
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        with open("/account.log", "a") as log:
-            print(self.path, self.headers["Authorization"], body, file=log)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"success": true}')
-http.server.HTTPServer(("127.0.0.1", 8900), Api).serve_forever()
-"""
 
 
 @dataclass
 class Rented:
     """The container that is the instance, and what a person types at home."""
 
-    name: str
+    instance: Instance
     box: Box
     platform: Platform
 
-    def create(self, row: dict[str, Any]) -> None:
-        row |= {"ssh_host": "127.0.0.1", "ssh_port": 2222}
-        env = {"VAST_URL": "http://127.0.0.1:8900", "CONTAINER_API_KEY": OWN_KEY, "FROM_PLATFORM": "yes"}
-        words = [f"--env={name}={value}" for name, value in {**env, "CONTAINER_ID": str(row["id"])}.items()]
-        mount = f"--volume={self.box.data}:{self.box.data}"  # for ssh, which is started in it: see `ssh`
-        words += [
-            "--init",
-            f"--name={self.name}",
-            "--label=rlbox.test=vast",
-            "--network=none",
-            "--volume=/tmp:/tmp",
-            mount,
-        ]
-        docker("create", *words, "--entrypoint=sleep", row["image_uuid"], "infinity")
-        self.put("/onstart.sh", row["onstart"])
-        self.put("/account.py", ACCOUNT)
-        self.power("running")
-
-    def power(self, state: str) -> None:
-        if state == "stopped":
-            docker("kill", self.name)
-            return
-        docker("start", self.name)
-        self.sh(BOOT)
-        docker("exec", "--detach", self.name, "sh", "/onstart.sh")
-
-    def put(self, path: str, text: str) -> None:
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            row = tarfile.TarInfo(path.lstrip("/"))
-            row.size = len(text.encode())
-            tar.addfile(row, io.BytesIO(text.encode()))
-        subprocess.run(["docker", "cp", "-", f"{self.name}:/"], input=archive.getvalue(), check=True)
-
     def sh(self, text: str) -> str:
-        return docker("exec", self.name, "sh", "-c", text)
+        return self.instance.sh(text)
 
     def rlbox(self, *words: str) -> Result:
         return self.box("vast", *words)
@@ -173,14 +115,16 @@ def rented(tmp_path: Path) -> Iterator[Rented]:
             "VAST_API_KEY": KEY,
             "XDG_STATE_HOME": str(tmp_path / "state"),
         }
-        one = Rented(name=name, box=Box(project=project, data=data, extra=extra), platform=platform)
+        mounts = ("--volume=/tmp:/tmp", f"--volume={data}:{data}")  # for ssh, which is started in it: see `ssh`
+        instance = Instance(name, ("--network=none", *mounts))
+        one = Rented(instance=instance, box=Box(project=project, data=data, extra=extra), platform=platform)
         one.box.job("count", JOB)
         for words in (("lock", "rented"), ("build", "rented", "--rebuild")):
             done = one.box(*words)
             assert done.code == 0, done.err
-        platform.on_create = one.create
-        platform.on_state = lambda row, state: one.power(state)
-        platform.on_destroy = lambda row: docker("rm", "--force", name) and None
+        platform.on_create = instance.create
+        platform.on_state = lambda row, state: instance.power(state)
+        platform.on_destroy = lambda row: instance.destroy()
         yield one
     subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True)
 

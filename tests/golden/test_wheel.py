@@ -238,9 +238,12 @@ def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path
 def test_the_readmes_ways_to_path_are_real(built: tuple[Path, Path], tmp_path: Path) -> None:
     """Each line of the section, up to what needs an index; `uvx --from FILE.whl` is asked for its help only."""
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    block = text.partition("## On your PATH")[2].partition("```console\n")[2].partition("```")[0]
-    source, uvx = [line[2:].partition("#")[0].split() for line in block.splitlines()]
-    assert (source, uvx) == (["source", ".venv/bin/activate"], ["uvx", "--from", "FILE.whl", "rlbox", "targets"])
+    section = text.partition("## Start")[2]
+    alone, checkout = [part.partition("```")[0] for part in section.split("```console\n")[1:3]]
+    tool, run, _ = [line[2:].partition("#")[0].split() for line in alone.splitlines()]
+    assert (tool, run) == (["uv", "tool", "install", "FILE.whl"], ["rlbox", "run", "smoke", "--build"])
+    assert "uvx --from FILE.whl rlbox run smoke --build" in alone
+    assert "source .venv/bin/activate" in checkout
     activate = Path(sys.executable).with_name("activate")
     done = subprocess.run(
         ["bash", "-c", f". {activate} && rlbox --version"], capture_output=True, text=True, check=False

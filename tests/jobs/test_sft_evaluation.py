@@ -22,6 +22,8 @@ from sft.judge import Sandbox, code_of, judge, same_output
 from sft.problems import ProblemError, load_set, read_problem
 from sft.server import ServerError, serve, served_model
 
+from rlbox.logs.bars import ProgressBar, read_bar
+
 CLEVER = "Here it is:\n```python\nimport sys\n{body}\n```\n"
 
 
@@ -162,6 +164,16 @@ def test_what_is_done_is_not_asked_again_and_one_bad_checkpoint_stops_nothing(
     results.problem_file(project / "out/step_300", "mbpp_reg", "0").unlink()
     run(project, vllm, sandbox, monkeypatch, "--final-tier", "1")
     assert len(FakeVllm.asked) == before + 1
+
+
+def test_it_is_told_how_far_a_set_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line that the live view makes a bar of; not more often than every ten seconds."""
+    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
+    rows = [{"id": str(number)} for number in range(4)]
+    assert list(evaluate.counted(iter(rows), "Evaluating step 40 humaneval", 4, lambda: next(seconds))) == rows
+    told = capsys.readouterr().out
+    assert told == "Evaluating step 40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]\n"
+    assert read_bar(told) == ProgressBar(label="Evaluating step 40 humaneval", done=2, total=4, left_s=10)
 
 
 def test_one_checkpoint_alone(project: Path, vllm: str, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:

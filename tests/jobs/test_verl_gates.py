@@ -96,7 +96,7 @@ def test_training_must_begin_to_learn_and_may_over_fit(tmp_path: Path) -> None:
 def grpo_line(step: int) -> str:
     return (
         f"step:{step} - global_seqlen/min:80 - actor/pg_loss:np.float64(-0.01) - actor/grad_norm:np.float64(0.8) - "
-        "training/global_step:1 - critic/score/mean:0.25 - critic/rewards/mean:0.25"
+        "training/rollout_probs_diff_mean:0.0002 - critic/score/mean:0.25 - critic/rewards/mean:0.25"
     )
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # lane.sh [ROOT]: the journeys with the wheel alone, on a bare machine (scripts/fresh-machine.sh), each from an empty folder.
 #
-# The surroundings are laid by this script: uv, the wheel, and a registry on loopback. What it took and said is written to
+# The surroundings are laid by this script: uv, the wheel, a registry on loopback, a recorded account of vast.ai. JOURNEYS
+# names those to make (smoke own vast). What it took and said is written to
 # ROOT-journeys.log in the folder of bare machines; the machine goes when all end well.
 set -euo pipefail
 
@@ -24,7 +25,10 @@ machine exec mkdir -p /usr/local/bin
 machine exec sh -c 'cat >/usr/local/bin/uv && chmod 755 /usr/local/bin/uv' <"$checkout/.venv/bin/uv"
 lay "$wheels/$wheel" "$wheel"
 lay "$program" docker-registry
-for script in typed.sh smoke.sh own.sh; do lay "$here/$script" "$script"; done
+for script in typed.sh smoke.sh own.sh vast.sh account.py; do lay "$here/$script" "$script"; done
+for module in vastbox.py vastmachine.py; do lay "$checkout/tests/$module" "$module"; done
+machine exec mkdir -p /srv/journey/cases/vast
+for answers in offers.json instance.json; do lay "$checkout/tests/cases/vast/$answers" "cases/vast/$answers"; done
 machine exec sh -c 'cat >/srv/journey/registry.yml' <<'END'
 version: 0.1
 log: { level: error }
@@ -35,7 +39,7 @@ machine exec sh -c 'setsid /srv/journey/docker-registry serve /srv/journey/regis
 
 : >"$log"
 rc=0
-for journey in smoke own; do
+for journey in ${JOURNEYS:-smoke own vast}; do
   began=$SECONDS
   if machine exec env "WHEEL=/srv/journey/$wheel" REGISTRY=127.0.0.1:5000 sh "/srv/journey/$journey.sh" >>"$log" 2>&1; then
     word=ok

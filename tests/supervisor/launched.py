@@ -170,6 +170,7 @@ class Site:
         self.folder.lock("mine")
         self.data = root / "data"
         self.data.mkdir(exist_ok=True)
+        self.groups: list[Path] = []
         self.env = {
             **os.environ,
             "RLBOX_DATA": str(self.data),
@@ -182,7 +183,8 @@ class Site:
         self.folder.job("two", JOB.replace("FIRST", first).replace("SECOND", second))
 
     def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-c", BARE, *words]
+        enters = "".join(f"echo $$ > {group}/cgroup.procs; " for group in self.groups)
+        return ["sh", "-c", f'{enters}exec "$@"', "sh", sys.executable, "-c", BARE, *words]
 
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Start a command line in a session of its own, as a terminal would."""

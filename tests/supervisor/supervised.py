@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,10 @@ def service(
 class Supervisor:
     """A process that supervises a run directory, forked so that it need not import everything again."""
 
-    def __init__(self, run_dir: Path, environment: dict[str, str], stdin: bytes | None = None) -> None:
-        self._stdin = stdin
+    def __init__(
+        self, run_dir: Path, environment: dict[str, str], stdin: bytes | None = None, groups: Sequence[Path] = ()
+    ) -> None:
+        self._stdin, self._groups = stdin, groups
         self._err = run_dir.with_name(f"{run_dir.name}.err")
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -93,6 +95,8 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
+        for group in self._groups:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
         if self._stdin is not None:
             readable, writable = os.pipe()
             os.write(writable, self._stdin)
@@ -130,6 +134,7 @@ class Bench:
         self.secrets: dict[str, str] = {}
         self.aliases: tuple[tuple[str, ...], ...] = ()
         self.stdin: bytes | None = None
+        self.groups: list[Path] = []
         self.supervisor: Supervisor | None = None
 
     def stage(
@@ -192,7 +197,7 @@ class Bench:
         """Write the plan and start the supervisor."""
         self.write_plan()
         stdin = json.dumps(self.secrets).encode() + b"\n" if self.secrets and self.stdin is None else self.stdin
-        self.supervisor = Supervisor(self.run_dir, self.environment, stdin)
+        self.supervisor = Supervisor(self.run_dir, self.environment, stdin, self.groups)
         return self.supervisor
 
     def finish(self) -> tuple[int, str]:

@@ -101,7 +101,7 @@ def test_half_an_hour_of_slow_loading(machine: Machine) -> None:
     assert machine.journal.state.stages[0].phase == "load"
     cause = machine.lives(1810)
     assert cause
-    assert cause.what == "stage train hung in phase load: no sign of life for 1800 s, and was stopped"
+    assert cause.what == "stage train hung in phase load: no sign of life for 30 min, and was stopped"
 
 
 def test_a_machine_that_slept_has_not_hung(machine: Machine) -> None:

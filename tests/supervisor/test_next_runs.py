@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,31 @@ def test_the_run_that_has_the_disk_is_ended(site: Site, follow: Follow) -> None:
     step = follow(*AGAIN)
     follow.types(step, 1)
     follow.again(step)
+
+
+def test_a_run_that_is_to_be_removed_is_ended_first(site: Site, follow: Follow) -> None:
+    site.job(second=GOES_ON)
+    run = site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    step = follow("runs", "rm", run, "--yes")
+    follow.types(step)
+    follow.again(step)
+    assert site.runs() == []
+
+
+def test_a_run_of_another_user_is_removed_by_who_may(site: Site, follow: Follow) -> None:
+    """A folder that takes no change, whoever asks, is what another user's is for a user who is not root."""
+    site.job()
+    assert site.run().code == 0
+    runs = site.run_dir().parent
+    subprocess.run(("chattr", "+i", str(runs)), check=True)
+    try:
+        step = follow("runs", "rm", site.run_dir().name, "--yes")
+        assert "do it as the user whose files they are" in step.text
+    finally:
+        subprocess.run(("chattr", "-i", str(runs)), check=True)
+    follow.again(step)
+    assert site.runs() == []
 
 
 def test_a_service_that_is_slow_gets_more_time(site: Site, follow: Follow) -> None:
@@ -199,3 +225,33 @@ def test_a_run_that_was_lost_is_resumed(site: Site, follow: Follow) -> None:
     site.wait_for_end()
     step = follow("attach", site.run_dir().name)
     follow.types(step)
+
+
+def test_a_run_that_failed_is_looked_at(site: Site, follow: Follow) -> None:
+    """Whatever ended it, and though nothing is known of that."""
+    site.job(second="echo these are my last words; exit 3")
+    step = follow(*AGAIN)
+    assert step.said.err.splitlines()[-1].startswith("next: ")
+    page = follow.types(step)
+    assert "these are my last words" in Path(page.out.strip()).read_text()
+    assert "these are my last words" in follow.types(step, 1).out
+
+
+def test_a_run_that_was_stopped_is_taken_up_again(site: Site, follow: Follow) -> None:
+    site.job(second=f"[ {{attempt}} = 2 ] || sleep 60; {SECOND}")
+    site.detach()
+    wait_for(lambda: site.states() == ["passed", "running"])
+    assert site("stop").code == 0
+    step = follow("attach", site.run_dir().name)
+    follow.types(step)
+    assert site.states() == ["passed", "passed"]
+
+
+def test_a_run_of_another_project_is_resumed_there(site: Site, follow: Follow, tmp_path: Path) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    (tmp_path / "elsewhere").mkdir()
+    step = follow("run", "--resume", site.run_dir().name, "--project", str(tmp_path / "elsewhere"), "--dry-run")
+    assert "is of another project, which has the job 'two'" in step.said.err
+    follow.types(step)
+    assert site.states() == ["passed", "passed"]

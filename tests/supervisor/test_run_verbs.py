@@ -37,11 +37,19 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     assert again.code == 8
     assert f"run {run} has the data disk: job two, stage second, started by " in again.err
 
+    refused = site("runs", "rm", run, "--yes")
+    assert refused.code == 8
+    assert f"run {run} has not ended" in refused.err
+    assert f"next:  rlbox stop {run}" in refused.err
+    assert site("runs", "prune", "--yes").code == 0
+    assert site.run_dir().name == run
+
     watching = site.start("attach")
     following = site.start("logs", "-f", run[:-2])
     assert watching.stderr
     assert following.stdout
-    assert following.stdout.readline() == "there\n"
+    while (line := following.stdout.readline()) != "there\n":
+        assert line.startswith("==> stages/") or line == "made it\n"
     while "second: running" not in watching.stderr.readline():
         pass
     watching.send_signal(signal.SIGINT)
@@ -53,7 +61,9 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     assert following.returncode == 0
     said = site("attach", run)
     assert (said.code, site.states()) == (0, ["passed", "passed"])
-    assert site("stop").out == "no run goes on\n"
+    assert site("stop").out == f"no run goes on, on {site.data}\n"
+    assert site("runs", "rm", run, "--yes").code == 0
+    assert site("runs", "--json", "--target", "mine").data["runs"] == []
 
 
 @pytest.mark.slow
@@ -66,7 +76,8 @@ def test_a_terminal_that_is_closed_and_one_that_is_interrupted(site: Site) -> No
     os.close(ours)
     os.killpg(window.pid, signal.SIGHUP)
     assert window.wait(60) == -signal.SIGHUP
-    assert site("stop", "--dry-run").out == f"would ask run {site.run_dir().name} to stop, and kill it after 20 s\n"
+    would = f"ask run {site.run_dir().name} to stop, and kill what is left of it after 20 s"
+    assert site("stop", "--dry-run").out == f"# verdict: this would {would}\n"
     said = site("stop", "--json")
     assert (said.code, said.data["state"], said.data["stopped"]) == (0, "interrupted", True)
     assert site.states() == ["passed", "interrupted"]

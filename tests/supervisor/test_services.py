@@ -66,7 +66,7 @@ def test_a_service_that_never_shows_it_works(bench: Bench) -> None:
     assert bench.run() == 7
     asked = f"GET http://127.0.0.1:{port}/ and a line like /never said/"
     assert bench.cause().kind == "ready"
-    assert bench.cause().what.startswith(f"service vllm was not ready after 1 s: {asked}: ")
+    assert f": {asked}: " in bench.cause().what
 
 
 def test_a_service_that_answers_no_more_is_found(bench: Bench) -> None:

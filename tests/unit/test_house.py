@@ -68,11 +68,13 @@ WALKS = {
 DOORS = {
     "processes": (
         ("subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.fork", "os.posix_spawn", "os.exec"),
-        # what the sandbox starts, it starts behind walls that are raised between fork and exec
-        ("rlbox.machine.act", "rlbox.sandbox.act"),
-        # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
+        ("rlbox.machine.act",),
         {
+            # run by the stack's interpreter, which has no rlbox: it forks itself before it loads what may crash
             "rlbox.doctor.act.programs.probe_torch",
+            # what they start, they start behind walls that are raised between fork and exec
+            "rlbox.sandbox.act.keeper",
+            "rlbox.sandbox.act.walls",
             "rlbox.cluster.act.programs.node_run",  # sent to a node, whose own Python runs it
         },
     ),
@@ -110,6 +112,7 @@ DOORS = {
     ),
 }
 SIZE = re.compile(r"\s?[kKMGTP]i?B\b")
+SPAN = re.compile(r" (?:s|sec|seconds?|min|minutes?|h)\b")
 
 
 def is_in(name: str, packages: tuple[str, ...]) -> bool:
@@ -228,20 +231,29 @@ def leads(name: str, ways: tuple[str, ...]) -> bool:
     return is_in(name, ways) or any(name.startswith(way) for way in ways if way.startswith("os."))
 
 
+def written_before(unit: re.Pattern[str]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield module and value of everything that an f-string writes a unit behind; `amounts` alone may."""
+    for module in KNOWN:
+        texts = (node for node in ast.walk(house.tree(KNOWN[module])) if isinstance(node, ast.JoinedStr))
+        for text in texts if module != "rlbox.amounts" else ():
+            for value, behind in zip(text.values, text.values[1:], strict=False):
+                shown = isinstance(value, ast.FormattedValue) and isinstance(behind, ast.Constant)
+                if shown and unit.match(behind.value):
+                    yield module, value.value
+
+
+def places_of(unit: re.Pattern[str]) -> list[str]:
+    return [place(KNOWN[module], value.lineno, ast.unparse(value)) for module, value in written_before(unit)]
+
+
 def test_one_size_as_text() -> None:
-    """Whoever divides bytes and writes a unit behind them does what `amounts.size_text` is for."""
-    found = [
-        place(KNOWN[module], value.lineno, ast.unparse(value))
-        for module in KNOWN
-        if module != "rlbox.amounts"
-        for node in ast.walk(house.tree(KNOWN[module]))
-        if isinstance(node, ast.JoinedStr)
-        for value, behind in zip(node.values, node.values[1:], strict=False)
-        if isinstance(value, ast.FormattedValue) and isinstance(behind, ast.Constant) and SIZE.match(behind.value)
-        if any(isinstance(part, (ast.Div, ast.FloorDiv, ast.RShift)) for part in ast.walk(value.value))
-        if any(isinstance(part, ast.Name) and not part.id.isupper() for part in ast.walk(value.value))
-    ]
-    assert found == []
+    """`amounts.size_text` writes bytes, `card_text` those of a GPU, `asked_text` what a spec asks for in GiB."""
+    assert places_of(SIZE) == []
+
+
+def test_one_span_as_text() -> None:
+    """`amounts.duration_text` writes what was measured, `limit_text` what was chosen, `fine_text` where ms matter."""
+    assert places_of(SPAN) == []
 
 
 def test_walks_are_short() -> None:

@@ -20,7 +20,7 @@ from rlbox.cli.options import dry_run, shared, sources_option
 @shared
 def verb(
     app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
-) -> None:
+) -> int:
     """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
 
     A build sees its locked source, compiler and system at fixed paths, and no network. One that was killed goes on with
@@ -37,5 +37,11 @@ def verb(
 
     wish = CompileWish(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
     told = compile_target(app, name, wish)
+    if app.dry_run:
+        count = len([one for one in told if one.wheel is None])
+        would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"
+        app.say(f"next: rlbox compile {name}")
+        return app.planned(compile_json(name, told), compile_text(told), would)
     app.result(compile_json(name, told), compile_text(told))
-    app.say(f"next: rlbox {'compile' if app.dry_run else 'build'} {name}")
+    app.say(f"next: rlbox build {name}")
+    return 0

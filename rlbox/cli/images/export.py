@@ -23,7 +23,7 @@ from rlbox.image.forms.compose import WAYS
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run
 @shared
-def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> None:
+def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> int:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
@@ -35,18 +35,25 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
       rlbox export local --to apptainer --output local.def
       rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
     """
+    from rlbox.files.act.folders import write_atomic
+    from rlbox.files.act.output import check_output
     from rlbox.image.act.export import export_text
 
     if (gpus or way) and form != "compose":
         raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
+    if output:
+        with app.checking("file"):
+            check_output(Path(output), "another with --output")
     text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
-    if output and not app.dry_run:
-        from rlbox.image.act.export import write_export
-
-        write_export(Path(output), text)
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
+    if app.dry_run:
+        would = f"write {output}" if output else "print this, and write nothing"
+        return app.planned(data, output or text.rstrip("\n"), would, verbatim=True)
+    if output:
+        write_atomic(Path(output), text)
     app.result(data, output or text.rstrip("\n"), verbatim=True)
     app.say(f"next: {_next(name, form, output or 'FILE', image)}")
+    return 0
 
 
 def _next(name: str, form: str, file: str, image: str) -> str:

@@ -14,10 +14,11 @@ from rlbox.cli.options import dry_run, shared
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @dry_run
 @shared
-def verb(app: App, file: Path) -> None:
+def verb(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
-    Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run that is all that is done.
+    Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run the archive is proven, and
+    the engine asked whether it is there.
 
     \b
     Examples:
@@ -26,6 +27,7 @@ def verb(app: App, file: Path) -> None:
     from rlbox.amounts import size_text
     from rlbox.archive.act.check import check_archive
     from rlbox.archive.act.load import load_archive
+    from rlbox.engine.act.api import engine
     from rlbox.files.act.progress import bytes_view
 
     size = file.stat().st_size
@@ -33,8 +35,10 @@ def verb(app: App, file: Path) -> None:
         archive = check_archive(file, on_bytes)
     if app.dry_run:
         data = {"file": str(file), "images": archive.tags, "digests": [item.digest for item in archive.manifests]}
-        app.result(data, "\n".join(f"{file} is whole: {tag}" for tag in archive.tags))
-        return
+        with app.checking("engine"):
+            engine()
+        whole = "\n".join(f"{file} is whole: {tag}" for tag in archive.tags)
+        return app.planned(data, whole, f"load {', '.join(archive.tags)}")
     with bytes_view(app, "loading", size) as on_bytes:
         loaded = load_archive(archive, on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
@@ -43,3 +47,4 @@ def verb(app: App, file: Path) -> None:
         f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {size_text(size)}",
     )
     app.say(f"next: docker run --rm {loaded.tag}")
+    return 0

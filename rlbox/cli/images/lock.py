@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @shared
 def verb(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
-) -> None:
+) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
     Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays.
@@ -48,15 +48,14 @@ def verb(
     from rlbox.lock.resolve import Upgrade
 
     if check:
-        _check(app, name, offline, sources)
-        return
+        return _check(app, name, offline, sources)
     moved = Upgrade(everything=upgrade and not packages, names=frozenset(packages))
     before, lock = _relock(app, name, moved, sources)
     refuse_unknown(packages, before, lock)
-    _tell(app, lock, changed=write_lock(app, before, lock))
+    return _tell(app, lock, changed=write_lock(app, before, lock))
 
 
-def _check(app: App, name: str, offline: bool, sources: str) -> None:
+def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.lock.changes import refuse_drift
     from rlbox.lock.resolve import Upgrade
     from rlbox.target.lock import lock_remedy
@@ -67,6 +66,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> None:
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
     app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+    return 0
 
 
 def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
@@ -79,16 +79,17 @@ def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = 
     return relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
 
 
-def _tell(app: App, lock: Lock, *, changed: bool) -> None:
+def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.amounts import size_text
     from rlbox.lock.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
     lines = [f"{group:<12} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
-    state = "not written (--dry-run)" if app.dry_run else "written" if changed else "unchanged"
+    told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.own_lock_file(lock.target)
-    app.result(
-        {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed},
-        "\n".join([*lines, f"{path.name} {state}"]),
-    )
+    if app.dry_run:
+        would = f"write {path}" if changed else f"leave {path.name} as it is"
+        return app.planned(told, "\n".join(lines), would)
+    app.result(told, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
     app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")
+    return 0

@@ -46,14 +46,23 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, her
     files = sorted({name for plan in plans for name in plan.rendered})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
     text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
-    if context and app.dry_run:
-        return app.planned(data, text, f"write the build context to {context}")
+    if app.dry_run:
+        return app.planned(data, text, _would(sorted(stale), context))
     app.result(data, text)
     return 0
 
 
 def _state(stale: bool, only_look: bool) -> str:
     return ("stale" if only_look else "written") if stale else "unchanged"
+
+
+def _would(stale: list[str], context: str | None) -> str:
+    names = ", ".join(stale)
+    if context and stale:
+        return f"write {names}, and the build context to {context}"
+    if context:
+        return f"write the build context to {context}"
+    return f"write {names}" if stale else "write nothing"
 
 
 def _differs(app: App, name: str, text: str) -> bool:
@@ -65,12 +74,14 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     """Write the build context; a dry run checks what could be in its way."""
+    from rlbox.files.act.output import check_output_folder
     from rlbox.image.act.context import check_context_folder
     from rlbox.image.act.inputs import BuildInputs
     from rlbox.image.build import BuildWish
 
     wish = BuildWish(hermetic=hermetic)
     with app.checking("folder"):
+        check_output_folder(folder, "another with --context")
         check_context_folder(folder)
     if not app.dry_run:
         BuildInputs(app, plan, wish).write(folder)

@@ -31,10 +31,13 @@ def verb(app: App, name: str, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.archive.act.save import save_image
     from rlbox.engine.act.api import require_image
+    from rlbox.files.act.output import check_output
     from rlbox.files.act.progress import bytes_view
 
     tag = image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
+    with app.checking("file"):
+        check_output(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
         image = require_image(tag, name)

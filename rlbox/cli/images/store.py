@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--fix", is_flag=True, help="With verify: remove what is damaged, so that a fetch brings it again.")
 @dry_run
 @shared
-def verb(app: App, action: str, folder: str | None, fix: bool) -> None:
+def verb(app: App, action: str, folder: str | None, fix: bool) -> int:
     """List the store's objects, verify them all by their sha256, or prune those that no lock uses.
 
     \b
@@ -45,7 +45,8 @@ def verb(app: App, action: str, folder: str | None, fix: bool) -> None:
     elif action == "verify":
         _verify(app, store, fix=fix)
     else:
-        _prune(app, store)
+        return _prune(app, store)
+    return 0
 
 
 def _list(app: App, store: Store) -> None:
@@ -88,16 +89,19 @@ def _verify(app: App, store: Store, *, fix: bool) -> None:
     app.result(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are whole"]))
 
 
-def _prune(app: App, store: Store) -> None:
+def _prune(app: App, store: Store) -> int:
     from rlbox.amounts import size_text
     from rlbox.store.act.care import prune
     from rlbox.store.act.names import describe, names, wanted_digests
 
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
-    verb = "would remove" if app.dry_run else "removed"
-    lines = [f"{verb} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
-    lines += [f"{verb} {digest[:12]}  half written" for digest in done.partials]
-    lines.append(f"{'would free' if app.dry_run else 'freed'} {size_text(done.freed)}")
+    done_to = "remove" if app.dry_run else "removed"
+    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
+    lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
-    app.result({**data, "removed": not app.dry_run}, "\n".join(lines))
+    if app.dry_run:
+        would = f"free {size_text(done.freed)} in {store.root}" if lines else "remove nothing"
+        return app.planned({**data, "removed": False}, "\n".join(lines), would)
+    app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed)}"]))
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ import click
 from packaging.utils import canonicalize_name
 
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
+from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
 
 if TYPE_CHECKING:
@@ -20,10 +23,16 @@ if TYPE_CHECKING:
     from rlbox.place.layout import Layout
 
 
+def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        raise click.UsageError("--undo: here it is --remove", ctx)
+
+
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
 @click.option("--remove", is_flag=True, help="Lay everything back as it was.")
+@click.option("--undo", is_flag=True, hidden=True, expose_value=False, callback=_here_it_is_remove)
 @click.option("--prefix", metavar="DIR", help="Below DIR, and nowhere else [without root: a folder of rlbox's cache].")
 @click.option("--offline", is_flag=True, help="Take every file from the store.")
 @click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Leave apt alone.")
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
+@click.option("--yes", is_flag=True, help="Do not ask before the machine's own paths are changed.")
 @sources_option
 @dry_run
 @shared
@@ -48,12 +58,15 @@ def verb(
     accept: tuple[str, ...],
     unpack: bool,
     data: str | None,
+    yes: bool,
     sources: str,
 ) -> int:
     """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
 
     What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven, or the image
     is unpacked without Docker.
+
+    As root and without --prefix the machine's own paths are changed, for every shell on it: that is asked before.
 
     \b
     Examples:
@@ -79,7 +92,7 @@ def verb(
         accept=_accepted(accept),
         unpack=unpack,
     )
-    return _apply(app, image, layout, wish, check=check)
+    return _apply(app, image, layout, wish, check=check, yes=yes)
 
 
 def _absolute(python: str) -> str:
@@ -97,17 +110,22 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
     return {canonicalize_name(name.strip()): version.strip() for name, _, version in split}
 
 
-def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool) -> int:
+def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
     from rlbox.place.act.bring import bring_target, check_place
     from rlbox.place.view import brought, compared
 
+    def consent(changes: int) -> None:
+        if not layout.prefix:
+            _warn(app, image.target)
+            confirm(app, yes, f"make {changes} changes at / for target {image.target}")
+
     only_look = check or app.dry_run
-    prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look)
+    prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look, consent=consent)
     if only_look and (plan.steps or not check):
         told = compared(prepared.wanted, plan, differences=app.dry_run)
         if not check:
-            return app.planned(*told, f"make {len(plan.steps)} changes")
+            return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
         app.result(*told)
         return 1 if plan.steps else 0
     layout = prepared.wanted.layout
@@ -118,12 +136,37 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
 
+def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) -> str:
+    """Return what a real run would do; of the machine's own paths, say what that means."""
+    if layout.prefix or not changes:
+        return f"make {changes} changes"
+    _warn(app, target)
+    return f"make {changes} changes at /" if yes else f"make {changes} changes at /, once you said yes"
+
+
+def _warn(app: App, target: str) -> None:
+    """Say what changes with the machine's own paths, and whether an engine would do instead."""
+    from rlbox.engine.act.address import engine_place
+    from rlbox.engine.act.api import engine
+
+    app.say(
+        "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
+        f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
+    )
+    with contextlib.suppress(EngineError):
+        engine()
+        app.say(f"a Docker engine answers here ({engine_place()}): rlbox run JOB uses it, and changes nothing of this")
+
+
 def _remove(app: App, name: str, layout: Layout) -> int:
     from rlbox.place.act.bring import take_away
 
     state, paths, notes = take_away(app, name, layout)
     shown = [f"remove      {path}" for path in paths] if app.dry_run else []
-    lines = [f"{name}  {state}: {len(paths)} things laid back", *shown, *notes]
+    lines = [*shown] if app.dry_run else [f"{name}  {state}: {len(paths)} things laid back", *notes]
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
+    if app.dry_run:
+        would = f"lay back {len(paths)} things" if paths else "change nothing: nothing of it is laid here"
+        return app.planned(data, "\n".join(lines), would)
     app.result(data, "\n".join(lines))
     return 0

@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
-from rlbox.cli.options import Amount, gpus_option, place_option, shared
+from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
 
 
 @click.command()
@@ -17,6 +17,7 @@ from rlbox.cli.options import Amount, gpus_option, place_option, shared
 @gpus_option
 @click.option("--budget", type=Amount(), default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
+@dry_run
 @shared
 def verb(
     app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
@@ -37,6 +38,8 @@ def verb(
     from rlbox.host.examine import examine
     from rlbox.run.examined import examine_place, place_to_examine
 
+    if app.dry_run and not fix:
+        raise click.UsageError("--dry-run goes with --fix: without it nothing is changed.")
     if not around and (layout := place_to_examine(app, name, place, data)):
         return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
     return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import shared
+from rlbox.cli.options import dry_run, shared
 
 
 @click.command()
 @click.argument("action", type=click.Choice(["status", "up"]))
+@dry_run
 @shared
 def verb(app: App, action: str) -> int:
     """Say how the Docker engine of this machine stands, or start one where none answers.
@@ -22,9 +23,17 @@ def verb(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.act.bring import bring_engine, probe_status
+    from rlbox.engine.act.bring import bring_engine, plan_engine, probe_status
     from rlbox.errors import EngineError
 
+    if app.dry_run:
+        if action != "up":
+            raise click.UsageError("--dry-run goes with up.")
+        left: tuple[str, ...] = ()
+        with app.checking("engine"):
+            left = plan_engine()
+        would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
+        return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
         bring_engine(app.say)
     status = probe_status()

@@ -25,6 +25,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
       rlbox warm /data/models/Qwen3-8B
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
+    from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
     from rlbox.files.act.progress import bytes_view
     from rlbox.machine.act.page_cache import room_bytes
@@ -32,11 +33,16 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.training.warm import check_room, warmed_text
 
     found = look_at(find_files(paths))
-    if app.dry_run or found.resident == found.size:
+    missing = sum(piece.length for piece in found.pieces if not piece.whole)
+    if app.dry_run:
+        with app.checking("memory"):
+            check_room(found.files, room_bytes())
+        would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
+        return app.planned(found.as_json(), warmed_text(found), would)
+    if found.resident == found.size:
         app.result(found.as_json(), warmed_text(found))
         return 0
     check_room(found.files, room_bytes())
-    missing = sum(piece.length for piece in found.pieces if not piece.whole)
     with bytes_view(app, "into memory", missing) as on_bytes:
         warmed = warm_files(found, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,7 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     from rlbox.image.forms.onstart import LIMIT
     from rlbox.vast.options import parse_options
 
+    require_rented(app, name)
     target, made = make_onstart(app, name, read_added(added))
     flags = parse_options(target, options).as_flags()
     facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
@@ -47,6 +50,39 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"), verbatim=True)
     app.say(f"{made.characters} of {LIMIT} characters ({made.form}); log: {target.disk.mount}/onstart.log")
     app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+
+
+def require_rented(app: App, name: str, job: str = "") -> Target:
+    """Return a target; `SpecError` with those that are for vast.ai where it is for no machine of theirs.
+
+    Parameters
+    ----------
+    job
+        The job that is to run on another target than its own.
+    """
+    from rlbox.image.forms.onstart import check_platform
+    from rlbox.target.load import load_target
+
+    target = load_target(app.project, name).target
+    try:
+        check_platform(target)
+    except SpecError as error:
+        names = ", ".join(_for_vast(app))
+        if job:
+            error.next_step = f"--target NAME, one of {names}; or one of your own: rlbox init NAME --framework verl"
+        else:
+            error.next_step = f'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
+        raise
+    return target
+
+
+def _for_vast(app: App) -> Iterator[str]:
+    from rlbox.target.load import load_target
+
+    for name in app.project.targets():
+        with contextlib.suppress(SpecError):
+            if load_target(app.project, name).target.hardware.platform == "vast":
+                yield name
 
 
 def make_onstart(app: App, name: str, added: str) -> tuple[Target, OnStart]:

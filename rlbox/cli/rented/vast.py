@@ -17,7 +17,7 @@ from rlbox.cli.told import ToldGroup
 def verb() -> None:
     """Rent a machine of vast.ai, run a job there, bring all home, end it.
 
-    The API key is VAST_API_KEY, or what `vastai set api-key` stored.
+    The API key is VAST_API_KEY, or what the platform's own client stored.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
 
@@ -86,8 +87,9 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     Examples:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.rented.onstart import read_added
+    from rlbox.cli.rented.onstart import read_added, require_rented
 
+    require_rented(app, name)
     deal = plan_deal(app, name, terms, read_added(added))
     if app.dry_run or deal.offer is None:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
@@ -104,6 +106,7 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "")
     Every start of the instance carries out `added`, and then takes up again what `vast up` began there.
     """
     from rlbox.cli.rented.onstart import make_onstart
+    from rlbox.cli.rented.published import require_published
     from rlbox.cli.rented.vast_search import choose_offer
     from rlbox.target.load import load_target
     from rlbox.vast.offers import offer_needs
@@ -117,6 +120,8 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "")
     given = parse_options(target, terms.options, terms.image)
     needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
     request = plan_request(target, needs, given, onstart, image=terms.image, job=job)
+    with app.checking("image"):
+        require_published(app, request.image)
     offer = None
     with app.checking("offers"):
         offer = choose_offer(needs, terms.offer)
@@ -142,17 +147,6 @@ def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
     created = create_instance(offer.id, deal.request)
     app.say(f"instance {created} is made, and paid for until: rlbox vast destroy {created}")
     return created
-
-
-def confirm(app: App, yes: bool, what: str) -> None:
-    """Ask a person whether to go on; without a terminal only `--yes` will do."""
-    import sys
-
-    if yes:
-        return
-    if app.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"nobody can be asked here: --yes to {what}")
-    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
 
 
 def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
-from rlbox.cli.rented.vast_create import confirm
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance

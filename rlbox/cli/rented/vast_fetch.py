@@ -31,6 +31,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     """
     from rlbox.amounts import size_text
     from rlbox.cli.rented.vast_instances import disk_of
+    from rlbox.files.act.output import check_output_folder
     from rlbox.files.act.progress import bytes_view
     from rlbox.ssh.connection import Connection
     from rlbox.ssh.files import list_files
@@ -47,6 +48,8 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     home = Home(number, folder.absolute() if folder else None)
     if not home.known and folder is None:
         home = Home(number, Path(f"vast-{number}").absolute())
+    with app.checking("folder"):
+        check_output_folder(home.folder, "another with --to")
     with Connection(address_of(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
         lacking = home.lacks(files)

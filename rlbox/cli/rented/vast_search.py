@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
 @dry_run
 @shared
-def search(app: App, name: str, price: float, disk: float) -> None:
+def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
     Exit code 1: none fits; what the nearest ones lack is listed.
@@ -30,23 +30,25 @@ def search(app: App, name: str, price: float, disk: float) -> None:
       rlbox vast search vast-5090 --dry-run
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
-    from rlbox.image.forms.onstart import check_platform
-    from rlbox.target.load import load_target
+    from rlbox.cli.rented.onstart import require_rented
+    from rlbox.vast.act.account import SEARCH_PATH, platform_url, require_key
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
-    from rlbox.vast.view import offer_row, offer_table
+    from rlbox.vast.view import offer_row, offer_table, search_line
 
-    target = load_target(app.project, name).target
-    check_platform(target)
+    target = require_rented(app, name)
     needs = offer_needs(target, price=price, disk=disk, ports=len(parse_options(target).ports))
     if app.dry_run:
-        words = f"vastai search offers '{needs.query()}' --order dph_total --storage {needs.disk:g}"
-        app.result({"target": name, "query": needs.query(), "offers": []}, words)
-        return
+        with app.checking("API key"):
+            require_key()
+        told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
+        asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
+        return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
     fitting = fitting_offers(needs)
     rows = [offer_row(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
+    return 0
 
 
 def fitting_offers(needs: Needs) -> tuple[Offer, ...]:

@@ -53,15 +53,17 @@ def up(
       rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
       rlbox vast up sft --bid 1.2 --then stop --image registry.example/me/vast-5090:1 --dry-run
     """
+    from rlbox.cli.rented.onstart import require_rented
     from rlbox.job.load import load_job
-    from rlbox.target.load import load_target
-    from rlbox.vast.stay import Stay
+    from rlbox.vast.stay import Stay, check_notice
 
     name = target or load_job(app.project, job).target
-    disk = load_target(app.project, name).target.disk.mount
+    disk = require_rented(app, name, job).disk.mount
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += ["--target", target] if target else []
+    with app.checking("notice"):
+        check_notice(notify)
     stay = Stay(job=job, disk=disk, words=tuple(words), then="stop" if then == "stop" else "keep", notify=notify)
     brought = _brought(data)
     with app.checking("job"):

@@ -80,11 +80,17 @@ def _show(app: App, name: str) -> int:
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.guide import fixes_that_know
-    from rlbox.fixes.view import fix_json, fix_text
+    from rlbox.fixes.guide import fixes_that_know, fixes_that_speak
+    from rlbox.fixes.view import fix_json, fix_text, list_text
 
     fixes, code = _readable(app)
     found = fixes_that_know(fixes, text)
+    if not found and (speak := fixes_that_speak(fixes, text)):
+        app.say(f"no fix knows that line; {len(speak)} have its words")
+        data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
+        app.result(data, list_text(speak, app.language), verbatim=True)
+        app.say("next: rlbox fixes show ID")
+        return code
     if not found:
         raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or the whole log: rlbox lint FILE")
     told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @disk_options
 @dry_run
 @shared
-def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> None:
+def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
 
     A run may be bundled at any time, also while it goes on. Models and checkpoints are left out, secrets are masked.
@@ -50,14 +50,13 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.say(f"how the run ended is not settled: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
-    check_place(run_dir, out)
+    with app.checking("file"):
+        check_place(run_dir, out)
     selection = select_files(list_files(run_dir), full=full)
     if app.dry_run:
         masks = run_masks(app, run_dir)  # names of files may hold secrets, too
-        app.result(
-            {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}, masks.text(_table(selection))
-        )
-        return
+        told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
+        return app.planned(told, masks.text(_table(selection)), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
@@ -67,6 +66,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
     app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
     app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    return 0
 
 
 def _state(ledger: Ledger, run_dir: Path) -> RunState | None:

@@ -52,6 +52,8 @@ def verb(
 ) -> None:
     """Print the logs of RUN (the latest by default), stage after stage.
 
+    Of several each has a line with its name before it, which -q leaves out.
+
     \b
     Examples:
       rlbox logs
@@ -102,13 +104,15 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
     from rlbox.files.act.tail import Tail, last_lines
 
     problem: NodeError | None = None
+    ended = True
     for path in paths:
-        app.say(f"==> {path.relative_to(run_dir)} <==")
+        _head(app, run_dir, path, several=len(paths) > 1, ended=ended)
         stream = PrintableStream()
         try:
             tail = Tail(path, 0 if lines is None else last_lines(path, lines))  # it passes over what nobody wrote
             with contextlib.closing(tail):
                 while block := tail.read():
+                    ended = block.endswith(b"\n")
                     sys.stdout.buffer.write(stream.feed(block))
         except OSError as error:
             problem = problem or NodeError(f"the log cannot be read: {error.strerror}", where=str(path))
@@ -116,6 +120,18 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
         sys.stdout.flush()
     if problem:
         raise problem
+
+
+def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) -> None:
+    """Name the log whose lines follow: where they go if there are several, so that a file of them can be told apart.
+
+    `ended` says that the line before has its end.
+    """
+    head = f"==> {path.relative_to(run_dir)} <=="
+    if several and app.verbosity >= 0:
+        app.show(head if ended else f"\n{head}", verbatim=True)
+    else:
+        app.say(head)
 
 
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
@@ -136,11 +152,12 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
         while True:
             quiet = True
             for path, data in follower.read():
-                quiet, ended = False, data.endswith(b"\n")
+                quiet = False
                 status.hide()
                 if path != shown:
-                    app.say(f"==> {path.relative_to(run_dir)} <==")
+                    _head(app, run_dir, path, several=not (stage and log), ended=ended)
                     shown = path
+                ended = data.endswith(b"\n")
                 sys.stdout.buffer.write(streams.setdefault(path, PrintableStream()).feed(data))
                 sys.stdout.flush()
             if not quiet:

@@ -10,8 +10,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, open_option, shared, shows_browser
-from rlbox.errors import NodeError
+from rlbox.cli.options import disk_options, dry_run, open_browser, open_option, shared
+from rlbox.errors import SpecError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
@@ -27,7 +27,7 @@ POINTS = 400
 @shared
 def verb(
     app: App, name: str | None, other: str | None, out: str | None, opened: str, target: str, data: str | None
-) -> None:
+) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
     With OTHER, what differs between the two is shown as well, and their metrics over each other.
@@ -38,6 +38,8 @@ def verb(
       rlbox report smoke-20260101 --out smoke.html --lang zh
       rlbox report smoke-20260102 smoke-20260101
     """
+    from rlbox.files.act.folders import write_atomic
+    from rlbox.files.act.output import check_output
     from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.html import render_report
     from rlbox.report.act.read import load_run_record
@@ -45,21 +47,29 @@ def verb(
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
     before = _run_folder(app, other, target, data) if other else None
+    if before and os.path.realpath(before) == os.path.realpath(folder):
+        raise SpecError(
+            f"both names are of run {folder.name}, which does not differ from itself",
+            where=f"{name} {other}",
+            next_step="name another run as OTHER: rlbox runs",
+        )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
     if out in ("-", "/dev/stdout"):
         sys.stdout.buffer.write(html.encode("utf-8", "replace"))
-        return
+        return 0
     path = Path(out or f"{folder.name}.html")
-    if not app.dry_run:
-        _write(path, html)
+    with app.checking("file"):
+        check_output(path, "another with --out")
+    told = {"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}
     for gap in record.gaps:
         app.say(f"left out: {gap}")
-    app.result({"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}, str(path))
-    if not app.dry_run and shows_browser(app, opened):
-        import webbrowser
-
-        webbrowser.open(path.resolve().as_uri())
+    if app.dry_run:
+        return app.planned(told, "", f"write {path}")
+    write_atomic(path, html.encode("utf-8", "replace"))
+    app.result(told, str(path))
+    open_browser(app, opened, path.resolve().as_uri())
+    return 0
 
 
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
@@ -69,14 +79,3 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
     folder = ledger.find(name)
     bring_up_to_date(app, ledger)
     return folder
-
-
-def _write(path: Path, html: str) -> None:
-    from rlbox.files.act.folders import write_atomic
-
-    try:
-        write_atomic(path, html.encode("utf-8", "replace"))
-    except OSError as error:
-        raise NodeError(
-            f"the report cannot be written: {error.strerror}", where=str(path), next_step="name another file with --out"
-        ) from error

@@ -77,8 +77,6 @@ def verb(
     from rlbox.job.params import parse_settings
     from rlbox.run.places import RunWish
 
-    if build and app.dry_run:
-        raise click.UsageError("--dry-run looks at what is there, and builds nothing: leave out --build.")
     wish = RunWish(
         place=place,
         target=target,

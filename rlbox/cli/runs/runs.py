@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from rlbox.amounts import columns, duration_text, moment
+from rlbox.amounts import columns
 from rlbox.app import App
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
+from rlbox.cli.runs.runs_rm import prune, remove
+from rlbox.cli.runs.runs_row import run_row
+from rlbox.cli.runs.runs_show import show
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
-if TYPE_CHECKING:
-    from rlbox.record.act.ledger import Ledger, Settled
-    from rlbox.record.act.state import RunState, StageState
-
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
-_GOING = ("starting", "running")
 
 
 @click.group(invoke_without_command=True)
@@ -28,65 +24,38 @@ _GOING = ("starting", "running")
 @shared
 @click.pass_context
 def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
-    """List the runs on the data disk, the latest first; `runs diff A B` compares two.
+    """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
 
     \b
     Examples:
       rlbox runs
-      rlbox runs --json
+      rlbox runs show smoke-20250101
+      rlbox runs prune --dry-run
     """
     if ctx.invoked_subcommand:
         if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
             raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, which has its own.")
         return
+    _list(app, target, data)
+
+
+@click.command("ls")
+@disk_options
+@shared
+def ls(app: App, target: str, data: str | None) -> None:
+    """List the runs on the data disk, the latest first, as `rlbox runs` does."""
+    _list(app, target, data)
+
+
+def _list(app: App, target: str, data: str | None) -> None:
     ledger = known_disk(app, target, data)
     found = bring_up_to_date(app, ledger)
     rows = [run_row(ledger, run, found) for run in ledger.runs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 
-verb.add_command(diff)
-
-
-def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
-    """Return what `rlbox runs` says of one run; its `state` is never a guess."""
-    from rlbox.errors import RlboxError
-    from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.state import run_cause
-
-    row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
-    row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
-    try:
-        state = ledger.state(run_dir, load_plan(run_dir))
-    except RlboxError as error:
-        return row | {"state": "unknown", "cause": error.what}
-    alive = run_dir.name in found.alive or (found.holder is not None and found.holder.run == run_dir.name)
-    if state is None:
-        return row | {"state": "starting" if alive else "never started"}
-    cause, stage = run_cause(state), _stage(state)
-    shown = state.state if alive or state.state != "running" else "unknown"
-    return row | {
-        "state": shown,
-        "stage": stage.name if stage else "",
-        "phase": stage.phase if stage and stage.state in _GOING else "",
-        "time": _took(state),
-        "cause": cause.what if cause else found.unsettled.get(run_dir.name, ""),
-        "started_at": state.started_at,
-        "attempt": state.attempt,
-        "exit_code": state.exit_code,
-        "notes": list(state.notes),
-    }
-
-
-def _stage(state: RunState) -> StageState | None:
-    """Return the stage that goes on, or the one that the run ended in."""
-    going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
-    return going[0] if going else None
-
-
-def _took(state: RunState) -> str:
-    begun, ended = moment(state.started_at), moment(state.ended_at)
-    return duration_text((ended or time.time()) - begun) if begun is not None else ""
+for command in (ls, show, diff, remove, prune):
+    verb.add_command(command)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
@@ -26,7 +29,7 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    from rlbox.cli.runs.runs import run_row
+    from rlbox.cli.runs.runs_row import run_row
     from rlbox.machine.act.identity import user_name
     from rlbox.run.stop import stop_run
 
@@ -34,18 +37,24 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     found = bring_up_to_date(app, ledger)
     going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
     if name is None and not going:
-        app.result({"run": "", "state": "", "stopped": False}, "no run goes on")
+        none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(ledger.folder)}
+        if app.dry_run:
+            return app.planned(none, f"no run goes on, on {ledger.folder}", "stop nothing")
+        app.result(none, f"no run goes on, on {ledger.folder}")
         return 0
     run_dir = ledger.find(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_row(ledger, run_dir, found)
-        app.result({"run": row["run"], "state": row["state"], "stopped": False}, f"{row['run']} {row['state']}")
+        ended = {"run": row["run"], "state": row["state"], "stopped": False}
         app.say(f"run {row['run']} does not go on; there is nothing to stop")
+        if app.dry_run:
+            return app.planned(ended, f"{row['run']} {row['state']}", "stop nothing")
+        app.result(ended, f"{row['run']} {row['state']}")
         return 0
     if app.dry_run:
-        text = f"would ask run {run_dir.name} to stop, and kill it after {grace} s"
-        app.result({"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}, text)
-        return 0
+        told = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
+        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
+        return app.planned(told, "", would)
     app.say(f"stopping run {run_dir.name}")
     stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
     row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))

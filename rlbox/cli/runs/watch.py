@@ -8,7 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, open_option, shared, shows_browser
+from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError
 from rlbox.run.data_disk import known_disk, run_masks
 
@@ -53,10 +53,7 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
     address = f"http://127.0.0.1:{server.port}/"
     app.result({"run": folder.name, "address": address}, address)
     _tell(app, folder.name, server.port)
-    if shows_browser(app, opened):
-        import webbrowser
-
-        webbrowser.open(address)
+    open_browser(app, opened, address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

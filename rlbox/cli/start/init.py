@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,12 +33,12 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
     Examples:
       rlbox init --machine a800
       rlbox init mine --machine cpu
-      rlbox init mine --machine 5090 --framework verl
+      rlbox init mine --framework verl
     """
     from rlbox.cli.schema import schema_of
     from rlbox.scaffold.start import SCHEMAS, choose_target, first_files
 
-    name = _checked(name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
+    name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
     found, target = choose_target(*_asked(app, machine, framework))
     files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
@@ -51,7 +51,8 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
     return 0
 
 
-def _checked(name: str) -> str:
+def _checked(app: App, name: str) -> str:
+    from rlbox.scaffold.start import shipped_as
     from rlbox.spec.kinds import NAME
 
     if not re.fullmatch(NAME, name):
@@ -59,26 +60,53 @@ def _checked(name: str) -> str:
             f"{name!r} is no name of a target: small letters, digits and dashes, 63 of them at most",
             next_step="rlbox init NAME",
         )
+    if kind := shipped_as(app.project, name):
+        raise SpecError(
+            f"{name!r} is a {kind} that rlbox ships, and yours would take its place", next_step="rlbox init NAME"
+        )
     return name
 
 
+class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
+    """A choice by name, or by its number in the list that was shown."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a choice."""
+        names = list(self.choices)
+        if isinstance(value, str) and value.isdecimal() and value not in names and 0 < int(value) <= len(names):
+            return names[int(value) - 1]
+        return super().convert(value, param, ctx)
+
+
 def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
-    """Return machine and framework as told, or as the user answers."""
-    from rlbox.scaffold.start import load_machines
+    """Return machine and framework as told, as one follows from the other, or as the user answers."""
+    from rlbox.scaffold.start import load_machines, machines_with
 
     if machine:
         return machine, framework
-    machines = load_machines()
+    machines = machines_with(framework) if framework else load_machines()
+    if len(machines) == 1:
+        return next(iter(machines)), framework
     if not (sys.stdin.isatty() and app.interactive):
         raise click.UsageError(f"name a machine: --machine {'|'.join(machines)}")
-    app.say("\n".join(f"{one.name:<8} {one.title}: {', '.join(one.frameworks)}" for one in machines.values()))
-    machine = click.prompt("machine", type=click.Choice([*machines]), err=True)
-    return machine, framework or _framework(machines[machine])
+    width = max(map(len, machines))
+    for number, one in enumerate(machines.values(), 1):
+        app.say(f"{number}  {one.name:<{width}}  {one.title}: {', '.join(one.frameworks)}")
+    machine = _prompt(app, "machine", list(machines))
+    return machine, framework or _framework(app, machines[machine])
 
 
-def _framework(machine: MachineChoice) -> str:
+def _framework(app: App, machine: MachineChoice) -> str:
     known = [*machine.frameworks]
-    return known[0] if len(known) == 1 else click.prompt("framework", type=click.Choice(known), err=True)
+    if len(known) > 1:
+        app.say("\n".join(f"{number}  {one}" for number, one in enumerate(known, 1)))
+    return known[0] if len(known) == 1 else _prompt(app, "framework", known)
+
+
+def _prompt(app: App, what: str, known: list[str]) -> str:
+    """Ask for one of a list, by name or number; the first is the default."""
+    answer = click.prompt(app.told(what), type=Numbered(known), default=known[0], show_choices=False, err=True)
+    return str(answer)
 
 
 def _write(app: App, path: str, text: str) -> str:

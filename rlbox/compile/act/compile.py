@@ -81,10 +81,12 @@ def _lock_wheel(app: App, name: str, row: Compiled, wheel: Package) -> None:
 def _usable_lock(app: App, recipe: Recipe) -> Lock:
     name = recipe.target.name
     if not recipe.target.compiled:
+        own = app.project.target_file(name).is_relative_to(app.project.folder)
+        names = f"name what it compiles in [[stack.compile]] ({page('compile')})"
         raise SpecError(
             f"the stack of target {name} compiles nothing",
             where=f"images/{name}/target.toml",
-            next_step=f"name what it compiles in [[stack.compile]] ({page('compile')})",
+            next_step=names if own else f"rlbox init NAME; in that target of yours, {names}",
         )
     plan = image_plan(app.project, name)
     if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):

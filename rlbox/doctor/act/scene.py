@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.host import DriverFacts, ImageNeeds
@@ -58,4 +59,4 @@ class Scene:
     def note(self, facts: ProgramFacts, step: str, name: str) -> None:
         """Tell a program that did not come to `step` since the machine was busy: that is no finding."""
         if unfinished(facts, step):
-            self.late.append(f"{name}: the machine was too busy to finish it in {facts.seconds:.0f} s")
+            self.late.append(f"{name}: the machine was too busy to finish it in {duration_text(facts.seconds)}")

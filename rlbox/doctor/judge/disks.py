@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -133,8 +134,17 @@ def _named(places: Sequence[PlaceFacts], _: Demands, who: str) -> Iterator[Findi
 
 
 def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterator[Finding]:
+    """Judge a folder of this host: it is mounted by nobody but the host."""
+    kinds = {place.path: place.kind for place in places}
     for row in judge_places(places, demands, who):
-        yield replace(row, remedy=row.remedy.replace(f"docker run --volume DIR:{row.where}; ", ""))
+        match kinds.get(row.where):
+            case "missing":
+                remedy = f"mkdir -p {shlex.quote(row.where)} (or mount it there), or name another with --data DIR"
+                yield replace(row, remedy=remedy)
+            case "file":
+                yield replace(row, remedy="name another with --data DIR")
+            case _:
+                yield row
 
 
 judge_place = Judge(first=_writable, checks=(_room,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlbox.amounts import GIB, size_text
+from rlbox.amounts import GIB, card_text, duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.host import too_few_gpus
 from rlbox.doctor.judge.judge import Judge
@@ -84,11 +84,11 @@ def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
     if total - free > max(_BUSY * total, 2 * GIB):
         users = (
-            ", ".join(f"pid {pid} {size_text(used)}" for pid, used in row.get("users", ())) or "outside this container"
+            ", ".join(f"pid {pid} {card_text(used)}" for pid, used in row.get("users", ())) or "outside this container"
         )
         yield Finding(
             id="gpu-busy", title="a GPU's memory is in use", level="warning",
-            seen=f"{size_text(total - free)} of {size_text(total)}: {users}", where=f"GPU {row['number']}",
+            seen=f"{card_text(total - free)} of {card_text(total)}: {users}", where=f"GPU {row['number']}",
             remedy="ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU",
             covers=("free-memory-below-utilization",),
         )  # fmt: skip
@@ -138,7 +138,7 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     if hangs or (last is not None and not last.get("ok")):
         yield Finding(
             id="nccl-self-test", title=f"{count} GPUs cannot add up a tensor over NCCL",
-            seen=str(last.get("error")) if last else f"no answer in {facts.seconds:.0f} s", where="NCCL",
+            seen=str(last.get("error")) if last else f"no answer in {duration_text(facts.seconds)}", where="NCCL",
             remedy="NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1",
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import GIB, size_text
+from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.processes import live_runs
@@ -86,7 +86,7 @@ def _room(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
 def _clock(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if abs(facts.clock_s) > 300:
         yield Finding(
-            id="clock-skew", title="the engine's clock differs from this machine's", seen=f"{facts.clock_s:.0f} s",
+            id="clock-skew", title="the engine's clock differs from this machine's", seen=duration_text(facts.clock_s),
             where=facts.where, remedy="set both by NTP",
         )  # fmt: skip
 

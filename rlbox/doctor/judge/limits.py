@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rlbox.amounts import GIB, MIB, size_text
+from rlbox.amounts import GIB, MIB, asked_text, size_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.packages import PROGRAMS
@@ -79,7 +79,7 @@ def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
         yield Finding(
             id="shm-too-small", title="shared memory is too small", level="error" if tiny else "warning",
-            seen=f"{size_text(facts.shm_total)}, the target wants {size_text(wanted * GIB)} ({wanted:g} GiB)",
+            seen=f"{size_text(facts.shm_total)}, the target wants {asked_text(wanted)}",
             where=SHM,
             remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
@@ -182,8 +183,9 @@ def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     if early > 86400:
         skew = -early
     if abs(skew) > SKEW_S:
+        seen = f"{duration_text(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
         yield Finding(
-            id="clock-skew", title="the clock is wrong", seen=f"{abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}",
+            id="clock-skew", title="the clock is wrong", seen=seen,
             where="clock", remedy="set it (`timedatectl set-ntp true`, or the host's own clock)",
             breaks=("mirror-dead",),
         )  # fmt: skip

@@ -22,9 +22,24 @@ _MANY_ZOMBIES = 50  # an init that reaps has none for long
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A process. `orphan` says that its parent ended before it, `busy_run` that a living rlbox run owns it.
+    """A process.
 
-    `run` is the run that it is the supervisor of.
+    Attributes
+    ----------
+    owner
+        Its user; `mine`: it is the user of this doctor.
+    own
+        It is this doctor, what started that, or what that started.
+    busy_run
+        A living run of rlbox owns it, of whatever data disk.
+    run
+        The run that it is the supervisor of.
+    left_by
+        The run that it was started for, whose supervisor is gone.
+    orphan
+        What started it ended before it.
+    started_by
+        The living program that it is below, none of a run: a shell, a test, a script.
     """
 
     pid: int
@@ -32,44 +47,66 @@ class Running:
     words: str
     owner: str
     age_s: float
+    mine: bool = True
     own: bool = False
     busy_run: bool = False
     run: str = ""
+    left_by: str = ""
+    started_by: str = ""
     orphan: bool = False
     zombie: bool = False
     stack: bool = False
 
 
+def is_of_a_run(name: str, words: str) -> bool:
+    """Return whether a process is a part of Ray, an engine or a launcher, by its name and command line."""
+    return any(map(_OF_A_RUN.search, (name, words, words.partition(" ")[0].rpartition("/")[2])))
+
+
 def left_over(processes: Sequence[Running]) -> tuple[Running, ...]:
-    """Return the processes that no living run owns: of Ray, an engine, a launcher, or an orphan of the stack."""
+    """Return the processes that nothing living owns: of Ray, an engine, a launcher, or an orphan of the stack.
+
+    What a program that lives has started is its business, and so is what a living run of any data disk has.
+    """
     return tuple(
         process
         for process in processes
-        if not (process.own or process.busy_run or process.zombie)
-        if any(map(_OF_A_RUN.search, _titles(process))) or (process.orphan and process.stack)
+        if not (process.own or process.busy_run or process.zombie or process.started_by)
+        if process.left_by or is_of_a_run(process.name, process.words) or (process.orphan and process.stack)
     )
-
-
-def _titles(process: Running) -> tuple[str, str, str]:
-    """Return what a process may be known by: its name, its command line, and the program of that."""
-    return process.name, process.words, process.words.partition(" ")[0].rpartition("/")[2]
 
 
 def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
     stale = left_over(processes)
     if stale:
-        rows = [f"{p.name} (pid {p.pid}, {p.owner}, {duration_text(p.age_s)} old)" for p in stale]
-        pids = " ".join(str(p.pid) for p in stale[:20])
+        rows = [_told(process) for process in stale]
         yield Finding(
             id="stale-processes",
             title="processes of an earlier run are still there",
             level="warning",
             seen=listed(rows),
             where="processes",
-            remedy=f"ask {', '.join(dict.fromkeys(p.owner for p in stale))}, then end them: kill {pids}",
+            remedy=_remedy(stale),
             breaks=("port-taken", "gpu-busy", "ray-port-conflict", "ray-env-inherited"),
             covers=("stale-processes-hold-port",),
         )
+
+
+def _told(p: Running) -> str:
+    age = duration_text(p.age_s)
+    if p.left_by:
+        return f"{p.name} (pid {p.pid}, {p.owner}, {age} old, of run {p.left_by})"
+    return f"{p.name} (pid {p.pid}, {p.owner}, {age} old)"
+
+
+def _remedy(stale: Sequence[Running]) -> str:
+    """Return what to do: one's own may be ended, others' are for others to end."""
+    pids = " ".join(str(process.pid) for process in stale if process.mine)
+    others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.mine))
+    if not pids:
+        return f"ask {others} to end them, if nothing needs them"
+    ends = f"if nothing of yours needs them, end them: kill {pids}"
+    return f"{ends}; ask {others} to end the others" if others else ends
 
 
 def _live(processes: Sequence[Running]) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.files.rows import json_rows
@@ -99,7 +100,7 @@ def _no_answer(
     if facts.exit_code is None and facts.idle:
         yield Finding(
             id=f"{name}-hangs", title=f"{who} waits for something that does not come",
-            seen=f"{facts.seconds:.0f} s {task} were not enough, and the machine was idle",
+            seen=f"{duration_text(facts.seconds)} {task} were not enough, and the machine was idle",
             where=f"{prefix}/bin/python",
             remedy="look at what it waits for: py-spy dump --pid PID; often a name, a proxy or a network disk",
             breaks=breaks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rlbox.engine.status import ELSEWHERE
 from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 
@@ -63,6 +64,8 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
             where=address,
             next_step="sudo usermod -aG docker $USER, then log in again (or run as root)",
         )
+    if not address.startswith(("unix:", "ssh:")):
+        return NotAnswered("no Docker engine answers", where=address, next_step=ELSEWHERE)
     return NotAnswered(
         "no Docker engine answers",
         where=address,

@@ -11,7 +11,7 @@ from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.api import engine
 from rlbox.engine.status import EngineStatus, read_info
 from rlbox.errors import EngineError
-from rlbox.machine.act.command import NOTHING, PIPE, check_command, start_command
+from rlbox.machine.act.command import NOTHING, PIPE, check_command, run_command, start_command
 from rlbox.values import Command
 
 _SCRIPT = str(Path(__file__).with_name("programs") / "ensure-engine.sh")
@@ -35,13 +35,34 @@ def bring_engine(say: Callable[[str], None]) -> None:
     failed = None
     with process.stderr:
         for raw in process.stderr:
-            line = raw.decode("utf-8", "replace").rstrip("\n").removeprefix(_SAYS)
-            if told := _ERROR.fullmatch(line):
-                failed = EngineError(told["what"], where=told["where"], next_step=told["next_step"])
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            if told := _told(line):
+                failed = told
             else:
-                say(line)
+                say(line.removeprefix(_SAYS))
     if code := process.wait():
         raise failed or EngineError(f"the engine could not be started (exit code {code})", where=_SCRIPT)
+
+
+def plan_engine() -> tuple[str, ...]:
+    """Return what `bring_engine` would do, a line each; nothing is changed.
+
+    Raises
+    ------
+    EngineError
+        As `bring_engine`, as far as that is known without trying.
+    """
+    outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
+    if outcome.exit_code:
+        raise _told(outcome.stderr) or EngineError("the engine cannot be looked for", where=_SCRIPT)
+    return tuple(outcome.stdout.splitlines())
+
+
+def _told(words: str) -> EngineError | None:
+    """Return the error that the script's last line tells."""
+    lines = [line.removeprefix(_SAYS) for line in words.splitlines()]
+    found = [told for line in lines if (told := _ERROR.fullmatch(line))]
+    return EngineError(found[-1]["what"], where=found[-1]["where"], next_step=found[-1]["next_step"]) if found else None
 
 
 def probe_status() -> EngineStatus:

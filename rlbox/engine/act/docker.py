@@ -17,6 +17,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound, St
 from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
+from rlbox.amounts import limit_text
 from rlbox.engine.act.address import engine_address, engine_unreachable
 from rlbox.engine.act.networks import drop_network, has_bridge, make_network
 from rlbox.engine.container import GOING, LOOPBACK, OWN_NETWORK, ContainerPlan, engine_options
@@ -338,7 +339,7 @@ class DockerEngine:
                 except (ReadTimeout, BrokenOff) as error:  # the head of the answer comes before its end
                     if "timed out" not in str(error):
                         raise
-                    raise TimedOut(f"{plan.name} took longer than {timeout_s:g} s") from error
+                    raise TimedOut(f"{plan.name} took longer than {limit_text(timeout_s)}") from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:
             self.remove(plan.name)

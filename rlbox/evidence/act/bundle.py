@@ -21,7 +21,7 @@ from rlbox.errors import SpecError
 from rlbox.evidence.bundle import Left, RunFile, Selection, Taken
 from rlbox.files.act.beneath import open_file
 from rlbox.files.act.copies import whole_file
-from rlbox.files.act.folders import special_kind
+from rlbox.files.act.output import check_output
 from rlbox.files.act.trees import walk_files
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
@@ -65,16 +65,15 @@ def check_place(run_dir: Path, out: Path) -> None:
     Raises
     ------
     SpecError
-        It is inside the run directory, which the bundle would then be a part of, or its folder is missing.
+        It is inside the run directory, which the bundle would then be a part of.
+    NodeError
+        As `check_output`.
     """
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(
             "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
         )
-    kind = special_kind(out)
-    if not out.parent.is_dir() or kind:
-        what = f"{kind} has this name" if kind else "its folder is missing"
-        raise SpecError(f"the bundle cannot be written: {what}", where=str(out), next_step="name a file with --out")
+    check_output(out, "another with --out")
 
 
 def write_bundle(

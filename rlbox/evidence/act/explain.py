@@ -33,7 +33,7 @@ GATHER_S = 10.0
 _LINE_LIMIT = 1000
 _QUOTED: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "ready", "oom"})
 """Causes whose own sentence says what ended, not why; the logs say why."""
-_STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within", "busy"})
+_STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within", "busy", "throttled"})
 """Causes by a limit: a rank that failed may be why the others wait, but a log's last line is no reason."""
 _EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
 """Causes whose own next step is better than that of a line's signature."""

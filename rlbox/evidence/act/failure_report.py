@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import card_text, size_text
 from rlbox.causes.act.fatals import LogFatal, read_signatures, utc_text
 from rlbox.causes.cause import Cause, CauseKind, ended
 from rlbox.evidence.act.contents import WHAT
@@ -186,7 +186,7 @@ def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
     for gpu in snapshot.gpus:
         others = [str(pid) for pid in gpu.processes if pid not in own]
         also = f"; also used by {', '.join(others)}" if others else ""
-        used = f"{size_text(gpu.memory_bytes)} of {size_text(gpu.total_bytes)}"
+        used = f"{card_text(gpu.memory_bytes)} of {card_text(gpu.total_bytes)}"
         rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
     if snapshot.ray:
         rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")

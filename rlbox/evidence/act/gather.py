@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from rlbox.amounts import limit_text
+
 PART_BYTES = 1 << 20
 """The most that one part may hold; the rest of a longer one is cut, and the cut is said."""
 
@@ -46,7 +48,7 @@ def gather(parts: Mapping[str, Collect], limit_s: float) -> Gathered:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    late = f"not done after {limit_s:g} s"
+    late = f"not done after {limit_text(limit_s)}"
     texts, missing = dict(found), dict(why)
     return Gathered(
         texts={name: texts[name] for name in parts if name in texts},

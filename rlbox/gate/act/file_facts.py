@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.files.act.beneath import open_file, read_bytes
 from rlbox.foreign import parse_json
 from rlbox.gate.act.before import Before
@@ -132,7 +133,7 @@ def _json_problem(path: Path) -> str:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        return f"is too large to be read as JSON ({_JSON_LIMIT >> 20} MiB at most); write it as jsonl"
+        return f"is too large to be read as JSON ({size_text(_JSON_LIMIT)} at most); write it as jsonl"
     return ""
 
 
@@ -143,7 +144,7 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
             if number % 1000 == 0 or len(line) > _BLOCK:
                 on_block()
             if len(line) == _JSON_LIMIT:
-                return f"line {number} is longer than {_JSON_LIMIT >> 20} MiB"
+                return f"line {number} is longer than {size_text(_JSON_LIMIT)}"
             if not line.strip():
                 continue
             try:

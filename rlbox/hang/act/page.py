@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text
 from rlbox.errors import page
 from rlbox.files.act.beneath import write_file
 from rlbox.files.act.rows import read_table
@@ -66,10 +66,14 @@ _UNKNOWN = (
 
 
 def _since(facts: Mapping[str, Any]) -> str:
-    found, silent, limit = f"Found {facts['detected_at']}", f"{facts['silent_s']:g} s", f"limit {facts['limit_s']:g} s"
+    found, silent, limit = (
+        f"Found {facts['detected_at']}",
+        duration_text(facts["silent_s"]),
+        f"limit {limit_text(facts['limit_s'])}",
+    )
     match facts["rule"]:
         case "steps":
-            usual = f"one came every {facts['step_s']:.3g} s"
+            usual = f"one came every {fine_text(facts['step_s'])}"
             return f"{found}: no step for {silent} where {usual}, and its processes did nothing ({limit})."
         case "ranks":
             return f"{found}: {facts['ranks']}. No rank worked for {silent} ({limit})."
@@ -110,7 +114,7 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % "
         f"| {gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W "
-        f"| {size_text(gpu['memory_bytes'])} of {size_text(gpu['total_bytes'])} |"
+        f"| {card_text(gpu['memory_bytes'])} of {card_text(gpu['total_bytes'])} |"
         for gpu in gpus
     ]
     if not rows:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.amounts import duration_text
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine, engine_version, find_image
-from rlbox.errors import EngineError, WorkFailed
+from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildWish
@@ -35,6 +35,7 @@ def require_built(app: App, name: str) -> None:
     ImageBuild(app, image_plan(app.project, name), BuildWish()).require()
 
 
+_BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
 
@@ -69,6 +70,9 @@ class ImageBuild:
 
     def require(self) -> None:
         """Build, check and describe the image unless it is current."""
+        if self._app.dry_run:
+            self._look_first()
+            return
         self._plan.require_lock()
         image = find_image(self._plan.tag)
         why = outdated(self._plan, image) if image else ""
@@ -157,6 +161,23 @@ class ImageBuild:
             self._app.say(layers_text(rows))
         return rows
 
+    def _look_first(self) -> None:
+        """Note in a dry run that the image is built, where it is missing or outdated; it counts as made then."""
+        from rlbox.image.act.inputs import BuildInputs
+
+        app, plan = self._app, self._plan
+        with app.checking("lock"):
+            plan.require_lock()
+            try:
+                image = find_image(plan.tag)
+                why = "there is none" if image is None else outdated(plan, image)
+            except NotAnswered:
+                why = "there is no engine yet"
+            if why:
+                app.dry.first.append(f"the image {plan.tag} is built: {why}")
+                app.dry.made.add(plan.tag)
+                BuildInputs(app, plan, self._wish).look()
+
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
         version = engine_version()
@@ -189,4 +210,5 @@ class ImageBuild:
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._wish).look()
             words = run.command(plan, builder, "SOURCES").argv
-        return app.planned({**data, "command": words}, shlex.join(words), would)
+        lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
+        return app.planned({**data, "command": words}, "\n".join(lines), would)

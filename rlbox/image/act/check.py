@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.engine.act.api import engine, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
@@ -53,7 +54,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
         done = engine().run(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
         engine().remove_tag(plan.tag)
-        late = f"did not end within {_LIMIT_S:g} s"
+        late = f"did not end within {limit_text(_LIMIT_S)}"
         why = late if isinstance(error, TimedOut) else f"could not be run: {error.what}"
         raise WorkFailed(f"the checks of {plan.tag} {why}") from error
     found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]

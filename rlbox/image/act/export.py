@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
-from rlbox.errors import NodeError, SpecError
-from rlbox.files.act.folders import write_atomic
+from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.image.act.plans import Recipe, image_plan, template_cache
@@ -46,13 +43,3 @@ def _check_image(form: str, image: str) -> None:
             where="--image",
             next_step=f"rlbox load {image}, and leave --image out",
         )
-
-
-def write_export(path: Path, text: str) -> None:
-    """Write the file whole; `NodeError` when it cannot be written."""
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise NodeError(
-            f"the export cannot be written: {error.strerror}", where=str(path), next_step="name another FILE"
-        ) from error

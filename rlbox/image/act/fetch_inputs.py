@@ -11,6 +11,7 @@ from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.files.act.output import check_output_folder
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
@@ -57,6 +58,9 @@ def fetch_target(app: App, name: str, wish: FetchWish) -> int:
         raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
     store = Store(store_folder(wish.store), seals=not app.dry_run)
     place = _place(wish.export_to or wish.import_from)
+    if wish.export_to and isinstance(place, Path):
+        with app.checking("export"):
+            check_output_folder(place, "another with --export")
     if app.dry_run:
         return _look(app, plan, lock, store, place, wish)
     if wish.import_from:

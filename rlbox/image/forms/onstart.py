@@ -72,7 +72,13 @@ def plan_onstart(target: Target, templates: Sequence[Path], bytecode: Path | Non
             f"line {found[0]} of the added text looks like a secret, and the platform keeps the script",
             next_step=f"put the value into .env on the data disk, or into the account's variables ({page('vast')})",
         )
-    values = {"name": target.name, "disk": target.disk.mount, "sandbox_port": SANDBOX_PORT, "added": added.rstrip("\n")}
+    values = {
+        "name": target.name,
+        "page": page("vast"),
+        "disk": target.disk.mount,
+        "sandbox_port": SANDBOX_PORT,
+        "added": added.rstrip("\n"),
+    }
     script = render(templates, "onstart.sh.j2", values, bytecode)
     if _fits(script):
         return OnStart(target=target.name, script=script, text=script, form="plain")
@@ -99,7 +105,6 @@ def check_platform(target: Target) -> None:
         raise SpecError(
             f"target {target.name} is not for vast.ai: hardware.platform is {target.hardware.platform!r}",
             where=f"images/{target.name}/target.toml",
-            next_step='set hardware.platform = "vast", or bring a machine to the lock with rlbox apply',
         )
 
 

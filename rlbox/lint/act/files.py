@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from rlbox.amounts import size_text
 from rlbox.lint.documents import kind_by_name
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
@@ -86,7 +87,7 @@ def _text(path: Path | None) -> str:
 def _read(file: BinaryIO) -> bytes:
     data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise Unreadable(f"is larger than {LARGEST // 2**20} MiB, so it is no script", "data")
+        raise Unreadable(f"is larger than {size_text(LARGEST)}, so it is no script", "data")
     return data
 
 

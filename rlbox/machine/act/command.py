@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO, TypeAlias
 
+from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.values import Command, Outcome
 
@@ -66,6 +67,14 @@ def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes
         return None
 
 
+def await_end(process: Started, timeout_s: float) -> int | None:
+    """Wait until a process has ended and return how (negative for a signal); None: it has not by then."""
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = None) -> int:
     """Give `command` this terminal until it ends, Ctrl-C with it, and return its exit code, negative for a signal.
 
@@ -111,7 +120,7 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
     except FileNotFoundError as error:
         raise WorkFailed(f"{command.argv[0]}: no such program") from error
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(f"{command.argv[0]} took longer than {command.timeout_s:g} s") from error
+        raise TimedOut(f"{command.argv[0]} took longer than {limit_text(command.timeout_s or 0)}") from error
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rlbox.machine.act.cgroup import CpuLimitFile, own_groups
 from rlbox.machine.act.gpu import probe_gpus
 from rlbox.machine.act.process_table import read_text, stat_fields
 from rlbox.machine.counters import Activity, Pressure, ProcessActivity
@@ -17,10 +18,32 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _NETWORK = "/proc/net/dev"
 _PROC = Path("/proc")
 _LOAD = re.compile(r"(\d+\.\d+)")
-_SOME = re.compile(r"^some avg10=(\d+\.\d+)", re.MULTILINE)
+_SOME = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
 
 
-def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True) -> Activity:
+class GroupFiles:
+    """What the kernel counts for the control group that this process is in when this is made."""
+
+    def __init__(self) -> None:
+        self.limit = CpuLimitFile()
+        self._disk = (*(folder / "io.pressure" for _, folder in own_groups(("",))), _PROC / "pressure/io")
+
+    def disk_s(self) -> float | None:
+        """Return how long some process waited for a disk, s; None where the kernel does not tell. Source: psi.rst.
+
+        Of the container alone where the kernel tells that, else of the machine.
+        """
+        found = next((found for path in self._disk if (found := _SOME.search(read_text(path)))), None)
+        return int(found[2]) / 1e6 if found else None
+
+
+def probe_activity(
+    pids: Iterable[int],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    gpus: bool = True,
+    group: GroupFiles | None = None,
+) -> Activity:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
     Measured: 20 processes without GPUs 1 ms of CPU time on a busy machine.
@@ -29,6 +52,8 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
     ----------
     gpus
         Whether to ask the GPUs' driver, which takes milliseconds where there is one.
+    group
+        Whose limit and waits for a disk are told; None: they are not.
     """
     found = tuple(activity for pid in pids if (activity := probe_process_activity(pid)))
     received, sent, local = _probe_network()
@@ -40,6 +65,8 @@ def probe_activity(pids: Iterable[int], *, clock: Callable[[], float] = time.mon
         gpus=probe_gpus() if gpus else (),
         processes=found,
         busy_s=_probe_busy(),
+        limit=group.limit.read() if group else None,
+        disk_s=group.disk_s() if group else None,
     )
 
 

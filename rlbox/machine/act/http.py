@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
+from rlbox.amounts import limit_text
 from rlbox.foreign import parse_json, whole_number
 from rlbox.machine.act.site import site_logins
 from rlbox.machine.no_answer import Kind, NoAnswer, plain
@@ -285,7 +286,7 @@ def again(
                 raise
             wait_s = pause_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", error)
-            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {wait_s:g} s")
+            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {limit_text(wait_s)}")
             pause(wait_s)
     return action()
 

@@ -139,6 +139,11 @@ class RunProcesses:
         table = probe_processes()
         return self._below(table, self._own(table)) & table.keys()
 
+    def below(self, child: Child) -> set[int]:
+        """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
+        table = probe_processes()
+        return self._below(table, child.roots(table)) & table.keys()
+
     def parts(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -210,7 +210,13 @@ def _of_image(layout: Layout) -> dict[str, str]:
 
 
 def bring_target(
-    app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, only_look: bool
+    app: App,
+    image: ImagePlan,
+    layout: Layout,
+    wish: ApplyWish,
+    *,
+    only_look: bool,
+    consent: Callable[[int], None] = lambda changes: None,
 ) -> tuple[Prepared, ApplyPlan, Applied]:
     """Bring a target to this machine; return what is wanted, what was lacking at the last look, and what was done.
 
@@ -218,6 +224,8 @@ def bring_target(
     ----------
     only_look
         Change nothing.
+    consent
+        Called with the number of changes before the first one; what it raises ends all.
     """
     prepared = prepare(app, image, layout, wish)
     roomy = with_room(prepared, layout)
@@ -233,6 +241,8 @@ def bring_target(
         return prepared, plan, NOTHING
     with busy(app, layout):
         plan, done = look(prepared, wish.why_no_packages), NOTHING
+        if plan.steps:
+            consent(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind in ("packages", "base")):
             # what they bring decides which fixes are there whole, and what the environment stands on
             done = carry_out(app, prepared, replace(plan, steps=first), wish)

@@ -64,6 +64,7 @@ def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) ->
     return dataclasses.replace(
         room,
         where=f"this machine, {folder}",
+        told="here",
         card=float(fullest.total_bytes if fullest else room.card),
         taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
         host=float(min(limit or total_bytes(), total_bytes())),

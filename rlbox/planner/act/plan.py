@@ -29,6 +29,7 @@ def plan_job(app: App, name: str, wish: Asked, target: str, machine: str, gpus: 
     fit = fit_of(job, values, room)
     if fit is None:
         app.result({"needs": None}, f"job {name} does not say what it needs: [fits] in jobs/{name}.toml")
+        app.say(f"next: rlbox run {name} --dry-run")
         return 0
     text = "\n".join([*needs_lines(fit.needs, room), "", *part_lines(fit.needs)])
     app.result({"needs": needs_json(fit.needs, room, fit.lacks)}, text.rstrip())

@@ -40,11 +40,15 @@ class CarrierNote:
 
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
-    """What is known of one run: the plan it was started with, what carries it while that is there, how it ended."""
+    """What is known of one run: the plan it was started with, what carries it while that is there, how it ended.
+
+    `project` is the folder of the project that it was started from.
+    """
 
     plan: RunPlan | None = None
     note: CarrierNote | None = None
     verdict: RunEnd | None = None
+    project: str = ""
 
 
 class HostRecords:
@@ -60,7 +64,13 @@ class HostRecords:
     def read(self, run: str) -> HostRecord:
         """Return what is known of a run; nothing when it was not started from here."""
         data = self._table(run)
-        return HostRecord(plan=_plan(data.get("plan")), note=_note(data), verdict=_verdict(data))
+        project = data.get("project", "")
+        return HostRecord(
+            plan=_plan(data.get("plan")),
+            note=_note(data),
+            verdict=_verdict(data),
+            project=project if isinstance(project, str) else "",
+        )
 
     def note(self, run: str) -> CarrierNote | None:
         """Return what carries a run, its plan left unread; None when nothing is known to."""

@@ -121,6 +121,15 @@ class Ledger:
             raise
         return whole
 
+    def keep_project(self, run: str, folder: Path) -> None:
+        """Write down from which project a run is started; a host that cannot knows it no more."""
+        with contextlib.suppress(OSError):
+            self._records.write(run, dataclasses.replace(self._records.read(run), project=str(folder)))
+
+    def project_of(self, run: str) -> str:
+        """Return the folder of the project that a run was started from; empty where this host does not know it."""
+        return self._records.read(run).project
+
     def stage_of(self, run: str) -> str:
         """Return the stage that a run is at now, in a word; empty when that cannot be told."""
         try:
@@ -236,10 +245,11 @@ class Ledger:
         """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
-        try:
-            remove_tree(self._drafts)  # whoever made them is gone
-        except OSError as error:
-            raise _unreadable("what was left of runs that were being made", error) from error
+        for left in (self._drafts, self.removed):  # whoever made or removed them is gone
+            try:
+                remove_tree(left)
+            except OSError as error:
+                raise _unreadable("what was left of runs that were being made or removed", error) from error
         notes, folders = self.notes(), {run.name: run for run in self.runs()}
         due = [run for run in folders if run in notes or not has_ended(folders[run])]
         for run in due + sorted(notes.keys() - folders):
@@ -282,10 +292,10 @@ class Ledger:
 
     def _keep(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
-        if not known.plan:
-            return
         if facts_of(self.run_dir(run)) is None:
             self._records.forget(run)
+            return
+        if not known.plan:
             return
         verdict = verdict_of(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
@@ -293,6 +303,11 @@ class Ledger:
     @property
     def _records(self) -> HostRecords:
         return HostRecords(self.folder)
+
+    @property
+    def removed(self) -> Path:
+        """Where runs are that are being removed."""
+        return self.folder / _OWN / "removed"
 
     @property
     def _drafts(self) -> Path:

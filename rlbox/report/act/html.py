@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rlbox.amounts import duration_text, moment
+from rlbox.amounts import GIB, duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
 from rlbox.messages.language import teller
 from rlbox.record.act.state import RunState, StageState, run_cause
@@ -274,6 +275,7 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
             ],
         ),
         ("share", "%", of_run(("share_got", "share_pct")) if any(s.share_pct < _FULL for _, s in timed) else []),
+        ("held_back", "%", of_run(("held_back_by", "held_pct")) if any(s.held_pct for _, s in timed) else []),
         ("load", "", of_run(("load", "load"))),
         ("pressure", "%", of_run(*_WAITS)),
         (
@@ -286,7 +288,7 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
         ("disk_free", "bytes", of_run(("disk_free", "disk_free_bytes"))),
         ("gpu_load", "%", [of_gpu(index, "utilization") for index in gpus]),
         ("gpu_power", "W", [of_gpu(index, "power_w") for index in gpus]),
-        ("gpu_memory", "bytes", [of_gpu(index, "memory_bytes") for index in gpus]),
+        ("gpu_memory", "GiB", [_in_gib(of_gpu(index, "memory_bytes")) for index in gpus]),
     ]
     across = (timed[0][0], max(timed[-1][0], timed[0][0] + 1))
     found = [
@@ -294,6 +296,11 @@ def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[
         for title, unit, series in plots
     ]
     return [plot for plot in found if plot]
+
+
+def _in_gib(series: Series) -> Series:
+    """Return memory of a GPU in the unit of its driver: see `amounts.card_text`."""
+    return replace(series, points=tuple((at, size / GIB) for at, size in series.points))
 
 
 def _busiest(timed: Sequence[tuple[float, Sample]]) -> list[str]:

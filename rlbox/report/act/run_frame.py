@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from rlbox.amounts import duration_text, moment, size_text
+from rlbox.amounts import card_text, duration_text, fine_text, moment, size_text
 from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
+from rlbox.report.act.doing import doing_text
 from rlbox.report.act.tails import RunFacts
 
 STYLES = {
@@ -30,6 +31,7 @@ _GPUS_SHOWN = 2
 """GPUs that are told one by one; a node's eight would not fit a line."""
 _SLOWED_PCT = 80
 """Percent of what it could use below which a run is told to be slowed."""
+_HELD_PCT = 100 - _SLOWED_PCT
 
 
 def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:
@@ -42,7 +44,7 @@ def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list
     now_s
         The time, seconds since 1970.
     """
-    details = [_detail(label, text) for label, text in _details(facts) if text]
+    details = [_detail(label, text) for label, text in _details(facts, now_s) if text]
     room = max(1, height - 1 - len(details))
     lines = [_head(facts, now_s), *_stages(facts, now_s, room), *details][:height]
     for line in lines:
@@ -63,7 +65,8 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
         if sample
         else []
     )
-    rows = ([*where, waits and f"waits {waits}"], [_speed(facts), *metrics, *used])
+    doing = doing_text(facts.doing, now_s, bar=False) if facts.doing else ""
+    rows = ([*where, waits and f"waits {waits}"], [doing, speed_text(facts), *metrics, *used])
     lines = [Text("── " + " · ".join(part for part in row if part), style="dim") for row in rows if any(row)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -109,18 +112,20 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
     return text
 
 
-def _details(facts: RunFacts) -> Iterable[tuple[str, str]]:
+def _details(facts: RunFacts, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
         yield "phase", _phase(facts)
+        yield "doing", doing_text(facts.doing, now_s, bar=True) if facts.doing else ""
         yield "waits", _waits(stage)
-        yield "speed", _speed(facts)
+        yield "speed", speed_text(facts)
         yield (
             "metrics",
             " · ".join(f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics).items()),
         )
     if sample:
         yield "use", _use(sample)
+        yield "machine", pressure_text(sample)
         yield "gpu", _gpus(sample)
         yield "disk", _disk(facts, sample)
     yield "log", facts.line
@@ -141,11 +146,12 @@ def _waits(stage: StageState) -> str:
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
 
-def _speed(facts: RunFacts) -> str:
+def speed_text(facts: RunFacts) -> str:
+    """Return how fast the stage that goes on is, at which step, and how long it will take; empty where nobody tells."""
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
     if rate := reading.rates.get("steps/s"):
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{1 / rate:.3g} s a step")
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{fine_text(1 / rate)} a step")
     if reading.step is not None:
         parts.insert(0, f"step {reading.step}" + (f" of {reading.total}" if reading.total else ""))
     left = eta_s(reading)
@@ -156,9 +162,25 @@ def _use(sample: Sample) -> str:
     cpu = f"cpu {sample.cpu_pct:.0f} %"
     if sample.share_pct < _SLOWED_PCT:
         cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
+    if (sample.held_pct or 0) >= _HELD_PCT:
+        cpu += f", the container's own CPU limit holds it back {sample.held_pct:.0f} % of the time"
     parts = [cpu, f"memory {size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
     return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
+
+
+def waits_of(sample: Sample) -> tuple[float | None, float | None, float | None]:
+    """Return in how much of the last ten seconds some process waited for a core, a disk, memory, percent."""
+    return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
+
+
+def pressure_text(sample: Sample) -> str:
+    """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
+    core, disk, memory = (round(value or 0) for value in waits_of(sample))
+    told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
+    waits = ", ".join(text for value, text in told if value)
+    load = "" if sample.load is None else f"load {sample.load:.1f}"
+    return " · ".join(part for part in (load, waits and f"processes wait for {waits}") if part)
 
 
 def _gpus(sample: Sample) -> str:
@@ -166,8 +188,8 @@ def _gpus(sample: Sample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {size_text(memory)} in all"
-    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {size_text(g.memory_bytes)}" for g in gpus)
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {card_text(memory)} in all"
+    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {card_text(g.memory_bytes)}" for g in gpus)
 
 
 def _disk(facts: RunFacts, sample: Sample) -> str:

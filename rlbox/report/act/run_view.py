@@ -25,11 +25,15 @@ from rich.text import Text
 from rlbox.errors import SpecError
 from rlbox.printable import printable
 from rlbox.record.act.state import RunState, load_run_state
-from rlbox.report.act.run_frame import gate_count, run_frame, stage_time, status_lines
+from rlbox.report.act.doing import doing_text
+from rlbox.report.act.run_frame import gate_count, run_frame, speed_text, stage_time, status_lines
 from rlbox.report.act.tails import RunFacts, RunWatch
 
 _LOOK_S = 1.0
 """Files beside the state are looked at this often at most."""
+_START_S, _STEPS_S = 20.0, 60.0
+"""Off a terminal it is told this often how far a start or a bar is, and how far the steps are."""
+_QUOTED = 100
 
 
 @contextmanager
@@ -54,28 +58,47 @@ def run_view(
         finally:
             painter.clear()
     else:
-        yield _Lines(tell).show
+        yield _Lines(run_dir, tell).show
 
 
 class _Lines:
-    """Off a terminal: a line for every change of a stage or of one of its services."""
+    """Off a terminal: a line for every change of a stage or of one of its services, and now and then how far it is."""
 
-    def __init__(self, tell: Callable[[str], str]) -> None:
-        self._tell = tell
+    def __init__(self, run_dir: Path, tell: Callable[[str], str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._tell, self._clock = RunWatch(run_dir), tell, clock
         self._seen: dict[str, str] = {}
+        self._told_s = clock()
 
     def show(self, state: RunState) -> None:
         for stage in state.stages:
-            self._line(stage.name, stage.state, stage.name)
+            self._change(stage.name, stage.state, stage.name)
             for service in stage.services:
-                self._line(f"{stage.name}/{service.name}", service.state, f"{stage.name}: service {service.name}")
+                self._change(f"{stage.name}/{service.name}", service.state, f"{stage.name}: service {service.name}")
+        if self._clock() - self._told_s >= _START_S:
+            self._tell_far(state)
 
-    def _line(self, key: str, now: str, shown: str) -> None:
+    def _change(self, key: str, now: str, shown: str) -> None:
         if self._seen.get(key, "waiting") != now:
-            told = self._tell(printable(f"{shown}: {now}"))
-            sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {told}\n")
-            sys.stderr.flush()
+            self._line(f"{shown}: {now}")
         self._seen[key] = now
+
+    def _tell_far(self, state: RunState) -> None:
+        """Tell how far it is: what starts or shows a bar soon, steps less often."""
+        facts = self._watch.look(state)
+        if facts.doing:
+            far = doing_text(facts.doing, time.time(), bar=False)
+        else:
+            far = speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
+        if facts.stage and far:
+            self._line(f"{facts.stage.name}: {far}", facts.line if facts.doing else "")
+
+    def _line(self, text: str, quoted: str = "") -> None:
+        """Say something, and what a log says, which is nobody's to translate."""
+        cut = f"{quoted[:_QUOTED]}…" if len(quoted) > _QUOTED else quoted
+        behind = f" | {printable(cut)}" if cut else ""
+        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {self._tell(printable(text))}{behind}\n")
+        sys.stderr.flush()
+        self._told_s = self._clock()
 
 
 class _Live:

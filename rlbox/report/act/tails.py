@@ -11,10 +11,12 @@ from rlbox.amounts import moment
 from rlbox.files.act.tail import read_end
 from rlbox.files.rows import json_rows
 from rlbox.job.names import METRICS_FILE
+from rlbox.logs.bars import ProgressBar, last_bar
 from rlbox.logs.codes import clean_text
 from rlbox.logs.throughput import Reading, find_candidates, latest, read_progress, read_record
 from rlbox.record.act.state import RunState, StageState
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
+from rlbox.report.act.doing import Doing, find_doing
 
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
@@ -28,13 +30,14 @@ T = TypeVar("T")
 class RunFacts:
     """One look at a run: `stage` is the one that goes on, `line` the last of its logs with that log's name before it.
 
-    `progress` is what logs and metrics of the stage told last; `full_in_s` when the disk will be full at its present
-    rate (None: it does not fill).
+    `progress` is what logs and metrics of the stage told last, `doing` what it is busy with besides its steps;
+    `full_in_s` when the disk will be full at its present rate (None: it does not fill).
     """
 
     state: RunState
     stage: StageState | None = None
     progress: Reading = _NOTHING
+    doing: Doing | None = None
     sample: Sample | None = None
     full_in_s: float | None = None
     line: str = ""
@@ -56,6 +59,7 @@ class RunWatch:
             state=state,
             stage=stage,
             progress=self._progress(stage) if stage else _NOTHING,
+            doing=find_doing(stage, samples, self._bars(stage)) if stage else None,
             sample=samples[-1] if samples else None,
             full_in_s=disk_full_in(history),
             line=self._last_line(stage) if stage else "",
@@ -66,6 +70,9 @@ class RunWatch:
         rows = self._read(self._run_dir / METRICS_FILE, _rows) or []
         own = [found for row in rows if row.get("stage", stage.name) == stage.name and (found := read_record(row))]
         return latest([*own, *(reading for readings in logs for reading in readings)])
+
+    def _bars(self, stage: StageState) -> dict[str, ProgressBar | None]:
+        return {path.stem: self._read(path, last_bar) for path in self._logs(stage)}
 
     def _last_line(self, stage: StageState) -> str:
         logs = sorted((path for path in self._logs(stage) if _stamp(path)), key=lambda path: _stamp(path)[0])

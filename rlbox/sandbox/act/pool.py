@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.errors import NodeError
+from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.machine.act.command import PIPE, Started, await_end, run_command, start_command
 from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act.folder import remove
 from rlbox.sandbox.act.group import PREFIX, forget, forget_dead
@@ -31,9 +31,11 @@ from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.request import ProgramRequest
 from rlbox.sandbox.strength import LAYERS, Strength
 from rlbox.spec.project import PACKAGE
+from rlbox.values import Command
 
 _PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
 _END_S = 20  # for a keeper to end what it keeps
+_ASKED_S = 60.0
 _SPARE_S = 60  # for starting, ending and a busy machine, beside the limits that the keeper minds
 
 
@@ -74,7 +76,7 @@ class Pool:
         self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
-        self._keepers: dict[int, subprocess.Popen[bytes]] = {}
+        self._keepers: dict[int, Started] = {}
         self._number = 0
         adopt_orphans()
         forget_dead()
@@ -125,8 +127,7 @@ class Pool:
             with contextlib.suppress(OSError):
                 keeper.stdin.close()  # type: ignore[union-attr]
         for keeper in keepers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                keeper.wait(_END_S)
+            await_end(keeper, _END_S)
         with contextlib.suppress(OSError):
             remove(self._folder)
 
@@ -178,18 +179,13 @@ class Pool:
                     remove(scratch)
 
     def _carry_out(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        words = [sys.executable, "-m", "rlbox.sandbox", "keep"]
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = Command(
+            argv=(sys.executable, "-m", "rlbox.sandbox", "keep"),
+            env={"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+        )
         with self._lock:
-            keeper = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-            )
+            keeper = start_command(command, environ={}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
             self._keepers[keeper.pid] = keeper
         try:
             return _talk(keeper, plan, wait_s)
@@ -216,7 +212,7 @@ class Pool:
             time.sleep(0.002)
 
 
-def _talk(keeper: subprocess.Popen[bytes], plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+def _talk(keeper: Started, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
     """Give a keeper its plan and return what it tells; its input stays open meanwhile, for its end ends all."""
     timer = threading.Timer(wait_s, keeper.kill)
     timer.daemon = True
@@ -238,14 +234,13 @@ def _talk(keeper: subprocess.Popen[bytes], plan: Mapping[str, Any], wait_s: floa
 
 def _python_folders(python: str) -> list[str]:
     """Return what an interpreter needs to be read."""
+    where, step = "the interpreter of programs in the sandbox", "name one with --python"
     try:
-        told = subprocess.run((python, "-I", "-c", _PREFIXES), capture_output=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NodeError(
-            f"{python} does not run",
-            where="the interpreter of programs in the sandbox",
-            next_step="name one with --python",
-        ) from error
+        outcome = run_command(Command(argv=(python, "-I", "-c", _PREFIXES), timeout_s=_ASKED_S))
+    except (OSError, WorkFailed, TimedOut) as error:
+        raise NodeError(f"{python} does not run", where=where, next_step=step) from error
+    if not outcome.ok:
+        raise NodeError(f"{python} does not run", where=where, next_step=step)
     own = {str(Path(python).parent), str(Path(python).resolve().parent)}
     site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
-    return sorted({*parse_json(told), *own, *site} - {"/"})
+    return sorted({*parse_json(outcome.stdout), *own, *site} - {"/"})

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from rlbox.amounts import limit_text
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer, explain
 from rlbox.sources.pages import ACCEPT, Listed, parse_page
@@ -64,7 +65,7 @@ def _read_http(http: Http, url: str) -> tuple[str, str, str]:
             for piece in answer.blocks(decode=True):
                 body += piece
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
-                    raise Unusable(f"sends its page too slowly: {len(body)} bytes in {_PAGE_S:g} s", dead=True)
+                    raise Unusable(f"sends its page too slowly: {len(body)} bytes in {limit_text(_PAGE_S)}", dead=True)
             return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
     except NoAnswer as error:
         raise Unusable(explain(error), dead=error.kind != "address") from error

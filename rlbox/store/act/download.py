@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from rlbox.amounts import limit_text
 from rlbox.errors import Interrupted, RlboxError
 from rlbox.machine.act.http import PASSING, Answer, Http, pause_s
 from rlbox.machine.no_answer import NoAnswer, explain
@@ -210,7 +211,7 @@ class Downloader:
     def _reason(self, error: NoAnswer) -> str:
         if error.kind == "late":
             return "no connection in time"
-        return f"no byte for {self._stall_s:g} s" if error.kind == "silent" else explain(error)
+        return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain(error)
 
 
 def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[FileAddress]:

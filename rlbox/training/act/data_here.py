@@ -12,6 +12,7 @@ from typing import Any
 from rlbox.app import App
 from rlbox.doctor.act.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.files.act.output import check_output
 from rlbox.training.act.parts import stack_probe
 from rlbox.training.data_check import DataWish, judge_data
 
@@ -49,10 +50,10 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     _there(file)
     made = (to or _tiny_file(file)).absolute()
     facts = {"from": str(file.absolute()), "to": str(made), "rows": rows}
+    with app.checking("file"):
+        check_output(made, "another with --to")
     if app.dry_run:
-        app.result(facts, f"would write {rows} rows of {file} to {made}")
-        return 0
-    made.parent.mkdir(parents=True, exist_ok=True)
+        return app.planned(facts, "", f"write {rows} rows of {file} to {made}")
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     (step,) = ask_of_data(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
     if not step["ok"]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
@@ -83,7 +84,7 @@ def stack_probe(stack: Stack, environ: Mapping[str, str]) -> Iterator[StackProbe
 def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
     facts = probe.installed([row.module for row in load_components()], end)
     if not facts.steps:
-        why = facts.last_error or f"no answer in {facts.seconds:.0f} s"
+        why = facts.last_error or f"no answer in {duration_text(facts.seconds)}"
         raise NodeError(
             f"the stack's interpreter does not work: {why}", where=stack.python,
             next_step="start a new container, or name another interpreter with --python FILE",

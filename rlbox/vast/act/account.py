@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
+from rlbox.amounts import limit_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.machine.act.http import Answer, Http, again, site_trust
 from rlbox.machine.act.site import site_ca
@@ -22,19 +23,17 @@ from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_inst
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
-_MOST_OFFERS = 64
 _CREATION = "the creation"
 _SEARCH = "rlbox vast search TARGET tells what can be rented now"
+SEARCH_PATH = "/api/v0/bundles/"
+_KEYS = "https://cloud.vast.ai/manage-keys/ makes one"
 _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 
 
 def search_offers(needs: Needs) -> list[dict[str, Any]]:
     """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
-    told = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}, **needs.filters()}
-    told |= {"type": "bid" if needs.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
-    told["allocated_storage"] = needs.disk
-    return list(_ask("the search", "POST", "/api/v0/bundles/", told).get("offers") or ())
+    return list(_ask("the search", "POST", SEARCH_PATH, needs.body()).get("offers") or ())
 
 
 def create_instance(offer: int, request: Request) -> int:
@@ -127,7 +126,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if one.status in DEAD and not started:
             raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
         if time.monotonic() >= end:
-            raise TimedOut(f"instance {number} did not run within {timeout_s:g} s: {state}", next_step=ending)
+            raise TimedOut(f"instance {number} did not run within {limit_text(timeout_s)}: {state}", next_step=ending)
         time.sleep(_POLL_S)
 
 
@@ -139,6 +138,18 @@ def api_key() -> str:
         if (path := Path(os.path.expanduser(name))).is_file():
             return path.read_text("utf-8").strip()
     return ""
+
+
+def require_key() -> str:
+    """Return the API key; `SpecError` when there is none."""
+    if key := api_key():
+        return key
+    raise SpecError("no API key of vast.ai is set", next_step=f"export VAST_API_KEY=KEY: {_KEYS}")
+
+
+def platform_url() -> str:
+    """Return where the platform answers."""
+    return os.environ.get("VAST_URL") or "https://console.vast.ai"
 
 
 class _Busy(Exception):
@@ -155,9 +166,7 @@ def _ask(
 
     One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
     """
-    if not (key := key or api_key()):
-        raise SpecError("no API key of vast.ai is set", next_step="export VAST_API_KEY, or vastai set api-key KEY")
-    url = os.environ.get("VAST_URL") or "https://console.vast.ai"
+    key, url = key or require_key(), platform_url()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     data = b"" if body is None else json.dumps(body).encode()
 
@@ -192,7 +201,7 @@ def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFai
     told = answer.get("msg") or answer.get("detail") or answer.get("error") or "no reason given"
     gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
     steps = {
-        401: "the API key is not taken: export VAST_API_KEY, or vastai set api-key KEY",
+        401: f"the API key is not taken; export VAST_API_KEY=KEY: {_KEYS}",
         403: "the API key may not do that: make one with the right permissions",
         404: gone,
         410: gone,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import limit_text, size_text
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import state_folder, write_atomic
@@ -66,7 +66,7 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
             raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
         if time.monotonic() >= end:
             raise TimedOut(
-                f"instance {number} was not ready within {timeout_s:g} s: {state or 'nothing'}", next_step=look
+                f"instance {number} was not ready within {limit_text(timeout_s)}: {state or 'nothing'}", next_step=look
             )
         time.sleep(_POLL_S)
 
@@ -119,7 +119,9 @@ def start_keeper(connection: Connection, stay: Stay) -> str:
             raise WorkFailed(f"the job does not start there: {refused}", next_step="mend it, and the same again")
         connection.need(keep_text(stay.disk), "the job cannot be started")  # one that ends a stay may still be there
         time.sleep(_POLL_S)
-    raise TimedOut(f"no run began within {_STARTED_S:g} s", where=f"{stay.folder}/{LOG}", next_step="look there")
+    raise TimedOut(
+        f"no run began within {limit_text(_STARTED_S)}", where=f"{stay.folder}/{LOG}", next_step="look there"
+    )
 
 
 def project_files(project: Project) -> list[str]:
@@ -134,7 +136,7 @@ def project_files(project: Project) -> list[str]:
     ]
     if sum(path.stat().st_size for path in found) > _MOST_PROJECT:
         raise SpecError(
-            f"the project's {', '.join(_PROJECT_FOLDERS)} have more than {_MOST_PROJECT >> 20} MiB",
+            f"the project's {', '.join(_PROJECT_FOLDERS)} have more than {size_text(_MOST_PROJECT)}",
             where=str(project.folder),
             next_step="put data elsewhere, and bring it with --data PATH",
         )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import limit_text
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.files.act.folders import write_atomic
 from rlbox.files.act.lock import lock_file
@@ -139,7 +140,7 @@ def _notify(stay: Stay, facts: Mapping[str, Any]) -> None:
     if talk(process, b"", _NOTICE_S) is None:
         process.kill()
         process.wait()
-        _say(f"the command of the notice did not end within {_NOTICE_S:g} s")
+        _say(f"the command of the notice did not end within {limit_text(_NOTICE_S)}")
     else:
         _say(f"notice: exit code {process.returncode}")
 

@@ -50,7 +50,7 @@ def test_ended(code: int, text: str) -> None:
     [
         ("exit", 1), ("service", 1), ("forbid", 1), ("require", 1), ("file", 1), ("ray", 1), ("oom", 1), ("program", 1),
         ("port", 5), ("need", 5), ("disk", 5),
-        ("ready", 7), ("silence", 7), ("total", 7),
+        ("ready", 7), ("silence", 7), ("total", 7), ("busy", 7), ("throttled", 7),
         ("interrupted", 130), ("bug", 3),
     ],
 )  # fmt: skip
@@ -69,7 +69,8 @@ def test_sentences() -> None:
     assert [
         dead.what,
         dead_service(STAGE, VLLM, 1, ready=True, running=False).what,
-        never_ready(STAGE, VLLM, "HTTP 503").what,
+        never_ready(STAGE, VLLM, "HTTP 503", 91.0).what,
+        never_ready(STAGE, VLLM, "HTTP 503", 400.0).what,
         taken_port("reward", 18431, "python3 (pid 123)").what,
         failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed\nmore").what,
         missing_line(STAGE, rule, 1, "bye").what,
@@ -79,7 +80,8 @@ def test_sentences() -> None:
     ] == [
         "service vllm ended with signal 9 (SIGKILL) while stage smoke was running",
         "service vllm ended with exit code 1 while stage smoke was starting",
-        "service vllm was not ready after 90 s: POST http://127.0.0.1:1/: HTTP 503",
+        "service vllm was not ready after 1 min 30 s: POST http://127.0.0.1:1/: HTTP 503",
+        "service vllm was not ready after 6 min 40 s (limit 1 min 30 s): POST http://127.0.0.1:1/: HTTP 503",
         "port 18431 (reward) is taken by python3 (pid 123)",
         "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1)",
         "stage smoke exited 0, but stages/3-smoke/vllm.log only 1 times, not 2, held a line like /Final/; "

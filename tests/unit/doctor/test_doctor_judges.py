@@ -222,7 +222,7 @@ def test_dotenv_as_a_shell_reads_it() -> None:
             "ray-address-dead",
             "no",
         ),
-        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "900 s behind"),
+        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
         ({"now": 1.0}, "clock-skew", "behind"),
     ],
 )
@@ -273,8 +273,24 @@ def test_what_a_run_left_behind_is_named_with_its_owner(process: Running) -> Non
     (finding,) = judge_processes([process])
     assert finding.id == "stale-processes"
     assert f"(pid 5, {process.owner}, 5 s old)" in finding.seen
-    for spared in ({"own": True}, {"busy_run": True}, {"zombie": True}):
+    assert finding.remedy == "if nothing of yours needs them, end them: kill 5"
+    for spared in ({"own": True}, {"busy_run": True}, {"zombie": True}, {"started_by": "pytest"}):
         assert list(judge_processes([replace(process, **spared)])) == []
+
+
+def test_nobody_is_told_to_end_what_is_of_others() -> None:
+    mine = Running(pid=5, name="raylet", words="raylet", owner="user a", age_s=5)
+    other = replace(mine, pid=6, owner="user b", mine=False)
+    (finding,) = judge_processes([mine, other])
+    assert finding.remedy == "if nothing of yours needs them, end them: kill 5; ask user b to end the others"
+    (finding,) = judge_processes([other])
+    assert finding.remedy == "ask user b to end them, if nothing needs them"
+
+
+def test_what_carries_the_mark_of_a_run_that_is_gone_is_left_over_whatever_it_is() -> None:
+    left = Running(pid=5, name="awk", words="awk -f x", owner="user a", age_s=5, left_by="smoke-1")
+    (finding,) = judge_processes([left])
+    assert finding.seen == "awk (pid 5, user a, 5 s old, of run smoke-1)"
 
 
 def test_other_programs_are_left_alone() -> None:

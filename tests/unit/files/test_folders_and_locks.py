@@ -159,13 +159,14 @@ def file_at(path: Path) -> Path:
     return path
 
 
-ADVICE = "mount it or make it, or name another with --data DIR"
+MAKE = "mkdir -p PATH/no (or mount it there), or name another with --data DIR"
+ADVICE = "name another with --data DIR"
 
 
 @pytest.mark.parametrize(
     ("make", "create", "message"),
     [
-        (lambda p, m: p / "no", False, f"the data disk is missing\n  where: PATH/no\n  next:  {ADVICE}"),
+        (lambda p, m: p / "no", False, f"there is no such data disk\n  where: PATH/no\n  next:  {MAKE}"),
         (lambda p, m: file_at(p / "f"), False, f"the data disk is not a directory\n  where: PATH/f\n  next:  {ADVICE}"),
         (lambda p, m: file_at(p / "f"), True, f"the data disk is not a directory\n  where: PATH/f\n  next:  {ADVICE}"),
         (
@@ -197,16 +198,26 @@ def test_a_disk_that_cannot_be_used(
     message: str,
 ) -> None:
     folder = make(tmp_path, monkeypatch)
+    limits = replace(LIMITS, host=str(folder), create=create, need_gib=2.0)
     with pytest.raises(NodeError) as caught:
-        check_disk(App(project=Project(folder=tmp_path)), folder, replace(LIMITS, create=create, need_gib=2.0))
+        check_disk(App(project=Project(folder=tmp_path)), folder, limits)
     assert str(caught.value) == message.replace("PATH", str(tmp_path))
     assert caught.value.exit_code == 5
 
 
 def test_a_disk_that_is_good(tmp_path: Path) -> None:
     app = App(project=Project(folder=tmp_path))
-    check_disk(app, tmp_path / "new/disk", replace(LIMITS, create=True, need_gib=1e9), 0.0)
+    limits = replace(LIMITS, host=str(tmp_path / "new/disk"), create=True, need_gib=1e9)
+    check_disk(app, tmp_path / "new/disk", limits, 0.0)
     assert list((tmp_path / "new/disk").iterdir()) == []
+
+
+def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
+    """What somebody named may be a slip: two minutes of a run at the root of a disk."""
+    app = App(project=Project(folder=tmp_path))
+    with pytest.raises(NodeError, match="there is no such data disk"):
+        check_disk(app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.allow("processes")

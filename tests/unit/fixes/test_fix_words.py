@@ -51,7 +51,7 @@ BAKED: list[tuple[dict[str, Any], tuple[str, str, str, str]]] = [
     ({"file": [{"path": "/etc/x", "mode": "0755", "text": "x\n"}]}, ("file", "/etc/x", "0755", "x\n")),
     ({"link": [{"path": "/a", "to": "b"}]}, ("link", "/a", "b", "")),
     ({"hook": "true"}, ("hook", "/opt/rlbox/hooks/50-a-fix.sh", "", "true")),
-    ({"run": {"shm_gib": 16.0}}, ("run", "shared memory", "at least 16 GiB", "")),
+    ({"run": {"shm_gib": 16.0}}, ("run", "shared memory", "at least 17.2 GB (16 GiB)", "")),
     ({"run": {"pids": 4096}}, ("run", "processes", "at least 4096", "")),
     ({"run": {"ulimits": {"memlock": "-1"}}}, ("run", "ulimit memlock", "-1", "")),
     ({"run": {"cap_add": ["SYS_NICE"]}}, ("run", "capability", "SYS_NICE", "")),

@@ -65,8 +65,8 @@ def test_a_gate_lists_every_rule_before_anything_happened() -> None:
         ("exit", "exit code 0", "waiting"),
         ("listens", "listens on nothing but what the job declares", "waiting"),
         ("file", "/data/out", "waiting"),
-        ("silence", "at most 60 s", "waiting"),
-        ("total", "at most 60 s", "waiting"),
+        ("silence", "at most 1 min", "waiting"),
+        ("total", "at most 1 min", "waiting"),
     ]
 
 

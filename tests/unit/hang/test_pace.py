@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from rlbox.hang.pace import PaceClock
-from rlbox.machine.counters import Activity, Pace, ProcessActivity, pace_between
+from rlbox.hang.pace import PaceClock, StartClock
+from rlbox.hang.slowness import find_slowness
+from rlbox.machine.counters import Activity, CpuLimit, Pace, ProcessActivity, Rates, pace_between
 
 
 def process(pid: int, cpu_s: float, waited_s: float) -> ProcessActivity:
@@ -76,7 +79,7 @@ def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
     for second in range(1, 11):
         hungry = Pace(seconds=1, wanted=1.0, got=0.1, others=1.9)
         clock.take(hungry if second <= 4 else Pace(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
-    assert clock.starved(0) is None
+    assert clock.slowness(0) is None
     assert clock.now_s(11) > 6
 
 
@@ -84,11 +87,124 @@ def test_starved_over_a_time() -> None:
     clock = PaceClock(0.0)
     for second in range(1, 61):
         clock.take(Pace(seconds=1, wanted=1.0, got=1.0 if second <= 30 else 0.05, others=1.9), second)
-    assert clock.starved(0) is None
-    found = clock.starved(30)
+    assert clock.slowness(0) is None
+    found = clock.slowness(30)
     assert found
-    assert (round(found.share, 2), found.seconds) == (0.05, 30)
+    assert (found.by, round(found.share, 2), found.seconds) == ("cores", 0.05, 30)
     text = found.text(2, ["burn (pid 7) 1.5"])
     assert text.startswith("this machine is busy: over 30 s the stage's processes got 5 % of ")
     assert text.endswith("others had 1.9 of 2 cores: burn (pid 7) 1.5")
-    assert clock.starved(60) is None
+    assert clock.slowness(60) is None
+
+
+def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float = 0.2) -> Pace:
+    """Ten seconds of one process in a container with a limit."""
+    first, second = look(0, 0, process(1, 0, 0)), look(10, cpu_s, process(1, cpu_s, waited_s))
+    limits = [CpuLimit(cores=cores, throttled_s=given) for given in (5.0, 5.0 + throttled_s)]
+    looks = [replace(one, limit=limit) for one, limit in zip((first, second), limits, strict=True)]
+    return pace_between(*looks, cores)
+
+
+def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
+    """It gets all that it may have, and a fifth of what it could use."""
+    found = limited(2, 8, 8)
+    assert (found.share, found.held_share, found.limit) == (1.0, pytest.approx(0.8), 0.2)
+    slow = find_slowness([found])
+    assert slow
+    assert slow.by == "limit"
+    assert slow.text(0.2, []) == (
+        "the container's own CPU limit (0.2 cores: --cpus, or a pod's) held the stage's processes back 80 % of the "
+        "time, over 10 s"
+    )
+
+
+def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
+    """A hang in a container whose other processes use up its limit is a hang."""
+    found = limited(0.05, 0.1, 15)
+    assert found.held_share == 0.0
+    assert find_slowness([found]) is None
+
+
+def test_a_limit_that_holds_nobody_back() -> None:
+    assert limited(5, 0.1, 0.0, cores=4.0).held_share == 0.0
+    assert limited(5, 0.1, 0.0, cores=4.0).limit == 4.0
+
+
+def reading(moved: int, state: str = "S", told_s: float | None = None) -> Pace:
+    """Ten seconds of one process that a disk moved so many bytes for."""
+    before, now = process(1, 0, 0), replace(process(1, 0.5, 0.1), read_bytes=moved, state=state)
+    first, second = look(0, 0, before), look(10, 1, now)
+    return pace_between(replace(first, disk_s=told_s and 0.0), replace(second, disk_s=told_s), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "share"),
+    [
+        (reading(10**8, "D"), 1.0),
+        (reading(10**8, told_s=9.0), 0.9),  # its threads wait
+        (reading(10**8, told_s=1.0), 0.1),
+        (reading(10**8), 0.0),
+        (reading(0, told_s=9.0), 0.0),  # somebody else waits
+    ],
+)
+def test_who_waits_for_a_disk(found: Pace, share: float) -> None:
+    assert found.disk == pytest.approx(share)
+
+
+def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
+    slow = find_slowness([reading(10**8, "D")])
+    assert slow
+    assert slow.text(2, ["dd (pid 7) 300.0 MB/s"]) == (
+        "this machine's disk is busy or slow: over 10 s the stage's processes waited for it 100 % of the time, and it "
+        "moved 10.0 MB/s for them; others moved: dd (pid 7) 300.0 MB/s"
+    )
+    assert slow.text(2, []).endswith("and it moved 10.0 MB/s for them, and nobody else who is seen from here used it")
+    assert find_slowness([reading(0, "D")]) is None
+
+
+def test_a_start_that_gets_on_has_more_time() -> None:
+    clock = StartClock(30, 10, 0, 0)
+    for second in range(1, 320):
+        clock.take(Rates(seconds=1, read=2e6 if second < 200 else 0.0), second)
+        assert clock.late(second, second) == (second > 203)  # what was seen of it is five seconds old
+    assert clock.read_bytes == pytest.approx(199 * 2e6)
+    assert clock.took_s(320) == 320
+
+
+def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
+    """Megabytes are asked for at once; a disk that gives none for half a minute is gone."""
+    clock = StartClock(10, 10, 0, 0)
+    clock.take(Rates(seconds=1, read=4e6), 9)
+    for second in range(10, 60):
+        clock.take(Rates(seconds=1), second, waits_disk=True)
+        assert clock.late(second, second) == (second >= 39)
+
+
+def test_no_start_lasts_for_ever() -> None:
+    clock = StartClock(30, 10, 0, 0)
+    clock.take(Rates(seconds=1, memory=5e6), 299)
+    assert not clock.late(299, 299)
+    clock.take(Rates(seconds=1, memory=5e6), 301)
+    assert clock.late(301, 301)
+
+
+def test_a_start_that_only_computes_has_twice_its_time() -> None:
+    """A server that polls for ever looks like one that compiles."""
+    clock = StartClock(30, 10, 0, 0)
+    for second, late in ((31, False), (59, False), (61, True)):
+        clock.take(Rates(seconds=1, cpu=1.0), second)
+        assert clock.late(second, second) == late
+
+
+def test_a_start_that_waits_is_late_in_its_time() -> None:
+    clock = StartClock(30, 10, 0, 0)
+    for second in range(1, 40):
+        clock.take(Rates(seconds=1, cpu=0.03, read=3000.0), second)
+        assert clock.late(second, second) == (second > 30)
+
+
+def test_the_time_of_a_start_is_that_of_its_processes() -> None:
+    """Others have the machine: 100 s on the wall were 20 s for it."""
+    clock = StartClock(30, 10, 0, 0)
+    assert not clock.late(20, 100)
+    assert StartClock(30, 1, 0, 0).late(31, 31)

@@ -100,7 +100,13 @@ def test_the_environment_keeps_every_character(folder: Folder) -> None:
 
 def test_what_no_definition_can_set_is_said(folder: Folder) -> None:
     told = definition(folder, TARGET + ODD).sections["help"]
-    for words in ("root: --fakeroot", "1.5 GiB of memory: --memory 1.5G", "--pids-limit 100", "memlock=-1", "IPC_LOCK"):
+    for words in (
+        "root: --fakeroot",
+        "1.6 GB (1.5 GiB) of memory: --memory 1.5G",
+        "--pids-limit 100",
+        "memlock=-1",
+        "IPC_LOCK",
+    ):
         assert words in told
 
 

@@ -159,8 +159,8 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
             {"data": "x", "timeout": "3h", "mem_frac": "99%"},
             [
                 "job seed: 2 problems",
-                "  parameter mem_frac is 0.99, out of its range -inf to 95%: share of GPU memory",
-                "  parameter timeout is 10800 seconds, out of its range 1s to 2h: patience",
+                "  parameter mem_frac is 0.99, and must be at most 95%: share of GPU memory",
+                "  parameter timeout is 10800 seconds, and must be from 1s to 2h: patience",
             ],
         ),
         (

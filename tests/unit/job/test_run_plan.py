@@ -250,21 +250,22 @@ def test_parameters(job: Job, profile: str, settings: dict[str, str], params: di
         ("", {"lr": "fast"}, "--set lr=fast: must be a number: step size"),
         ("", {"lr": "nan"}, "--set lr=nan: must be a number: step size"),
         ("", {"lr": "inf"}, "--set lr=inf: must be a number: step size"),
-        ("", {"rounds": "0"}, "parameter rounds is 0, out of its range 1 to 9: rounds of the loop"),
-        ("learn", {"rounds": "10"}, "parameter rounds is 10, out of its range 1 to 9: rounds of the loop"),
-        ("", {"lr": "-0.1"}, "parameter lr is -0.1, out of its range 0 to inf: step size"),
+        ("", {"rounds": "0"}, "parameter rounds is 0, and must be from 1 to 9: rounds of the loop"),
+        ("learn", {"rounds": "10"}, "parameter rounds is 10, and must be from 1 to 9: rounds of the loop"),
+        ("", {"lr": "-0.1"}, "parameter lr is -0.1, and must be at least 0: step size"),
     ],
 )
 def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         plan_values(job, profile, settings)
-    assert str(caught.value) == message
+    own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
+    assert str(caught.value) == message + own
     assert caught.value.exit_code == 2
 
 
 def test_a_profile_out_of_range(folder: Folder) -> None:
     folder.job("two", JOB.replace("rounds = 8", "rounds = 80"))
-    with pytest.raises(SpecError, match="parameter rounds is 80, out of its range 1 to 9"):
+    with pytest.raises(SpecError, match="parameter rounds is 80, and must be from 1 to 9"):
         plan_values(load_job(folder.project, "two"), "learn", {})
 
 

@@ -12,7 +12,7 @@ from rlbox.logs.act import metrics as log_metrics
 from rlbox.logs.act.metrics import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
 from rlbox.report.act.html import resource_plots
-from rlbox.report.plots import merge_samples, thin_points, ticks
+from rlbox.report.plots import Series, draw_plot, merge_samples, thin_points, ticks
 from rlbox.spec.load import load_toml
 
 
@@ -108,3 +108,13 @@ def test_a_bar_that_never_ends_its_line(tmp_path: Path) -> None:
 def test_a_merged_gpu_that_was_lost(tmp_path: Path) -> None:
     rows = [sample(1), dataclasses.replace(sample(2), gpus=())]
     assert merge_samples(rows, 1)[0].gpus[0].utilization == 1
+
+
+@pytest.mark.parametrize("unit", ["bytes", "bytes/s", "%", "W"])
+@pytest.mark.parametrize("value", [0.0, 0.4, 1.0, 3.0])
+def test_an_axis_says_nothing_twice(unit: str, value: float) -> None:
+    plot = draw_plot("t", [Series(name="n", points=((0.0, value), (1.0, value)))], unit=unit, from_zero=True)
+    assert plot
+    texts = [text for _, text in plot.y_ticks]
+    assert sorted(set(texts), key=texts.index) == texts
+    assert texts[0].startswith("0 ")

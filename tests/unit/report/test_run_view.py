@@ -92,6 +92,21 @@ def test_a_run_that_others_slow_is_told_so(run_dir: Path) -> None:
     assert "cpu 4 %, 3 % of what it could use: others have 1.9 cores" in "\n".join(shown(run_dir, width=200))
 
 
+def test_the_limit_and_the_pressure_are_told(run_dir: Path) -> None:
+    row = {"t": "2027-01-15T07:56:00.000+00:00", "stage": "train", "cpu_pct": 20, "held_pct": 80, "load": 4.06,
+           "waits_cpu_pct": 47.34, "waits_io_pct": 12, "waits_memory_pct": 0.2}  # fmt: skip
+    with open(run_dir / RESOURCES_FILE, "w") as rows:
+        rows.write(json.dumps(row) + "\n")
+    lines = shown(run_dir, width=200)
+    assert any("cpu 20 %, the container's own CPU limit holds it back 80 % of the time" in line for line in lines)
+    assert "machine  load 4.1 · processes wait for a core 47 %, a disk 12 %" in lines
+    held_back_little = {**row, "held_pct": 5, "load": None, "waits_cpu_pct": None, "waits_io_pct": 0}
+    with open(run_dir / RESOURCES_FILE, "a") as rows:
+        rows.write(json.dumps(held_back_little) + "\n")
+    lines = shown(run_dir, width=200)
+    assert not any("limit" in line or line.startswith("machine") for line in lines)
+
+
 def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     text = "\n".join(shown(run_dir, width=200))
     assert text.splitlines()[0] == "run smoke-1 · local · profile learn · 1 h 00 min"
@@ -104,7 +119,7 @@ def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
     assert "6 min 26 s left" in text
     assert "metrics  loss 0.25 · mean_reward 0.5" in text
     assert "cpu 150 % · memory 3.2 GB · read 5.0 MB/s" in text
-    assert "gpu      0: 97 % 312 W 40.0 GB" in text
+    assert "gpu      0: 97 % 312 W 37.3 GiB" in text
     assert "disk     600.0 MB left, full in 6 min 00 s at the present rate" in text
     assert "log      stage: step 7 loss 0.25 red" in text
 
@@ -116,7 +131,7 @@ def test_many_gpus_are_told_together(run_dir: Path) -> None:
     gpus = tuple(dataclasses.replace(gpu, index=n, utilization=90 + n) for n in range(8))
     facts = dataclasses.replace(facts, sample=dataclasses.replace(facts.sample, gpus=gpus))
     lines = [line.plain for line in run_frame(facts, NOW, width=79, height=23)]
-    assert "gpu      8: 90 to 97 % · 2496 W · 320.0 GB in all" in lines
+    assert "gpu      8: 90 to 97 % · 2496 W · 298.0 GiB in all" in lines
 
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (39, 9), (19, 5), (1, 1), (300, 80)])
@@ -374,4 +389,4 @@ def test_off_a_terminal_the_status_is_a_line_for_every_change(
     assert lines[0].startswith("-- train RUNNING · rollout · ")
     assert lines[0].endswith(" · 1/5 held · waits require saved · require step (2 so far) · exit code 0")
     assert lines[1].startswith("-- step 7 of 200 · 40.7 tokens/s in · 104.5 tokens/s out · 2 s a step · 6 min 26 s")
-    assert "gpu 0: 97 % 312 W 40.0 GB · disk 600.0 MB left" in lines[1]
+    assert "gpu 0: 97 % 312 W 37.3 GiB · disk 600.0 MB left" in lines[1]

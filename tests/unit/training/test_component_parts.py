@@ -173,7 +173,7 @@ def test_what_the_lock_has_must_be_there() -> None:
 
 def test_a_busy_machine_is_no_verdict() -> None:
     part = import_part(VLLM, said(exit_code=None, seconds=300.0), GPUS)
-    assert (part.state, part.detail) == ("late", "no answer in 300 s: the machine was busy")
+    assert (part.state, part.detail) == ("late", "no answer in 5 min 00 s: the machine was busy")
     assert parts_summary([part], 300.0) == "components: 0 ok, 1 not done in time, 5 min 00 s"
 
 

@@ -68,8 +68,8 @@ def test_a_gpu_that_someone_holds_is_named() -> None:
     )
     assert split.notes == ("Ray is not up, so its view is not known: no head answers at U",)
     assert gpus_text(facts, split).splitlines()[:3] == [
-        "GPU 0  free  A800  1.1 GB of 85.9 GB",
-        "GPU 1  held  A800  75.2 GB of 85.9 GB",
+        "GPU 0  free  A800  1.0 GiB of 80.0 GiB",
+        "GPU 1  held  A800  70.0 GiB of 80.0 GiB",
         "       pid 42  ann: python serve.py",
     ]
 

@@ -184,7 +184,7 @@ def test_needs_follow_from_the_target() -> None:
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=12.8 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
-    with pytest.raises(SpecError, match="--disk 100 is less than the 350 GB"):
+    with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
         offer_needs(target(), disk=100)
     with pytest.raises(SpecError, match="names no GPU"):
         offer_needs(target(hardware={"gpu": ""}))
@@ -207,13 +207,13 @@ def test_each_recorded_offer_is_judged() -> None:
     fitting, lacks = rank((read_offer(row, 350) for row in recorded("offers")), NEEDS)
     assert [(offer.id, round(offer.price, 3)) for offer in fitting] == [(4100002, 1.797), (4100001, 1.997)]
     assert lacks == {
-        4100003: ("48 GB of memory in its share, 240 needed",),
+        4100003: ("48.0 GB of memory in its share, 240.0 GB needed",),
         4100004: ("$2.842 an hour, at most $2.5",),
-        4100005: ("8.2 GB a card, 31 needed",),
+        4100005: ("8.2 GB a card, 31.0 GB needed",),
         4100006: ("reliability 0.710, 0.95 needed",),
         4100007: ("its driver takes CUDA 12.6, 12.8 needed",),
-        4100008: ("the GPU is RTX 4090, not RTX 5090", "24.6 GB a card, 31 needed"),
-        4100009: ("120 GB of disk, 350 needed",),
+        4100008: ("the GPU is RTX 4090, not RTX 5090", "24.6 GB a card, 31.0 GB needed"),
+        4100009: ("120.0 GB of disk, 350.0 GB needed",),
         4100010: ("2 GPUs, not 4",),
     }
 

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
+from rlbox.amounts import limit_text
 from rlbox.doctor.judge.disks import PlaceFacts
 
 _PROBE_BYTES = 256 << 10
@@ -43,7 +44,7 @@ def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
         thread.start()
     for thread in threads:
         thread.join(_SLOW_S)
-    waited = f"no answer in {_SLOW_S:g} s"
+    waited = f"no answer in {limit_text(_SLOW_S)}"
     return tuple(
         found.get(number) or PlaceFacts(role=role, path=path, kind="slow", error=waited)
         for number, (role, path) in enumerate(places)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# ensure-engine.sh [--check] - see to it that a Docker engine answers and that this machine can build images with it.
-# With --check nothing is done: each line that is printed is something that a call would do.
+# ensure-engine.sh [--check|--dry-run] - see to it that a Docker engine answers and that this machine can build images with it.
+# With --check nothing is done: each line that is printed is something that a call would do. With --dry-run it is refused as
+# the call would be, too.
 #
 # An engine that answers where the docker client looks (DOCKER_HOST, docker context, /var/run/docker.sock) is left as
 # it is. Otherwise, as root on Debian or Ubuntu, one is brought: the distribution's docker.io where that is 25 or newer,
@@ -210,7 +211,7 @@ bring_engine() { # and the build tools
     unpack "$release"
     link_tools
   else
-    new_enough || say "warning: this release has no docker.io of $oldest or newer; what an older one cannot do: docs/targets.md"
+    new_enough || say "warning: this release has no docker.io of $oldest or newer; what an older one cannot do: https://github.com/rlbox-dev/rlbox/blob/main/docs/targets.md"
     for p in docker-cli docker-buildx; do ! known $p || packages+=("$p"); done # packages of their own in newer releases
     for p in docker-compose-v2 docker-compose; do # the older name is Compose 1 where there is the newer one, too
       if known $p; then packages+=("$p") && break; fi
@@ -314,16 +315,17 @@ start() {
 
 # ---- the work ---------------------------------------------------------------------------------------------------
 
-ready=1
-answers || ready=0
-mapfile -t packages < <(missing_tools)
-if [ "${1:-}" = --check ]; then
+tell_left() { # what is to be done
   [ $ready = 1 ] || if engine_there; then echo "start the engine"; else echo "bring an engine and start it"; fi
   [ ${#packages[@]} = 0 ] || echo "install ${packages[*]}"
   can_build || ! have docker || echo "bring a docker client that speaks BuildKit"
   ! old_keys || echo "install a newer keyring of Debian"
-  exit 0
-fi
+}
+
+ready=1
+answers || ready=0
+mapfile -t packages < <(missing_tools)
+if [ "${1:-}" = --check ]; then tell_left && exit 0; fi
 if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build && ! old_keys; then exit 0; fi
 
 if [ $ready = 0 ]; then
@@ -339,6 +341,10 @@ if [ $ready = 0 ]; then
   esac
   engine_there || may_install "no engine answers on $socket" docker.io
   [ "$(id -u)" = 0 ] || cannot "no engine answers on $socket, and only root can start it" "user $(id -un)" "start it as root"
+fi
+if [ "${1:-}" = --dry-run ]; then
+  [ ${#packages[@]} = 0 ] || may_install "a build needs ${packages[*]}" "${packages[*]}"
+  tell_left && exit 0
 fi
 
 exec 9</run

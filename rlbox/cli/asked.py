@@ -1,0 +1,19 @@
+"""Ask a person before what cannot be taken back, costs money, or changes more than rlbox's own."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from rlbox.app import App
+
+
+def confirm(app: App, yes: bool, what: str) -> None:
+    """Ask a person whether to go on; without a terminal only `--yes` will do."""
+    if yes:
+        return
+    if app.as_json or not sys.stdin.isatty():
+        raise click.UsageError(f"nobody can be asked here: --yes to {what}")
+    told = app.told(what)
+    click.confirm(f"{told[0].upper()}{told[1:]}?", abort=True, err=True)

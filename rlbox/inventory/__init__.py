@@ -1,0 +1,1 @@
+"""Which package a message is from, in which versions, and which function says it."""

@@ -1,0 +1,47 @@
+"""What is known of the runs of a data disk before some of them are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlbox.amounts import moment
+from rlbox.app import App
+from rlbox.errors import RlboxError
+from rlbox.record.act.folder import load_plan
+from rlbox.record.act.ledger import Ledger, Settled
+from rlbox.record.act.removing import size_of
+from rlbox.record.act.state import RunState
+from rlbox.record.removal import KeptRun
+from rlbox.run.data_disk import bring_up_to_date
+from rlbox.training.act.ckpt_files import find_checkpoints
+
+_OF_NO_JOB = "?"
+
+
+def run_facts(ledger: Ledger, app: App, folders: Iterable[Path]) -> list[KeptRun]:
+    """Return what is known of some runs, after the dead ones were settled."""
+    found = bring_up_to_date(app, ledger)
+    return [_facts(ledger, folder, found) for folder in folders]
+
+
+def _facts(ledger: Ledger, folder: Path, found: Settled) -> KeptRun:
+    run, state = folder.name, _state(ledger, folder)
+    holder = found.holder is not None and found.holder.run == run
+    paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]
+    return KeptRun(
+        run=run,
+        job=state.job if state else _OF_NO_JOB,
+        state=state.state if state else "",
+        began=(moment(state.started_at) or 0.0) if state else 0.0,
+        size=size_of(folder),
+        held=holder or run in found.alive or run in found.unsettled or ledger.goes_on(run),
+        checkpoints=tuple(sorted(str(Path(path).relative_to(folder)) for path in paths)),
+    )
+
+
+def _state(ledger: Ledger, folder: Path) -> RunState | None:
+    try:
+        return ledger.state(folder, load_plan(folder))
+    except RlboxError:
+        return None  # a run of another rlbox, or one whose plan is torn

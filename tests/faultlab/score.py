@@ -1,0 +1,154 @@
+"""How well `rlbox diagnose` and the inventory do on the fault lab, by half.
+
+    python tests/faultlab/score.py [--half open|held] [--wrong] [--placed-only]
+
+Cause and line are told right as the corpus tells it: the cause or one of `also`; the labelled line, or another
+exception of the same chained traceback. A healthy run is right when nothing is called fatal. The held half is scored by
+whoever does not write signatures; `--wrong` names no case of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+
+from exceptions import bare, raised_lines  # noqa: E402
+from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
+from placed import share  # noqa: E402
+from record import labels_of, logs_of  # noqa: E402
+
+Judge = Callable[[list[Path]], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One recorded log, or a folder of them, and its label."""
+
+    recipe: Recipe
+    env: str
+    label: dict[str, Any]
+    logs: dict[str, str]
+
+    @property
+    def accepted(self) -> set[tuple[str, int]]:
+        """The lines that are right: the labelled one, and the other exceptions of its chain."""
+        file, line = self.label["file"], self.label["line"]
+        log = self.logs.get(file, "")
+        raised = list(raised_lines(log))
+        chain = {one.chain for one in raised if one.number == line}
+        own = {(file, number) for number in (line, *(one.number for one in raised if one.chain in chain))}
+        return own | {
+            (name, number)
+            for name, text in self.logs.items()
+            for number, said in enumerate(text.split("\n"), 1)
+            if self.recipe.near and re.search(self.recipe.near, bare(said))
+        }
+
+
+def cases(half: Half | None = None) -> Iterator[Case]:
+    """Yield every recorded run."""
+    for recipe in recipes(half):
+        for env, label in sorted(labels_of(recipe).items()):
+            yield Case(recipe=recipe, env=env, label=label, logs=logs_of(recipe, env))
+
+
+def lay(case: Case, folder: Path) -> list[Path]:
+    """Write the logs of a case below a folder and return what `diagnose` is given."""
+    for name, text in case.logs.items():
+        path = folder / (name or "launch.log")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    return [folder / "launch.log"] if set(case.logs) == {""} else [folder]
+
+
+def judged(case: Case, judge: Judge) -> dict[str, bool]:
+    """Return what of the answer to a case is right; keys as in the table."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-faultlab-") as folder:
+        answer = judge(lay(case, Path(folder)))
+    if not case.recipe.fatal:
+        return {"quiet": not answer["fatal"]}
+    causes = {case.recipe.cause, *case.recipe.also}
+    first = answer.get("first_fatal") or {}
+    text, expected = bare(first.get("text", "")), {bare(_line(case, at)) for at in case.accepted}
+    right = {"fatal": bool(answer["fatal"]), "line": text in expected}
+    if case.recipe.cause == "unknown":
+        return {**right, "unknown kept": answer["cause"] in {"unknown", *case.recipe.also}}
+    right["cause"] = answer["cause"] in causes
+    right["not wrong"] = answer["cause"] in {*causes, "unknown", None}
+    if case.recipe.rank is not None:
+        right["rank"] = answer.get("rank") == case.recipe.rank
+    if case.recipe.node:
+        right["node"] = answer.get("node") == case.recipe.node
+    if case.recipe.cascade and case.recipe.victims:
+        right["victims"] = _victims_linked(case, answer)
+    return right
+
+
+def _line(case: Case, at: tuple[str, int]) -> str:
+    lines = case.logs.get(at[0], "").split("\n")
+    return lines[at[1] - 1] if 0 < at[1] <= len(lines) else ""
+
+
+def _victims_linked(case: Case, answer: dict[str, Any]) -> bool:
+    """Whether no victim is the answer, and each link of the chain leads to its root."""
+    chain = answer.get("chain") or []
+    first = answer.get("first_fatal") or {}
+    linked = all(link["of"] >= 0 or link["class"] == "root" for link in chain)
+    return linked and not re.search(case.recipe.victims, bare(first.get("text", "")))
+
+
+def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[str]]:
+    """Return right answers, asked questions, and the names of the cases with something wrong."""
+    good: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    wrong = []
+    for case in cases(half):
+        answers = judged(case, judge)
+        asked.update(answers.keys())
+        good.update(key for key, right in answers.items() if right)
+        if not all(answers.values()):
+            wrong.append(
+                f"{case.recipe.name} on {case.env}: {', '.join(key for key, right in answers.items() if not right)}"
+            )
+    return good, asked, wrong
+
+
+def shipped_judge(paths: list[Path]) -> dict[str, Any]:
+    """Ask rlbox's own judge."""
+    from rlbox.diagnose.act.diagnose import diagnose  # type: ignore[import-not-found]
+
+    return diagnose(paths).as_json()
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--wrong", action="store_true", help="name the cases of the open half that are wrong")
+    parser.add_argument("--placed-only", action="store_true")
+    asked = parser.parse_args()
+    for half in HALVES if asked.half is None else (asked.half,):
+        count, missed = share(cases(half))
+        print(f"{half}: exception lines: {dict(sorted(count.items()))}")
+        if asked.wrong and half == "open":
+            print(*(f"  {line}" for line in missed), sep="\n")
+        if asked.placed_only:
+            continue
+        good, all_asked, wrong = table(half, shipped_judge)
+        print("\n".join(f"{half}: {key}: {good[key]} of {all_asked[key]}" for key in sorted(all_asked)))
+        if asked.wrong and half == "open":
+            print(*(f"  {line}" for line in wrong), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

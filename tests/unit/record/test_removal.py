@@ -1,0 +1,107 @@
+"""Which runs can go, and what a removal that is cut leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlbox.errors import NodeError
+from rlbox.files.act.folders import write_atomic
+from rlbox.record.act import removing
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.removing import remove_run, size_of
+from rlbox.record.removal import KeptRun, named_removals, removal_lines, spare_removals
+from rlbox.run.places import reach
+
+
+def facts(
+    run: str, began: float, *, job: str = "smoke", state: str = "failed", held: bool = False, ckpts: int = 0
+) -> KeptRun:
+    paths = tuple(f"ckpt/global_step_{number}" for number in range(ckpts))
+    return KeptRun(run=run, job=job, state=state, began=began, size=1000, held=held, checkpoints=paths)
+
+
+ROWS = (
+    facts("old-failed", 1),
+    facts("old-passed", 2, state="passed"),
+    facts("passed", 3, state="passed"),
+    facts("with-weights", 4, ckpts=2),
+    facts("going", 5, held=True),
+    facts("latest", 6),
+    facts("other-job", 0, job="sft"),
+)
+
+
+def gone(**asked: object) -> list[str]:
+    found = spare_removals(ROWS, **{"before": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
+    return [row.run for row in found if not row.stays]
+
+
+def test_what_nothing_needs_goes() -> None:
+    assert gone() == ["old-failed", "old-passed"]
+    assert gone(checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
+    assert gone(before=1.5) == ["old-failed"]
+
+
+def test_each_that_stays_says_why() -> None:
+    found = {row.run: row.stays for row in spare_removals(ROWS, before=100, checkpoints=False)}
+    assert found["passed"] == "it is the latest of job smoke that passed"
+    assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
+    assert found["going"] == "it has not ended"
+    assert found["latest"] == "it is the latest of job smoke"
+    assert found["other-job"] == "it is the latest of job sft"
+
+
+def test_what_is_named_goes_with_its_checkpoints() -> None:
+    found = named_removals([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
+    assert [row.stays for row in found] == ["", "it has not ended"]
+    assert removal_lines(found, done=True) == [
+        "removed run a, 1.0 kB",
+        "  with checkpoint ckpt/global_step_0",
+        "run b is kept, since it has not ended",
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_text("x" * 100)
+    run = tmp_path / "disk/runs/one"
+    write_atomic(run / "plan.json", "{}")
+    write_atomic(run / "stages/1-a/stage.log", "y" * 10)
+    (run / "link").symlink_to(tmp_path / "outside")
+    return Ledger(folder=tmp_path / "disk", reach=reach)
+
+
+def test_links_are_neither_counted_nor_followed(ledger: Ledger) -> None:
+    assert size_of(ledger.run_dir("one")) == 12
+    remove_run(ledger, "one")
+    assert not ledger.run_dir("one").exists()
+    assert (ledger.folder.parent / "outside/kept").read_text() == "x" * 100
+    assert ledger.runs() == []
+
+
+def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(removing, "remove_tree", cut)
+    with pytest.raises(KeyboardInterrupt):
+        remove_run(ledger, "one")
+    assert ledger.runs() == []
+    assert (ledger.removed / "one/plan.json").exists()
+    ledger.settle_held()
+    assert not ledger.removed.exists()
+
+
+def test_a_disk_that_refuses_loses_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, goal: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(source))
+
+    monkeypatch.setattr(removing, "move", refuse)
+    with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
+        remove_run(ledger, "one")
+    assert [run.name for run in ledger.runs()] == ["one"]

@@ -1,0 +1,122 @@
+"""What a stage is busy with besides its steps, and how far it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlbox.logs.bars import ProgressBar
+from rlbox.record.act.state import RunState, ServiceState, StageState
+from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
+from rlbox.report.act.doing import Doing, bar_text, doing_text, find_doing
+from rlbox.report.act.run_view import _Lines
+
+BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
+
+
+def starting(weights: int = 0, state: str = "starting") -> StageState:
+    vllm = ServiceState(name="vllm", title="", state=state, started_at=BEGAN, weights_bytes=weights)  # type: ignore[arg-type]
+    return StageState(name="rollout", title="", directory="stages/2-rollout", state="starting", services=(vllm,))
+
+
+def row(second: int, read: int, cpu: float = 90.0) -> Sample:
+    part = PartSample(cpu_pct=cpu, resident_bytes=10**9, read_bytes=read)
+    return Sample(t=f"2027-01-15T08:00:{second:02d}.000+00:00", stage="rollout", parts={"vllm": part})
+
+
+def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
+    found = find_doing(stage, samples, bars)
+    assert found
+    return doing_text(found, NOW, bar=bar)
+
+
+def test_weights_of_a_known_size() -> None:
+    samples = [row(10, 5 * 10**9), row(20, 6 * 10**9), row(30, 8 * 10**9, cpu=2)]
+    assert text(starting(16 * 10**9), samples, {}) == "vllm starts, 30 s · 50 % · 53 s left · 8.0 GB of 16.0 GB read"
+    assert "████████░░░░░░░░ 50 %" in text(starting(16 * 10**9), samples, {}, bar=True)
+
+
+def test_small_weights_are_no_measure_of_imports() -> None:
+    assert text(starting(740_000), [row(10, 10**9)], {}) == "vllm starts, 30 s · 1.0 GB read · 0.9 cores"
+
+
+def test_what_the_log_says_comes_first() -> None:
+    bars = {"vllm": ProgressBar(label="Loading safetensors checkpoint shards", done=1, total=4, left_s=15)}
+    told = text(starting(16 * 10**9), [row(10, 10**9)], bars)
+    assert told == (
+        "vllm starts, 30 s · 25 % · 15 s left · 1.0 GB of 16.0 GB read · 0.9 cores · "
+        "Loading safetensors checkpoint shards"
+    )
+
+
+def test_nothing_is_known_yet() -> None:
+    assert text(starting(), [], {}) == "vllm starts, 30 s"
+    assert find_doing(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
+
+
+def test_a_bar_of_the_stage() -> None:
+    bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
+    found = find_doing(starting(state="ready"), [], {"stage": bar})
+    assert found == Doing(share=0.25, left_s=75, label="Evaluating step 40")
+    assert doing_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.0, "░" * 16 + " 0 %"), (1.0, "█" * 16 + " 100 %")])
+def test_the_bar(share: float, shown: str) -> None:
+    assert bar_text(share) == shown
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "stages/2-rollout").mkdir(parents=True)
+    (tmp_path / "stages/2-rollout/vllm.log").write_text("INFO Starting to load model /m\n")
+    part = {"cpu_pct": 90, "resident_bytes": 1, "read_bytes": 1_200_000_000}
+    (tmp_path / RESOURCES_FILE).write_text(json.dumps({"t": BEGAN, "stage": "rollout", "parts": {"vllm": part}}) + "\n")
+    return tmp_path
+
+
+def run(stage: StageState) -> RunState:
+    return RunState(
+        run_id="r", job="j", target="t", place="here", profile="", supervisor_pid=1, started_at=BEGAN, stages=(stage,)
+    )
+
+
+def test_off_a_terminal_a_start_is_told_of_now_and_then(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    lines = _Lines(run_dir, str, lambda: now)
+    state = run(starting())
+    told = []
+    for now in (0.0, 19.0, 21.0, 40.0, 42.0):  # noqa: B007 - the clock that the lines look at
+        lines.show(state)
+        told.append(len(capsys.readouterr().err.splitlines()))
+    assert told == [2, 0, 1, 0, 1]
+
+
+def test_the_line_quotes_the_log_as_it_is(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    lines = _Lines(run_dir, str.upper, lambda: now)
+    lines.show(run(starting()))
+    capsys.readouterr()
+    now = 30.0
+    lines.show(run(starting()))
+    told = capsys.readouterr().err
+    assert "ROLLOUT: VLLM STARTS, " in told
+    assert "1.2 GB READ · 0.9 CORES" in told
+    assert told.endswith("| vllm: INFO Starting to load model /m\n")
+
+
+def test_steps_are_told_each_minute(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    stage = StageState(name="train", title="", directory="stages/2-rollout", state="running", started_at=BEGAN)
+    (run_dir / "stages/2-rollout/stage.log").write_text(" 25%|##  | 50/200 [10:00<05:00, 2.0s/it]\n")
+    lines = _Lines(run_dir, str, lambda: now)
+    lines.show(run(stage))
+    capsys.readouterr()
+    for now in (30.0, 59.0):  # noqa: B007
+        lines.show(run(stage))
+    assert capsys.readouterr().err == ""
+    now = 61.0
+    lines.show(run(stage))
+    assert "train: step 50 of 200 · 2 s a step · 5 min 00 s left" in capsys.readouterr().err
