@@ -47,6 +47,7 @@ INSIDE = (
     "evidence",
     "supervise",
     "training",
+    "evaluation",
 )
 """Rooms that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
 BAKED_CA = "files/opt/rlbox/share/ca.crt"

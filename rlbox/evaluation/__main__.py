@@ -1,0 +1,153 @@
+"""The evaluation's own programs: `python -m rlbox.evaluation judge|prove|choose|compare`; jobs start them, see --help.
+
+Exit status 1: something was not judged, not proven, or not comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.act.choosing import choose_best, compare_two
+from rlbox.evaluation.act.judge import Export, Judging, NotJudged
+from rlbox.evaluation.act.outputs import read_results
+from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.problems import load_problems
+from rlbox.evaluation.act.prove import prove
+from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.act.say import say
+from rlbox.evaluation.act.server import EngineSettings, served, vllm_argv
+from rlbox.evaluation.act.suites import load_suites
+from rlbox.evaluation.problem import EvalProblem, ProblemError
+from rlbox.evaluation.result import NotComparable, table
+from rlbox.evaluation.suite import Suite
+from rlbox.machine.act.http import Http, loopback_http
+
+_SILENT_S = 1800.0
+
+
+def options(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m rlbox.evaluation", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    judge = verbs.add_parser("judge", help="a result for each export")
+    judge.add_argument("--export", action="append", required=True, help="NAME=STEP=FOLDER; may be repeated")
+    judge.add_argument("--last-suites", default="", help="suites of the last export, besides (P182)")
+    judge.add_argument("--engine", default="", help="interpreter that has vLLM; else --url")
+    judge.add_argument("--url", default="", help="a server that is up already; nothing is started (P184)")
+    judge.add_argument("--port", type=int, default=8000)
+    judge.add_argument(
+        "--set", action="append", default=[], help="NAME=VALUE of the engine's settings, as in its options"
+    )
+    judge.add_argument("--start-s", type=float, default=1800.0)
+    judge.add_argument("--at-once", type=int, default=32, help="answers asked for at a time")
+    proof = verbs.add_parser("prove", help="the suites by their own reference solutions")
+    for verb in (judge, proof):
+        verb.add_argument("--suites", required=True, help="names or TOML files, with commas")
+        verb.add_argument("--problems", type=Path, required=True, help="folder of the raw problem sets")
+        verb.add_argument("--manifests", type=Path, default=Path(), help="folder of the manifests")
+        verb.add_argument("--packages", type=Path, default=None, help="site-packages of the stack")
+        verb.add_argument("--own", type=Path, default=None, help="folder of suites of one's own")
+        verb.add_argument("--any-size", action="store_true", help="take sets of another size than their suite's")
+        verb.add_argument("--sandbox-url", required=True)
+    pick = verbs.add_parser("choose", help="the best checkpoint, and how it stands to the baseline")
+    pick.add_argument("--baseline", type=Path, default=None, help="summary.json of the baseline")
+    pick.add_argument("--guard", default="humaneval", help="suite that must not drop (P189)")
+    pick.add_argument("--margin", type=float, default=0.0, help="loss that must be ruled out; 0: what shows")
+    two = verbs.add_parser("compare", help="two results, suite by suite")
+    two.add_argument("results", type=Path, nargs=2, help="summary.json")
+    two.add_argument("--across", action="append", default=[], help="field of the lock that may differ")
+    for verb in (judge, pick):
+        verb.add_argument("--out", type=Path, required=True, help="folder of the results")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out a verb; what is wrong is one line on standard error."""
+    asked = options(words)
+    verbs = {"judge": _judge, "prove": _prove, "choose": choose_best, "compare": compare_two}
+    try:
+        return verbs[asked.verb](asked)
+    except (ProblemError, PolicyError, ValueError) as error:
+        sys.stderr.write(f"rlbox.evaluation: error: {error}\n")
+    except NotComparable as error:
+        rows = "".join(f"  {one.field}: {one.one!r} and {one.other!r}\n" for one in error.fields)
+        sys.stderr.write(f"rlbox.evaluation: error: not comparable, the evaluation locks differ in\n{rows}")
+    return 1
+
+
+def _judge(asked: argparse.Namespace) -> int:
+    exports = [_export(text) for text in asked.export]
+    suites = _problems(asked, asked.suites)
+    last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
+    http, ask = loopback_http(_SILENT_S), loopback_http(3600.0)
+    settings = dict(_setting(text) for text in asked.set)
+    judging = Judging(
+        sandbox=Sandbox(asked.sandbox_url, ask),
+        serve=_serving(asked, settings, http),
+        engine={"settings": settings},
+        out=asked.out,
+        at_once=asked.at_once,
+    )
+    failed = []
+    for export in exports:
+        try:
+            judging.judge(export, last if export is exports[-1] else suites)
+        except NotJudged as error:
+            failed.append(f"{export.name}: {error}")
+    say(table(read_results(asked.out)))
+    for line in failed:
+        sys.stderr.write(f"rlbox.evaluation: error: {line}\n")
+    if not failed:
+        say(f"[evaluate] passed: {len(exports)} checkpoints in {asked.out}")
+    return 1 if failed else 0
+
+
+def _serving(asked: argparse.Namespace, settings: dict[str, Any], http: Http) -> Any:
+    def serve(export: Export, folder: Path) -> contextlib.AbstractContextManager[Policy]:
+        if asked.url:
+            return contextlib.nullcontext(Policy(asked.url, http))
+        engine = EngineSettings(
+            argv=vllm_argv(asked.engine, export.path, asked.port, settings),
+            url=f"http://127.0.0.1:{asked.port}",
+            start_s=asked.start_s,
+        )
+        return served(engine, folder / "server.log", http)
+
+    return serve
+
+
+def _prove(asked: argparse.Namespace) -> int:
+    sandbox, wrong = Sandbox(asked.sandbox_url, loopback_http(3600.0)), 0
+    for suite, problems in _problems(asked, asked.suites):
+        count, failed = prove(suite, problems, sandbox)
+        for name, verdict in failed.items():
+            say(f"[FAIL] {suite.name} {name}: its own solution is {verdict.outcome} here: {verdict.detail}")
+        say(f"[suite] {suite.name}: {count - len(failed)} of {count} own solutions are accepted")
+        wrong += len(failed)
+    return 1 if wrong else 0
+
+
+def _problems(asked: argparse.Namespace, names: str) -> list[tuple[Suite, list[EvalProblem]]]:
+    return [
+        (suite, load_problems(suite, asked.problems, asked.packages, asked.manifests, any_size=asked.any_size))
+        for suite in load_suites(names.split(","), asked.own)
+    ]
+
+
+def _export(text: str) -> Export:
+    name, step, folder = text.split("=", 2)
+    return Export(name=name, step=int(step), path=Path(folder))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, {"true": True, "false": False}.get(value, value)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What asks servers, reads problems and writes results."""

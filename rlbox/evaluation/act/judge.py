@@ -1,0 +1,105 @@
+"""Judge checkpoints one after the other: a result for each, whatever happened to the others (P182)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.act.evaluate import evaluate
+from rlbox.evaluation.act.kept import KeptRows
+from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
+from rlbox.evaluation.act.outputs import append_history, make_result, write_json, write_outputs
+from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.act.say import say
+from rlbox.evaluation.act.weights import export_facts
+from rlbox.evaluation.problem import EvalProblem
+from rlbox.evaluation.result import EvaluationResult
+from rlbox.evaluation.suite import Suite
+from rlbox.machine.no_answer import NoAnswer
+
+Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
+Serve = Callable[["Export", Path], contextlib.AbstractContextManager[Policy]]
+"""Starts what serves an export, its log in a folder; ends it behind the block."""
+_SHOWN = 20
+
+
+class NotJudged(Exception):
+    """A checkpoint has no result; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A checkpoint in Hugging Face's form: its folder, a name, the training step (-1: none, as of a base model)."""
+
+    path: Path
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What checkpoints are judged with; `engine` is what the lock says of the server beside its version."""
+
+    sandbox: Sandbox
+    serve: Serve
+    engine: dict[str, Any]
+    out: Path
+    at_once: int
+
+    def judge(self, export: Export, suites: Suites) -> EvaluationResult:
+        """Return the result of one checkpoint, and write its files.
+
+        Raises
+        ------
+        NotJudged
+            What was judged before is kept, and is not asked again.
+        """
+        began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        folder = self.out / export.name
+        say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
+        try:
+            facts = export_facts(export.path)
+            strength = self.sandbox.probe()
+            with self.serve(export, folder) as policy:
+                chosen = ask_for_prompts(suites, policy, self.at_once)
+                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, facts)
+                write_json(folder / "lock.json", lock.as_json())
+                kept = KeptRows(folder, f"{lock.digest}:{lock.subject['weights']}")
+                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=_tell(export.name))
+        except (PolicyError, NoAnswer, OSError) as error:
+            raise NotJudged(str(error)) from error
+        if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
+            raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
+        result = make_result(export.name, export.step, lock, rows)
+        machine = {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()}
+        run = {
+            "export": str(export.path),
+            "began": stamp,
+            "took_s": round(time.monotonic() - began, 1),
+            "machine": machine,
+        }
+        write_outputs(folder, result, chosen, rows, run)
+        append_history(self.out, result, stamp)
+        for suite, row in result.scores.items():
+            say(
+                f"[evaluate] {export.name} {suite}: accepted@1 {row['accepted_at_1']:.2%}, "
+                f"exec {row['exec_success_rate']:.2%} of {row['problems']}",
+            )
+        return result
+
+
+def _tell(name: str) -> Callable[[str, int, int], None]:
+    """Return what says now and then how far a suite is."""
+
+    def tell(suite: str, done: int, whole: int) -> None:
+        if done == whole or done % max(1, whole // _SHOWN) == 0:
+            say(f"[evaluate] {name} {suite}: {done} of {whole}")
+
+    return tell

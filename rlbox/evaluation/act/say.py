@@ -1,0 +1,11 @@
+"""Say a line where a stage's gate reads it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(line: str) -> None:
+    """Write a line to standard output, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

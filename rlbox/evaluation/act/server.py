@@ -1,0 +1,96 @@
+"""The inference server of one export: started and ended by the evaluation, never left behind (P181)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
+from rlbox.machine.act.http import Http
+from rlbox.values import Command
+
+_POLL_S = 0.5
+_PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """How an export is served: `argv` starts the server, which answers at `url` within `start_s` seconds."""
+
+    argv: tuple[str, ...]
+    url: str
+    start_s: float
+
+
+def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the command that serves `export` on loopback (P184).
+
+    The model's own defaults of decoding (`generation_config.json`) are left out: the lock decides.
+    """
+    own = [word for name, value in sorted(settings.items()) for word in _option(name, value)]
+    return (
+        *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(export), "--served-model-name", "judged"),
+        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm", *own),
+    )
+
+
+def _option(name: str, value: Any) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    return [flag] if value is True else [] if value is False else [flag, str(value)]
+
+
+@contextlib.contextmanager
+def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
+    """Yield the model of the server while the block runs; what the server says goes to `log`.
+
+    Raises
+    ------
+    PolicyError
+        It ended, or was not ready in time.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as stream:
+        process = start_command(Command(argv=engine.argv), stdout=stream, stderr=WITH_OUTPUT)
+    try:
+        yield _ready(process, engine, log, http)
+    finally:
+        _end(process)
+
+
+def _ready(process: Started, engine: EngineSettings, log: Path, http: Http) -> Policy:
+    deadline = time.monotonic() + engine.start_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise PolicyError(f"the inference server ended with status {process.returncode}; read {log}")
+        with contextlib.suppress(PolicyError):
+            return Policy(engine.url, http)
+        time.sleep(_POLL_S)
+    raise PolicyError(f"the inference server was not ready after {engine.start_s:.0f} s; read {log}")
+
+
+def _end(process: Started) -> None:
+    """End the whole group: what the server started must be gone before the next export needs the GPU."""
+    for number, patience_s in _PATIENCE_S.items():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            process.poll()
+            if not _group_lives(process.pid):
+                return
+            time.sleep(0.1)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""Find suites by name: a project's own before those that rlbox brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.suite import Suite
+from rlbox.foreign import toml_table
+
+SHIPPED = Path(__file__).resolve().parent.parent / "suites"
+
+
+def load_suites(names: Sequence[str], own: Path | None = None) -> list[Suite]:
+    """Return suites by name or path of a TOML file; `ProblemError` where one is missing or none."""
+    return [_load(name, own) for name in names]
+
+
+def suite_names(own: Path | None = None) -> list[str]:
+    """Return the names of all suites that there are."""
+    folders = [SHIPPED, *([own] if own else [])]
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def _load(name: str, own: Path | None) -> Suite:
+    places = (
+        [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in (own, SHIPPED) if folder]
+    )
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise ProblemError(f"there is no suite {name!r}; there are {', '.join(suite_names(own))}")
+    try:
+        return Suite.model_validate({"name": path.stem, **toml_table(path.read_text("utf-8"))})
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
+        raise ProblemError(f"{path}: {told}") from error
+    except ValueError as error:
+        raise ProblemError(f"{path}: {error}") from error

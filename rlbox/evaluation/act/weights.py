@@ -1,0 +1,47 @@
+"""What is judged, by content: the weights of an export, its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.lock import content_digest
+from rlbox.files.act.copies import sum_file
+from rlbox.foreign import parse_json
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
+    *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
+)
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_CONFIG = "tokenizer_config.json"
+
+
+def export_facts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the lock's `subject` and its part `tokenizer` of a Hugging Face export; `OSError` where a file is missing.
+
+    The configuration of the model counts among its weights: the same tensors under another one are another model.
+    """
+    shards = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    if not shards:
+        raise FileNotFoundError(f"{folder} holds no weights")
+    with ThreadPoolExecutor(4) as pool:
+        sums = dict(zip((path.name for path in shards), pool.map(sum_file, shards), strict=True))
+    config = sum_file(folder / "config.json")
+    words = {name: sum_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+    subject = {"weights": content_digest({"shards": sums, "config": config})}
+    return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
+
+
+def _template(folder: Path) -> str:
+    """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
+    for name in TEMPLATES:
+        if (folder / name).is_file():
+            return sum_file(folder / name)
+    try:
+        told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return hashlib.sha256(str(told).encode("utf-8", "replace")).hexdigest() if told else ""

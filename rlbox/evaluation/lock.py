@@ -1,0 +1,89 @@
+"""What decides a score, all of it, as one document with a digest: the evaluation lock.
+
+Two results with one lock are of the same thing; the machine they were made on is written beside it. The weights, which
+a comparison is about, are the lock's `subject` and no part of the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PARTS = ("suites", "prompts", "tokenizer", "decoding", "engine", "extraction", "sandbox", "scoring")
+"""What every lock has; a result that lacks one is not comparable with anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldChange:
+    """A field in which two locks differ, dotted, with both values as JSON types; None where one lacks it."""
+
+    field: str
+    one: Any
+    other: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationLock:
+    """`parts` by name, JSON types alone; `subject` says which weights were judged, by content."""
+
+    parts: Mapping[str, Any]
+    subject: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the parts."""
+        return content_digest(self.parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it is written beside a result."""
+        return {"schema": 1, "digest": self.digest, "parts": dict(self.parts), "subject": dict(self.subject)}
+
+
+def read_lock(document: Any) -> EvaluationLock:
+    """Return a lock that was written; `ValueError` where it is none, or is not what its digest says."""
+    if not isinstance(document, dict) or document.get("schema") != 1 or not isinstance(document.get("parts"), dict):
+        raise ValueError("this is no evaluation lock")
+    missing = [name for name in PARTS if name not in document["parts"]]
+    if missing:
+        raise ValueError(f"the evaluation lock lacks {', '.join(missing)}")
+    lock = EvaluationLock(parts=document["parts"], subject=document.get("subject") or {})
+    if lock.digest != document.get("digest"):
+        raise ValueError("the evaluation lock was changed: its digest is another")
+    return lock
+
+
+def canonical(value: Any) -> bytes:
+    """Return JSON types as bytes, one way for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def content_digest(value: Any) -> str:
+    """Return the sha256 of JSON types."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def differences(one: EvaluationLock, other: EvaluationLock) -> list[FieldChange]:
+    """Return every field in which the parts of two locks differ, by name."""
+    first, second = dict(_leaves(one.parts)), dict(_leaves(other.parts))
+    return [
+        FieldChange(field=field, one=first.get(field), other=second.get(field))
+        for field in sorted({*first, *second})
+        if field not in first or field not in second or canonical(first[field]) != canonical(second[field])
+    ]
+
+
+def refused(found: Sequence[FieldChange], across: Sequence[str]) -> list[FieldChange]:
+    """Return the differences that no name of `across` allows: a field, or all below it."""
+    return [one for one in found if not any(one.field == name or one.field.startswith(f"{name}.") for name in across)]
+
+
+def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(inner, Mapping) and inner:
+            yield from _leaves(inner, name)
+        else:
+            yield name, inner

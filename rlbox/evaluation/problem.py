@@ -1,0 +1,109 @@
+"""Problems: HumanEval, MBPP, CodeContests and answers that are compared, read from rows as they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PROGRAM = (
+    "Solve the problem with a Python 3 program that reads standard input and writes standard output. "
+    "Answer with one code block.\n\n{statement}"
+)
+FUNCTION = "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+
+
+class ProblemError(ValueError):
+    """A row is no problem, or a set has other problems than it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalProblem:
+    """One task.
+
+    Attributes
+    ----------
+    ask
+        The message to the model.
+    runs
+        Pairs of standard input and expected output; without one, `check` tests what the answer defines.
+    check
+        Source that calls the answer's functions and asserts.
+    before
+        What the answer is written to stand behind, as the official harness runs it: the whole prompt of a HumanEval
+        task with its helper functions, the imports of an MBPP task.
+    names
+        The functions that are tested; empty: those that `check` calls and nobody else defines.
+    solution
+        The reference solution as an answer would give it, where the set has one: the suite is proven with it first.
+    """
+
+    id: str
+    ask: str
+    runs: tuple[tuple[str, str], ...] = ()
+    check: str = ""
+    before: str = ""
+    names: tuple[str, ...] = ()
+    solution: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON types: what its digest is made of."""
+        return asdict(self) | {"runs": [list(run) for run in self.runs], "names": list(self.names)}
+
+
+def read_problem(row: Mapping[str, Any], program: str = PROGRAM, function: str = FUNCTION) -> EvalProblem:
+    """Return one row of HumanEval, MBPP or CodeContests as a problem, asked by `program` or `function`."""
+    try:
+        if "entry_point" in row:
+            return _humaneval(row, function)
+        if "test_list" in row:
+            return _mbpp(row, function)
+        return _codecontests(row, program)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProblemError(f"a row with the keys {', '.join(map(str, row))} is no problem: {error!r}") from error
+
+
+def read_problems(rows: Iterator[Mapping[str, Any]], program: str, function: str) -> dict[str, EvalProblem]:
+    """Return problems by their id, in the order of the rows; two with one id are refused."""
+    found: dict[str, EvalProblem] = {}
+    for row in rows:
+        problem = read_problem(row, program, function)
+        if problem.id in found:
+            raise ProblemError(f"two problems are called {problem.id!r}")
+        if not problem.runs and not problem.check.strip():
+            raise ProblemError(f"problem {problem.id!r} has no test")
+        found[problem.id] = problem
+    return found
+
+
+def _humaneval(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    return EvalProblem(
+        id=str(row["task_id"]),
+        ask=ask.format(statement=row["prompt"]),
+        check=f"{row['test']}\ncheck({row['entry_point']})\n",
+        before=row["prompt"],
+        names=(str(row["entry_point"]),),
+        solution=row["prompt"] + row["canonical_solution"] if row.get("canonical_solution") else "",
+    )
+
+
+def _mbpp(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    tests = "\n".join(row["test_list"])
+    statement = f"{row.get('text') or row['prompt']}\n\nIt must pass:\n{tests}"
+    before = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code") or ""])
+    return EvalProblem(
+        id=str(row["task_id"]),
+        ask=ask.format(statement=statement),
+        check=tests + "\n",
+        before=before,
+        solution=str(row.get("code") or ""),
+    )
+
+
+def _codecontests(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    runs: list[tuple[str, str]] = []
+    for kind in ("public_tests", "private_tests", "generated_tests"):
+        part = row.get(kind) or {"input": (), "output": ()}
+        runs += zip(map(str, part["input"]), map(str, part["output"]), strict=True)
+    name = str(row.get("problem_id") or row["name"])
+    return EvalProblem(id=name, ask=ask.format(statement=row["description"]), runs=tuple(runs))

@@ -1,0 +1,147 @@
+"""One checkpoint's result as it is kept, and tables of several: what may be compared, and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlbox.evaluation.choice import Contender
+from rlbox.evaluation.lock import EvaluationLock, FieldChange, differences, read_lock, refused
+from rlbox.evaluation.paired import ByProblem, Paired, compare_pairs
+from rlbox.evaluation.results import ACCEPTED, RUNS
+
+RULE = (("codecontests_valid", RUNS), ("codecontests_valid", ACCEPTED))
+"""The figures that decide which checkpoint is best, in order (P189)."""
+
+
+class NotComparable(Exception):
+    """Two results were made with locks that differ; `fields` says in what."""
+
+    def __init__(self, fields: Sequence[FieldChange]) -> None:
+        super().__init__(", ".join(one.field for one in fields))
+        self.fields = fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """What was found of one checkpoint.
+
+    `scores` are the figures of each suite, `by_problem` maps a suite and a figure to each problem's values.
+    """
+
+    name: str
+    step: int
+    lock: EvaluationLock
+    scores: Mapping[str, Mapping[str, Any]]
+    by_problem: Mapping[str, Mapping[str, ByProblem]]
+
+    def figure(self, suite: str, name: str) -> ByProblem:
+        """Return one figure of a suite by problem; empty where it was not judged."""
+        return self.by_problem.get(suite, {}).get(name, {})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {
+            "schema": 1,
+            "name": self.name,
+            "step": self.step,
+            "lock": self.lock.as_json(),
+            "scores": {name: dict(row) for name, row in self.scores.items()},
+            "by_problem": {
+                suite: {name: dict(of) for name, of in row.items()} for suite, row in self.by_problem.items()
+            },
+        }
+
+
+def read_result(document: Any) -> EvaluationResult:
+    """Return a result that was written; `ValueError` where it is none."""
+    if not isinstance(document, dict) or document.get("schema") != 1:
+        raise ValueError("this is no result of an evaluation")
+    try:
+        return EvaluationResult(
+            name=str(document["name"]),
+            step=int(document["step"]),
+            lock=read_lock(document["lock"]),
+            scores={str(name): dict(row) for name, row in document["scores"].items()},
+            by_problem={
+                str(suite): {str(name): _values(of) for name, of in row.items()}
+                for suite, row in document["by_problem"].items()
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no result of an evaluation: {error!r}") from error
+
+
+def _values(of: Mapping[str, Any]) -> dict[str, list[float]]:
+    return {str(problem): [float(value) for value in values] for problem, values in of.items()}
+
+
+def require_comparable(results: Sequence[EvaluationResult], across: Sequence[str] = ()) -> list[FieldChange]:
+    """Return the fields in which results differ, all allowed by `across`; raise `NotComparable` for others.
+
+    Suites that one of two was not judged on are no difference: what both were judged on is compared.
+    """
+    found: dict[str, FieldChange] = {}
+    for one in results[1:]:
+        common = set(results[0].by_problem) & set(one.by_problem)
+        changes = differences(_of_suites(results[0].lock, common), _of_suites(one.lock, common))
+        if wrong := refused(changes, across):
+            raise NotComparable(wrong)
+        found |= {change.field: change for change in changes}
+    return [found[name] for name in sorted(found)]
+
+
+def _of_suites(lock: EvaluationLock, suites: set[str]) -> EvaluationLock:
+    """Return a lock with what it says of some suites alone."""
+
+    def kept(name: str, part: Any) -> Any:
+        if name in ("suites", "decoding", "prompts"):
+            return {suite: row for suite, row in part.items() if suite in suites}
+        if name == "sandbox":
+            limits = {suite: row for suite, row in part.get("limits", {}).items() if suite in suites}
+            return {**part, "limits": limits}
+        return part
+
+    return EvaluationLock(parts={name: kept(name, part) for name, part in lock.parts.items()}, subject=lock.subject)
+
+
+def compare(one: EvaluationResult, other: EvaluationResult, figure: str = ACCEPTED) -> dict[str, Paired]:
+    """Return how `one` stands to `other`, suite by suite, on what both were judged on."""
+    common = [suite for suite in one.by_problem if suite in other.by_problem]
+    return {
+        suite: compare_pairs(one.figure(suite, figure), other.figure(suite, figure), comparisons=len(common))
+        for suite in common
+    }
+
+
+def contenders(results: Sequence[EvaluationResult], rule: Sequence[tuple[str, str]] = RULE) -> list[Contender]:
+    """Return what the choice needs of results; a figure that one of them lacks is left out for all."""
+    known = [(suite, name) for suite, name in rule if all(one.figure(suite, name) for one in results)]
+    return [
+        Contender(name=one.name, step=one.step, figures=[one.figure(suite, name) for suite, name in known])
+        for one in results
+    ]
+
+
+def table(results: Sequence[EvaluationResult]) -> str:
+    """Return the comparison of all, percent with two decimals and intervals, N/A for what was not measured (P188)."""
+    judged = {suite: None for one in results for suite in one.scores}
+    columns = [*(pair for pair in RULE if pair[0] in judged), *((suite, ACCEPTED) for suite in judged)]
+    columns = list(dict.fromkeys(columns))
+    head = ["Step", *(f"{suite} {_SHORT[name]}" for suite, name in columns)]
+    rows = [[str(one.step), *(_cell(one, suite, name) for suite, name in columns)] for one in results]
+    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(" | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+_SHORT = {ACCEPTED: "accepted@1", RUNS: "exec"}
+
+
+def _cell(one: EvaluationResult, suite: str, name: str) -> str:
+    row = one.scores.get(suite, {})
+    if row.get(name) is None:
+        return "N/A"
+    low, high = row.get(f"{name}_interval", (row[name], row[name]))
+    return f"{row[name]:.2%} ({low:.1%}-{high:.1%})"

