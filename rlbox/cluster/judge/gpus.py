@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rlbox.amounts import GIB, gib_text
+from rlbox.amounts import GIB, card_text
 from rlbox.cluster.facts import NodeFacts, NodeGpu
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.survey import Survey
@@ -65,7 +65,7 @@ def _kind(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
         yield Finding(
             id="gpu-small",
             title="its GPUs have less memory than the target says",
-            seen=f"GPU {_numbers(small)}: {gib_text(small[0].memory)}, {needs.gpu_memory_gib:g} needed",
+            seen=f"GPU {_numbers(small)}: {card_text(small[0].memory)}, {needs.gpu_memory_gib:g} needed",
             where=name,
             remedy="take another node, or correct hardware.gpu_memory_gib",
         )
@@ -93,7 +93,7 @@ def _taken(name: str, facts: NodeFacts) -> Iterator[Finding]:
     yield Finding(
         id="gpus-taken",
         title="its GPUs are in use",
-        seen=f"GPU {_numbers(taken)}, {gib_text(sum(gpu.used for gpu in taken))}{who}",
+        seen=f"GPU {_numbers(taken)}, {card_text(sum(gpu.used for gpu in taken))}{who}",
         where=name,
         remedy="ask their owner, wait, or take another node",
     )
