@@ -21,7 +21,6 @@ class NodeAddress:
 
     interface: str
     address: str
-    prefix: int
     mtu: int
     speed: int = 0
     virtual: bool = False
@@ -80,13 +79,12 @@ class NodeGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEngine:
-    """The engine; `state` is ok, absent, denied, silent or broken; `store` containerd or classic; `free` in bytes."""
+    """The engine; `state` is ok, absent, denied, silent or broken; `free` in bytes."""
 
     socket: str
     state: str
     said: str = ""
     version: str = ""
-    store: str = ""
     root: str = ""
     free: int = 0
     security: tuple[str, ...] = ()
@@ -161,22 +159,14 @@ class NodeFacts:
 
     identity: str
     host: str
-    python: str
     uid: int
     gid: int
     user: str
-    groups: tuple[str, ...]
     clock: float
-    up: float
     cores: int
     memory: int
-    shm: int
-    kernel: str
     nofile: int
-    memlock: int
-    ephemeral: tuple[int, ...]
-    container: bool
-    infiniband: tuple[str, ...]
+    ephemeral: tuple[int, int]
     rights: Rights
     addresses: tuple[NodeAddress, ...]
     names: Mapping[str, tuple[str, ...]]

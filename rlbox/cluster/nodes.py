@@ -23,10 +23,9 @@ _WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWish:
-    """A node as it was asked for: `place` is docker or here, `data` its data disk; no `address`: by the route to it."""
+    """A node as it was asked for: `data` its data disk; no `address`: by the route to it."""
 
     name: str
-    place: str
     data: str
     address: str = ""
 
@@ -42,7 +41,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     Parameters
     ----------
     told
-        Of `--nodes`: names parted by commas, `NAME=here` for a node without an engine.
+        Of `--nodes`: names parted by commas.
     data
         Data disk of every node that names none itself; empty: that of the target.
 
@@ -62,7 +61,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
-    wishes = tuple(NodeWish(name=row.name, place=row.place, data=row.data or disk, address=row.address) for row in rows)
+    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address) for row in rows)
     wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
     if wrong:
         raise SpecError(
@@ -81,13 +80,10 @@ def _told_nodes(text: str) -> list[ClusterNode]:
     return list(map(_told_node, filter(None, (word.strip() for word in text.split(",")))))
 
 
-def _told_node(word: str) -> ClusterNode:
-    name, equals, place = word.partition("=")
+def _told_node(name: str) -> ClusterNode:
     if not _NODE.match(name):
         raise SpecError(f"{name!r} is no name of a node", next_step=_WRITE)
-    if equals and place != "here":
-        raise SpecError(f"{word}: a node has an engine, or is {name}=here", next_step=_WRITE)
-    return ClusterNode(name=name, place="here" if equals else "docker")
+    return ClusterNode(name=name)
 
 
 def same_machine(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -17,15 +17,12 @@ from rlbox.foreign import parse_json
 RECORDS = "clusters"
 """Folder of a data disk that holds a folder for each cluster."""
 
-CLOSED_BY = ("token", "tls", "nothing")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterMember:
-    """One node of a cluster: `place` is docker or here, `data` its data disk, `gpus` how many it gives."""
+    """One node of a cluster: `data` its data disk, `gpus` how many it gives."""
 
     name: str
-    place: str
     data: str
     address: str
     interface: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlbox.errors import NodeError
@@ -32,8 +32,8 @@ NODE_PARTS = {
     "metrics": 14,
     "agent": 15,
 }
-PROOF = 18
-"""Where nodes meet for `--prove`, before anything else is there."""
+PARTS = 18
+"""Where the first node that has no image gives its parts to the others, before anything else is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class PortPlan:
 
     def of(self, part: str) -> int:
         """Return the port of a part."""
-        return self.base + {**HEAD_PARTS, **NODE_PARTS, "proof": PROOF}[part]
+        return self.base + {**HEAD_PARTS, **NODE_PARTS, "parts": PARTS}[part]
 
     def listened(self, *, head: bool) -> dict[str, int]:
         """Return the ports that parts of a node listen on, by part."""
@@ -61,7 +61,7 @@ class PortPlan:
         """Return the ports that the other nodes connect to: not those on loopback, and of the workers the two ends."""
         inner = ("dashboard", "dashboard-grpc", "autoscaler-metrics", "dashboard-metrics")
         parts = [port for part, port in self.listened(head=head).items() if part not in inner]
-        return (*parts, self.base + PROOF, *self.worker_range)
+        return (*parts, self.base + PARTS, *self.worker_range)
 
     def all(self) -> frozenset[int]:
         """Return every port that is its own."""
@@ -108,9 +108,3 @@ def _ranges() -> Iterable[int]:
 def _least(used: set[int]) -> int:
     """Return the range in which the fewest ports are taken: a worker that meets one takes another."""
     return min(_ranges(), key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
-
-
-def taken_of_plan(plan: PortPlan, head: bool, listening: Mapping[int, str]) -> dict[int, str]:
-    """Return the ports of a node's parts that are taken, each with its holder."""
-    wanted = {*plan.listened(head=head).values(), plan.base + PROOF}
-    return {port: listening[port] for port in sorted(wanted & set(listening))}

@@ -18,7 +18,6 @@ _CLOSED = {
     "nothing": "OPEN to whoever reaches its ports",
 }
 
-
 _HEAD = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 
 
@@ -67,10 +66,7 @@ class ClusterStatus:
         used, there = sum(node.gpus_used for node in self.nodes), plan.gpus
         gpus = f", {used:g} of {there} GPUs used" if there else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
-        rows: list[tuple[str, ...]] = [
-            ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
-        ]
-        rows += [_row(node) for node in self.nodes]
+        rows = [_HEAD, *(_row(node) for node in self.nodes)]
         return "\n".join([head, f"{_CLOSED[plan.closed]}; by {plan.maker}, {plan.made}", *columns(rows)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
@@ -12,14 +12,12 @@ NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
 
 NodeName = Annotated[str, StringConstraints(pattern=NODE)]
-NodePlace = Literal["docker", "here"]
 
 
 class ClusterNode(Frozen):
     """One node; `local` is the machine that rlbox is typed on."""
 
     name: NodeName = Field(description="what ssh calls it, or local")
-    place: NodePlace = Field("docker", description="docker: it has an engine; here: it has none, and is at the lock")
     data: Line = Field("", description="its data disk; empty: disk.host")
     address: Line = Field("", description="address by which the other nodes reach it; empty: by the route to it")
 
@@ -27,7 +25,7 @@ class ClusterNode(Frozen):
 class Cluster(Frozen):
     """The nodes, the head first, and what they share."""
 
-    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, place, data, address")
+    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address")
     name: Annotated[str, StringConstraints(pattern=f"^$|{NAME}")] = Field(
         description="tells clusters of one user on the same nodes apart; empty: the target's name"
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rlbox.cli.clusters.cluster_doctor import dashboard, doctor
+from rlbox.cli.clusters.cluster_doctor import doctor
 from rlbox.cli.clusters.cluster_down import down
-from rlbox.cli.clusters.cluster_logs import logs
 from rlbox.cli.clusters.cluster_status import status
-from rlbox.cli.clusters.cluster_submit import stop, submit
 from rlbox.cli.clusters.cluster_up import up
 from rlbox.cli.told import ToldGroup
 
@@ -22,10 +20,10 @@ def verb() -> None:
     \b
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
-      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python train.py
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
 
 
-for command in (up, status, down, submit, logs, stop, doctor, dashboard):
+for command in (up, status, down, doctor):
     verb.add_command(command)

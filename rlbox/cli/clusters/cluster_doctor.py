@@ -1,4 +1,4 @@
-"""`rlbox cluster doctor`: what is wrong with nodes; `dashboard`: Ray's own page, here."""
+"""`rlbox cluster doctor`: what is wrong with nodes, before a cluster and under one."""
 
 from __future__ import annotations
 
@@ -35,23 +35,3 @@ def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...]) -> int:
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
     app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
     return WorkFailed.exit_code if found.failed else 0
-
-
-@click.command()
-@cluster_options
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port here; 0: a free one.")
-@shared
-def dashboard(app: App, wish: ClusterWish, port: int) -> int:
-    """Lead Ray's dashboard to this machine's loopback, until Ctrl-C.
-
-    It listens on the head's loopback alone. Where Ray has tokens it asks for the cluster's, which is in the file
-    auth_token of the cluster's folder on the head's data disk.
-
-    \b
-    Example:
-      rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006
-    """
-    from rlbox.cluster.act.dashboard import lead_dashboard
-
-    lead_dashboard(app, wish, port, lambda url: app.result({"url": url}, url))
-    return 0

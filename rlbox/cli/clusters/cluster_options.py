@@ -16,9 +16,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET, `--nodes`, `--name` and `--data`, and hand the verb a `ClusterWish` in their place."""
 
     @click.argument("target", metavar="TARGET", shell_complete=complete_target)
-    @click.option(
-        "--nodes", metavar="A,B,…", default="", help="The nodes, the head first; NAME=here: it has no engine."
-    )
+    @click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
     @click.option("--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes.")
     @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
     @functools.wraps(function)

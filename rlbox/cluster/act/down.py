@@ -12,7 +12,7 @@ from rlbox.cluster.act.reach.link import Link
 from rlbox.cluster.act.story import Story, story_of
 from rlbox.cluster.facts import ClusterContainer, NodeFacts
 from rlbox.cluster.labels import CLUSTER_LABEL, ID_LABEL, rules_name
-from rlbox.cluster.plan import RECORDS, plan_of_labels
+from rlbox.cluster.plan import RECORDS, load_cluster, plan_of_labels
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 
@@ -48,6 +48,9 @@ def take_down(app: App, wish: ClusterWish) -> DownOutcome:
 
 def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
     mine = [one for one in facts.clusters if _is_mine(one, story.name, facts)]
+    ids = {one.labels.get(ID_LABEL, "") for one in mine}
+    if record := load_cluster(facts.record):  # its containers may have been removed by hand
+        ids.add(record.id)
     done: dict[str, Any] = link.ask(
         "take-down",
         timeout_s=_DOWN_S,
@@ -56,7 +59,7 @@ def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
         mount=story.image.container.mount,
         disk=link.wish.data,
         path=f"{RECORDS}/{story.name}/{link.name}",
-        rules=sorted({rules_name(one.labels.get(ID_LABEL, "")) for one in mine}),
+        rules=sorted(map(rules_name, filter(None, ids))),
     )
     told = [one.name for one in mine]
     told += [f"{done['sessions']} sessions"] if done["sessions"] else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,10 +132,3 @@ def probe_ports(fleet: Fleet, survey: Survey, ports: PortPlan) -> Survey:
 
 def _ports_of(ports: PortPlan, head: bool) -> list[int]:
     return sorted({*ports.listened(head=head).values(), *ports.reached(head=head)})
-
-
-def slow_nodes(fleet: Fleet, say: Callable[[str], None], names: Iterable[str]) -> None:
-    """Say which nodes have been silent for a while; that is no verdict."""
-    silent = [name for name in names if fleet.links[name].silent_s() > 5]
-    if silent:
-        say(f"waiting for {', '.join(silent)}")

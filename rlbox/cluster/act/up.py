@@ -115,7 +115,7 @@ def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:
 
 def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
     """Start a new cluster."""
-    identity, images = bring_image(story, survey, survey.ports.of("proof") if survey.ports else 0)
+    identity, images = bring_image(story, survey, survey.ports.of("parts") if survey.ports else 0)
     plan = _plan(story, survey, identity, _closed(story, survey, wish))
     callers = callers_of(survey)
     everything = [member.name for member in plan.members]
@@ -140,7 +140,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
     story.app.say(f"starting again on {', '.join(dead)}")
-    _, images = bring_image(story, survey, plan.ports.of("proof"), plan)
+    _, images = bring_image(story, survey, plan.ports.of("parts"), plan)
     callers = callers_of(survey)
     with undone(story.fleet, plan, dead, new=False) as call:
         write_files(story.fleet, plan, _known_keys(story, plan), callers)
@@ -239,7 +239,6 @@ def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
     wish, seat = survey.wish(name), survey.seats[name]
     return ClusterMember(
         name=name,
-        place=wish.place,
         data=wish.data,
         address=seat.address,
         interface=seat.interface,

@@ -13,7 +13,6 @@ from rlbox.findings import Finding
 _OLDEST = (20, 10)
 _FEW_FILES = 4096
 _SKEW_S, _LARGE_SKEW_S = 1.0, 60.0
-_NOT_ENTERED = 0o077
 _INODES = 10_000
 _NEAR = 0.97  # memory that the kernel keeps to itself
 
@@ -21,8 +20,7 @@ _NEAR = 0.97  # memory that the kernel keeps to itself
 def judge_engines(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield where an engine is missing, or cannot be used as it is."""
     for name, facts in survey.facts.items():
-        if survey.wish(name).place == "docker":
-            yield from _engine(name, facts)
+        yield from _engine(name, facts)
 
 
 def _engine(name: str, facts: NodeFacts) -> Iterator[Finding]:
@@ -31,7 +29,7 @@ def _engine(name: str, facts: NodeFacts) -> Iterator[Finding]:
         "absent": (
             "engine-absent",
             "it has no Docker engine",
-            f"`rlbox engine up` there, or a node without one: --nodes {name}=here",
+            "`rlbox engine up` there, or its distribution's package",
         ),
         "denied": (
             "engine-denied",
@@ -59,7 +57,7 @@ def _engine(name: str, facts: NodeFacts) -> Iterator[Finding]:
             title="its Docker engine is rootless: containers of it have no network that other nodes reach",
             seen=engine.socket,
             where=name,
-            remedy=f"use the machine's engine there, or --nodes {name}=here",
+            remedy="use the machine's own engine there",
         )
 
 

@@ -68,13 +68,14 @@ def judge_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             title=f"{source} does not reach ports of it",
             seen=f"{listed([str(way.port) for way in ways], most=6)}: {ways[0].said}",
             where=goal,
-            remedy=f"let {source} through in its firewall: {_span(survey)}",
+            remedy=f"let {source} through in its firewall: {_span(survey, goal)}",
         )
 
 
-def _span(survey: Survey) -> str:
-    ports = survey.ports
-    return f"{ports.base}-{ports.base + 19}, {ports.workers}-{ports.worker_range[1]}, 32768-60999" if ports else ""
+def _span(survey: Survey, goal: str) -> str:
+    """Return the ports of the cluster on a node, and those that its kernel gives to what asks for none, as NCCL does."""
+    ports, (first, last) = survey.ports, survey.facts[goal].ephemeral
+    return f"{ports.base}-{ports.base + 19}, {ports.workers}-{ports.worker_range[1]}, {first}-{last}" if ports else ""
 
 
 def judge_routes(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:

@@ -9,12 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from rlbox.cluster.act.programs.node_http import ask_local, lines_local
+from rlbox.cluster.act.programs.node_http import ask_local
 from rlbox.cluster.act.programs.node_wire import from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rlbox.cluster.act.programs.node_wire import Row
 
 USUAL = "/var/run/docker.sock"
@@ -40,12 +38,6 @@ def ask(path: str, method: str, what: str, timeout: float = _ANSWER_S) -> Any:
     return from_json(body) if body.strip() else {}
 
 
-def follow(path: str, what: str) -> Iterator[Row]:
-    """Yield what the engine says line by line for as long as it does."""
-    for line in lines_local(path, what):
-        yield from_json(line)
-
-
 def engine_facts(path: str) -> Row:
     """Return how the engine stands: `state` is ok, absent, denied, silent or broken, `said` what it said."""
     facts: Row = {"socket": path, "state": "ok", "said": ""}
@@ -65,8 +57,6 @@ def engine_facts(path: str) -> Row:
         return facts
     facts.update(
         version=info.get("ServerVersion", ""),
-        driver=info.get("Driver", ""),
-        store="containerd" if "io.containerd.snapshotter" in str(info.get("DriverStatus")) else "classic",
         root=info.get("DockerRootDir", ""),
         free=_free(info.get("DockerRootDir", "")),
         security=info.get("SecurityOptions") or [],
@@ -74,12 +64,6 @@ def engine_facts(path: str) -> Row:
         cdi=info.get("CDISpecDirs") or [],
     )
     return facts
-
-
-def ends_of(path: str, cluster: str) -> Iterator[Row]:
-    """Yield an event each time that a container of a cluster ends, or is removed."""
-    filters = {"type": ["container"], "event": ["die", "destroy"], "label": [f"{CLUSTER_LABEL}.id={cluster}"]}
-    return follow(path, "/events?filters=" + quote(to_json(filters)))
 
 
 def _free(path: str) -> int:
@@ -158,13 +142,6 @@ def take_down(path: str, ids: list[str], grace: int) -> list[str]:
             ask(path, "DELETE", f"/containers/{one}?force=1&v=1")
         sessions.append(link)
     return [link for link in sessions if link]
-
-
-def session_of(path: str, container: str, mount: str) -> str:
-    """Return the folder `ray/NAME` of a data disk that a container's Ray writes to, empty where it says none."""
-    link, inside = _link_of(path, container, "/tmp/ray"), f"{mount}/ray/"  # noqa: S108 - in the container
-    name = link[len(inside) :] if link.startswith(inside) else ""
-    return f"ray/{name}" if name.isalnum() else ""
 
 
 def _link_of(path: str, container: str, where: str) -> str:

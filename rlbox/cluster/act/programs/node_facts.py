@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 import resource
 import shutil
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -29,22 +27,14 @@ def machine_facts() -> Row:
     return {
         "identity": own_network(),
         "host": socket.gethostname(),
-        "python": ".".join(map(str, sys.version_info[:3])),
         "uid": os.getuid(),
         "gid": os.getgid(),
         "user": _user(),
-        "groups": _groups(),
         "clock": time.time(),
-        "up": _up(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "shm": _space("/dev/shm"),  # noqa: S108
-        "kernel": os.uname().release,
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],
         "ephemeral": _ephemeral(),
-        "container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
-        "infiniband": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
         "rights": rights(),
     }
 
@@ -54,29 +44,6 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _groups() -> list[str]:
-    found = []
-    for number in os.getgroups():
-        try:
-            found.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            found.append(str(number))
-    return found
-
-
-def _up() -> float:
-    with open("/proc/uptime") as file:
-        return float(file.read().split()[0])
-
-
-def _space(path: str) -> int:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return 0
-    return found.f_blocks * found.f_frsize
 
 
 def _ephemeral() -> list[int]:

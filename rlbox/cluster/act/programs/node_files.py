@@ -162,7 +162,6 @@ def disk_facts(path: str) -> Row:
         uid=found.st_uid,
         gid=found.st_gid,
         writable=os.access(path, os.W_OK | os.X_OK),
-        device=found.st_dev,
     )
     return facts
 

@@ -39,37 +39,6 @@ def ask_local(path: str, method: str, what: str, timeout: float) -> tuple[int, b
         connection.close()
 
 
-def lines_local(path: str, what: str) -> Iterator[bytes]:
-    """Yield what comes from a socket line by line, for as long as it does."""
-    connection = _Local(path, None)
-    try:
-        connection.request("GET", what)
-        answer = connection.getresponse()
-        line = answer.readline()
-        while line:
-            yield line
-            line = answer.readline()
-    except http.client.HTTPException as error:
-        raise OSError(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
-
-
-def ask_loopback(
-    port: int, method: str, what: str, headers: dict[str, str], body: bytes, timeout: float
-) -> tuple[int, bytes]:
-    """Return status and body of what listens on this node's own loopback; `OSError` where nothing answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request(method, what, body or None, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except http.client.HTTPException as error:
-        raise OSError(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
-
-
 def blocks_from(address: str, port: int, what: str, at: int, timeout: float) -> Iterator[bytes]:
     """Yield a file of another node from a place on; fewer bytes where it ends, or does not answer as it should."""
     connection = http.client.HTTPConnection(address, port, timeout=timeout)

@@ -6,13 +6,12 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_ray, node_rules, node_watch
+from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_rules
 from rlbox.cluster.act.programs.node_blobs import Blobs
 from rlbox.cluster.act.programs.node_hold import Hold
 from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
@@ -44,10 +43,6 @@ class Node:
         os.mkdir(folder, 0o700)
         self.folder, self.engine = folder, node_engine.find_socket()
         os.symlink(self.engine, os.path.join(folder, "engine"))
-        one = socket.socket(socket.AF_UNIX)
-        one.bind(os.path.join(folder, "hub"))
-        one.listen(64)
-        threading.Thread(target=_accept, args=(one,), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         return node_facts.machine_facts()
 
@@ -72,49 +67,6 @@ class Node:
             self.blobs.close()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _accept(one: socket.socket) -> None:
-    while True:
-        try:
-            caller, _ = one.accept()
-        except OSError:
-            return
-        threading.Thread(target=_relay, args=(caller,), daemon=True).start()
-
-
-def _relay(caller: socket.socket) -> None:
-    """Lead a caller on to `ADDRESS PORT` of its first line."""
-    try:
-        line = b""
-        while not line.endswith(b"\n") and len(line) < 256:
-            one = caller.recv(1)
-            if not one:
-                return
-            line += one
-        address, port = line.decode().split()
-        goal = socket.create_connection((address, int(port)), 10)
-        goal.settimeout(None)
-    except (OSError, ValueError):
-        caller.close()
-        return
-    back = threading.Thread(target=_pump, args=(goal, caller), daemon=True)
-    back.start()
-    _pump(caller, goal)
-    back.join()
-    caller.close()
-    goal.close()
-
-
-def _pump(source: socket.socket, goal: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while True:
-            block = source.recv(1 << 16)
-            if not block:
-                break
-            goal.sendall(block)
-    with contextlib.suppress(OSError):
-        goal.shutdown(socket.SHUT_WR)
 
 
 def _facts(node: Node, row: Row) -> Row:
@@ -240,7 +192,6 @@ def _quiet(node: Node, row: Row) -> Row:
 _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "clock": lambda node, row: {"clock": time.time()},
     "facts": _facts,
-    "routes": lambda node, row: node_net.routes(row["goals"]),
     "listen": _listen,
     "quiet": _quiet,
     "reach": lambda node, row: {"reached": node_net.reach([(a, p) for a, p in row["goals"]], row["word"])},
@@ -251,8 +202,6 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "undo": _roll_back,
     "take-down": _take_down,
     "retire": _retire,
-    "session": lambda node, row: {"name": node_engine.session_of(node.engine, row["container"], row["mount"])},
-    "ray": lambda node, row: node_ray.ask_ray(row),
     "close-ports": lambda node, row: node_rules.close_ports(row["rules"], row["ports"], row["sources"]),
     "write": _write,
     "read": lambda node, row: {"text": node_files.read(row["disk"], row["path"])},
@@ -265,8 +214,6 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
 
 _GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event], Row]] = {
     "serve": _serve,
-    "watch": lambda node, row, part, ended: node_watch.watch(node.engine, row, part, ended),
-    "follow": lambda node, row, part, ended: node_watch.follow(row, part, ended),
 }
 """What tells parts until it is told to end."""
 

@@ -21,7 +21,7 @@ _REACH_S = 3.0
 
 
 def addresses() -> list[Row]:
-    """Return the addresses of every interface: `interface`, `address`, `prefix`, `mtu`, `speed` (Mbit/s, 0 unknown)."""
+    """Return the addresses of every interface: `interface`, `address`, `mtu`, `speed` (Mbit/s, 0 unknown)."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.bind((0, 0))
         kernel.settimeout(5)
@@ -41,7 +41,7 @@ def addresses() -> list[Row]:
 
 
 def _address(data: bytes) -> Row:
-    family, prefix, _, scope, index = struct.unpack_from("=BBBBI", data)
+    family, _, _, _, index = struct.unpack_from("=BBBBI", data)
     attributes: dict[int, bytes] = {}
     data = data[8:]
     while len(data) >= 4:
@@ -58,8 +58,6 @@ def _address(data: bytes) -> Row:
     return {
         "interface": name,
         "address": text,
-        "prefix": prefix,
-        "scope": scope,
         "mtu": _number(f"/sys/class/net/{name}/mtu"),
         "speed": max(0, _number(f"/sys/class/net/{name}/speed")),
         "virtual": os.path.exists(f"/sys/class/net/{name}/bridge") or not _is_up(name),
@@ -81,20 +79,6 @@ def _text(path: str) -> str:
 def _number(path: str) -> int:
     text = _text(path)
     return int(text) if text.lstrip("-").isdigit() else 0
-
-
-def routes(goals: list[str]) -> Row:
-    """Return for each address the one that this node would send from, empty where there is no way."""
-    found = {}
-    for goal in goals:
-        family = socket.AF_INET6 if ":" in goal else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((goal, 9))
-                found[goal] = probe.getsockname()[0]
-            except OSError:
-                found[goal] = ""
-    return found
 
 
 def resolve(names: list[str]) -> Row:

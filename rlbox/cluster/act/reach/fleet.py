@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rlbox.cluster.act.reach.link import PATIENCE_S, Link, Unreached
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.nodes import NodeWish, same_machine
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import RlboxError, SpecError
 from rlbox.findings import Finding
 
 T = TypeVar("T")
@@ -103,13 +103,3 @@ def _refuse_same(links: Mapping[str, Link]) -> None:
         raise SpecError(
             f"nodes {one} and {other} are one machine", next_step="name each machine once, in --nodes or cluster.nodes"
         )
-
-
-def require_all(fleet: Fleet) -> None:
-    """Raise `NodeError` when a node could not be reached; all of them are named."""
-    if not fleet.unreached:
-        return
-    lines = [f"{one.where}: {one.title}: {one.seen}" for one in fleet.unreached]
-    more = "\n".join(f"  {line}" for line in lines)
-    count = "1 node" if len(lines) == 1 else f"{len(lines)} nodes"
-    raise NodeError(f"{count} cannot be reached\n{more}", next_step=fleet.unreached[0].remedy)

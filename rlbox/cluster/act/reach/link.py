@@ -7,7 +7,6 @@ import json
 import queue
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -112,9 +111,8 @@ class Link:
     def _argv(self, there: str) -> tuple[str, ...]:
         if self.wish.local:
             return (sys.executable, "-I", "-S", "-c", BOOT, "rlbox-node")
-        forwards = (f"{self._folder / name}:{there}/{name}" for name in ("engine", "hub"))
         words = [word for option in _OPTIONS for word in ("-o", option)]
-        words += [word for forward in forwards for word in ("-L", forward)]
+        words += ["-L", f"{self._folder}/engine:{there}/engine"]
         return ("ssh", "-T", *words, "--", self.name, f'python3 -I -S -c "{BOOT}" rlbox-node')
 
     def _start(self) -> str:
@@ -262,17 +260,10 @@ class Link:
         while not self._closed.wait(_BEAT_S):
             self.tell({"do": "beat"})
 
-    # ---- sockets there
+    # ---- its engine
 
     def engine(self) -> DockerEngine:
         """Return the node's engine."""
         from rlbox.engine.act.docker import DockerEngine
 
         return DockerEngine.connect(f"unix://{self._folder / 'engine'}")
-
-    def dial(self, address: str, port: int) -> socket.socket:
-        """Return a stream to a port that the node reaches, as its own loopback."""
-        one = socket.socket(socket.AF_UNIX)
-        one.connect(str(self._folder / "hub"))
-        one.sendall(f"{address} {port}\n".encode())
-        return one

@@ -22,8 +22,6 @@ _ORDER = (
     "node_engine",
     "node_facts",
     "node_rules",
-    "node_watch",
-    "node_ray",
     "node_main",
 )
 
