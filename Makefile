@@ -16,14 +16,14 @@ test: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
-	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox jobs fuzz golden cli unit) $(ARGS)
+	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox evaluation jobs fuzz golden cli unit) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.
 test-slow: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/evaluation tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 # What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses); and what a folder of
 # logs (RLBOX_CORPUS) and the notes beside the checkout show.

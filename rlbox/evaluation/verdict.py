@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlbox.amounts import limit_text
+
 EXTRACTION = 1
 """Counts up when `code_of` changes: other code out of the same answer is another score."""
 SCORING = 1
@@ -62,7 +64,7 @@ def run_outcome(reply: Mapping[str, Any], expected: str, run_s: float) -> tuple[
     if reply.get("status") == "SandboxError" or not result:
         return "sandbox", str(reply.get("message", ""))[-_TOLD:]
     if result.get("status") == "TimeLimitExceeded":
-        return "timeout", f"more than {run_s:g} s of processor time, or asleep"
+        return "timeout", f"more than {limit_text(run_s)} of processor time, or asleep"
     if result.get("return_code") != 0:
         return "failed", str(result.get("stderr") or "").strip()[-_TOLD:]
     printed = str(result.get("stdout") or "")

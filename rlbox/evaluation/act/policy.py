@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
 from rlbox.foreign import parse_json
 from rlbox.machine.act.http import Http
@@ -131,5 +132,5 @@ def _bounded(blocks: Any) -> Sequence[bytes]:
         found.append(block)
         size += len(block)
         if size > _MOST_ANSWER:
-            raise PolicyError(f"an answer of more than {_MOST_ANSWER >> 20} MiB")
+            raise PolicyError(f"an answer of more than {size_text(_MOST_ANSWER)}")
     return found

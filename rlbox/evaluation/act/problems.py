@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import size_text
 from rlbox.evaluation.problem import EvalProblem, ProblemError, read_problems
 from rlbox.evaluation.suite import Suite, chosen_problems
 from rlbox.foreign import parse_json
@@ -43,7 +44,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(stream, start=1):
                 size += len(line)
                 if size > _MOST:
-                    raise ProblemError(f"{path}: more than {_MOST >> 30} GiB")
+                    raise ProblemError(f"{path}: more than {size_text(_MOST)}")
                 if line.strip():
                     yield _row(path, number, line)
     except FileNotFoundError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import limit_text
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
@@ -72,7 +73,7 @@ def _ready(process: Started, engine: EngineSettings, log: Path, http: Http) -> P
         with contextlib.suppress(PolicyError):
             return Policy(engine.url, http)
         time.sleep(_POLL_S)
-    raise PolicyError(f"the inference server was not ready after {engine.start_s:.0f} s; read {log}")
+    raise PolicyError(f"the inference server was not ready after {limit_text(engine.start_s)}; read {log}")
 
 
 def _end(process: Started) -> None:
