@@ -42,7 +42,7 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
             if standing is None:
                 base = story.target.cluster.port
                 survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
-        found = judge_survey(survey, needs_of(story.target, story.ray, paths), story.fleet.unreached)
+        found = judge_survey(survey, needs_of(story.target, story.name, paths), story.fleet.unreached)
         found = (*found, *_of_cluster(status))
         return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlbox.amounts import limit_text
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import Link
 from rlbox.cluster.labels import rules_name
@@ -206,7 +207,7 @@ def wait_alive(fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[s
         if now - began > limit_s:
             lines = "\n".join(f"  {name}: {why}" for name, why in missing.items())
             said = f" ({state.said})" if state.said else ""
-            raise TimedOut(f"Ray has not got every node after {limit_s:g} s{said}\n{lines}")
+            raise TimedOut(f"Ray has not got every node after {limit_text(limit_s)}{said}\n{lines}")
         if now - shown > _SHOWN_S:
             shown = now
             say(f"waiting for {', '.join(missing)}")

@@ -109,7 +109,7 @@ def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:
     base = wish.port or story.target.cluster.port
     first = whole_number(story.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, first))
-    refuse(story.app, judge_survey(survey, needs_of(story.target, story.ray, wish.paths), story.fleet.unreached))
+    refuse(story.app, judge_survey(survey, needs_of(story.target, story.name, wish.paths), story.fleet.unreached))
     return survey
 
 

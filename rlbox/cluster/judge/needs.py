@@ -13,32 +13,30 @@ if TYPE_CHECKING:
 class NodeNeeds:
     """What a node has to have; memory and space in GiB, 0 and an empty text ask nothing.
 
-    `free_gib` is free space of the data disk; `ray` the version of Ray; `paths` are read by every node, and are to be
-    the same there; `user` is the uid that data belong to, empty for root.
+    `free_gib` is free space of the data disk; `paths` are read by every node, and are to be
+    the same there; `cluster` is the name of the one that is asked for.
     """
 
-    nodes: int
     gpus: int
     gpu: str
     gpu_memory_gib: float
     memory_gib: float
     cores: int
     free_gib: float
-    ray: str
+    cluster: str
     paths: tuple[str, ...] = ()
 
 
-def needs_of(target: Target, ray: str, paths: tuple[str, ...] = ()) -> NodeNeeds:
+def needs_of(target: Target, cluster: str, paths: tuple[str, ...] = ()) -> NodeNeeds:
     """Return what a target asks of its nodes."""
     own = target.hardware
     return NodeNeeds(
-        nodes=own.nodes,
         gpus=own.gpus,
         gpu=own.gpu,
         gpu_memory_gib=own.gpu_memory_gib,
         memory_gib=own.memory_gib,
         cores=own.cores,
         free_gib=target.disk.need_gib,
-        ray=ray,
+        cluster=cluster,
         paths=paths,
     )

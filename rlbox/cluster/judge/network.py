@@ -73,7 +73,7 @@ def judge_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
 
 
 def _span(survey: Survey, goal: str) -> str:
-    """Return the ports of the cluster on a node, and those that its kernel gives to what asks for none, as NCCL does."""
+    """Return the ports of the cluster on a node, and those that its kernel gives to who asks for none, as NCCL does."""
     ports, (first, last) = survey.ports, survey.facts[goal].ephemeral
     return f"{ports.base}-{ports.base + 19}, {ports.workers}-{ports.worker_range[1]}, {first}-{last}" if ports else ""
 

@@ -8,13 +8,14 @@ from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.labels import CLUSTER_LABEL, MAKER_LABEL
 from rlbox.cluster.survey import Survey
+from rlbox.engine.container import TARGET_LABEL
 from rlbox.findings import Finding, listed
 
 
 def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield containers of clusters that have ended and were never taken away, with their owner."""
+    """Yield containers of clusters that have ended and were never taken away, with their owner; its own count as the cluster."""
     for name, facts in survey.facts.items():
-        dead = [one for one in facts.clusters if not one.going]
+        dead = [one for one in facts.clusters if not one.going and one.labels.get(CLUSTER_LABEL) != needs.cluster]
         if dead:
             yield Finding(
                 id="remains",
@@ -22,8 +23,13 @@ def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
                 level="warning",
                 seen=listed([f"{one.name} ({_whose(one)})" for one in dead]),
                 where=name,
-                remedy=f"rlbox cluster down --name {dead[0].labels.get(CLUSTER_LABEL, '')}, if it is yours",
+                remedy=f"{_down(dead[0])}, if it is yours",
             )
+
+
+def _down(one: ClusterContainer) -> str:
+    target, name = one.labels.get(TARGET_LABEL, "TARGET"), one.labels.get(CLUSTER_LABEL, "")
+    return f"rlbox cluster down {target} --name {name}"
 
 
 def _whose(one: ClusterContainer) -> str:

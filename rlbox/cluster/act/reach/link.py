@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlbox.amounts import limit_text
 from rlbox.cluster.act.reach.sent import BOOT, first_row, node_program
 from rlbox.cluster.act.reach.starts import Route, Starts, route_to
 from rlbox.cluster.nodes import NodeWish
@@ -185,7 +186,7 @@ class Link:
         try:
             row = answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise NodeError(f"node {self.name} has not answered for {timeout_s:g} s", where=do) from None
+            raise NodeError(f"node {self.name} has not answered for {limit_text(timeout_s)}", where=do) from None
         finally:
             self._waits.pop(number, None)
         return self._done(row)
