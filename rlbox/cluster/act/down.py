@@ -62,7 +62,7 @@ def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
         rules=sorted(map(rules_name, filter(None, ids))),
     )
     told = [one.name for one in mine]
-    told += [f"{done['sessions']} sessions"] if done["sessions"] else []
+    told += ["logs of Ray"] if done["sessions"] else []
     return told + (["its folder"] if done["folder"] else []) + (["rules"] if done["rules"] else [])
 
 

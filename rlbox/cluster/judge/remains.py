@@ -13,7 +13,7 @@ from rlbox.findings import Finding, listed
 
 
 def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield containers of clusters that have ended and were never taken away, with their owner; its own count as the cluster."""
+    """Yield containers of other clusters that have ended and were never taken away, with their owner."""
     for name, facts in survey.facts.items():
         dead = [one for one in facts.clusters if not one.going and one.labels.get(CLUSTER_LABEL) != needs.cluster]
         if dead:
