@@ -48,7 +48,7 @@ SECTIONS = {
         "warm": "read files into memory, and prove that they are there",
     },
     "clusters": {
-        "cluster": "make several machines one closed Ray cluster, and use it",
+        "cluster": "make several machines one closed Ray cluster, and take it away",
     },
     "rented": {
         "onstart": "print the on-start script of a target of vast.ai",

@@ -1,4 +1,4 @@
-"""Two hosts of scripts/cluster-hosts.sh, as the tests of clusters see them: by ssh, by a look into each, by snapshots."""
+"""Two hosts of scripts/cluster-hosts.sh, as tests of clusters see them: by ssh, and by snapshots."""
 
 from __future__ import annotations
 

@@ -94,13 +94,18 @@ def look_at(app: App, wish: UpWish) -> int:
             require_image(story.image.tag, wish.target)
         with app.checking("strangers"):
             _closed(story, survey, wish)
-        rows = [(name, seat.address, seat.interface) for name, seat in survey.seats.items()]
-        lines = columns([("node", "address", "interface"), *rows])
-        if survey.ports:
-            first, last = survey.ports.worker_range
-            lines += [f"ports {survey.ports.base}-{survey.ports.base + STRIDE - 1}, workers {first}-{last}"]
         data = {"nodes": {name: asdict(seat) for name, seat in survey.seats.items()}}
-        return app.planned(data, "\n".join(lines), f"start cluster {story.name} on {', '.join(survey.facts)}")
+        return app.planned(data, _seats_text(survey), f"start cluster {story.name} on {', '.join(survey.facts)}")
+
+
+def _seats_text(survey: Survey) -> str:
+    """Return where the nodes and ports of a cluster would be; nothing when something is wrong with them."""
+    if survey.ports is None:
+        return ""
+    rows = [(name, seat.address, seat.interface) for name, seat in survey.seats.items()]
+    first, last = survey.ports.worker_range
+    ports = f"ports {survey.ports.base}-{survey.ports.base + STRIDE - 1}, workers {first}-{last}"
+    return "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
 
 
 def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:

@@ -83,7 +83,7 @@ def judge_routes(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     sizes = {name: seat.mtu for name, seat in survey.seats.items() if seat.mtu}
     if len(set(sizes.values())) < 2:
         return
-    most = max(set(sizes.values()), key=list(sizes.values()).count)
+    most = max(sizes.values(), key=lambda size: (list(sizes.values()).count(size), size))
     for name, mtu in sizes.items():
         if mtu != most:
             seat = survey.seats[name]
