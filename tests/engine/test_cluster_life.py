@@ -1,0 +1,234 @@
+"""A cluster of two real hosts from nothing to nothing: closed, healed, rolled back, gone; Ray with tokens, and without.
+
+`make cluster`. A stranger on a third host tries every port that listens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attackbox import try_all
+from clusterbox import DISK, NODES, Hosts, hosts_up, until_gone
+from enginebox import Result
+
+TARGET = """
+title = "Two small nodes"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "iproute2", "procps", "python3", "python3-venv"]
+[python]
+platform = "x86_64-manylinux_2_36"
+[hardware]
+nodes = 2
+[[stack]]
+name = "engine"
+packages = ["ray[default]==RAY", "numpy", "setuptools"]
+[run]
+network = "host"
+shm_gib = 0.5
+[disk]
+host = "/srv/train"
+need_gib = 0.1
+[cluster]
+nodes = ["node0", "node1"]
+"""
+RAYS = {"pair": "2.60.0", "pair43": "2.43.0"}
+# Two processes, one a node, add a number each over the wire.
+REDUCE = """
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(log_to_driver=False)
+@ray.remote(num_cpus=0)
+def where(): return ray.util.get_node_ip_address()
+nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
+told = ray.get([where.options(scheduling_strategy=On(one, soft=False)).remote() for one in nodes])
+print("nodes", *sorted(told))
+"""
+ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, and a project whose two targets are built here."""
+    project = tmp_path_factory.mktemp("project")
+    for name, ray in RAYS.items():
+        (project / f"images/{name}").mkdir(parents=True)
+        (project / f"images/{name}/target.toml").write_text(TARGET.replace("RAY", ray))
+    with hosts_up(project) as found:
+        for name in RAYS:
+            for words in (("lock", name), ("build", name)):
+                result = found(*words)
+                assert result.code == 0, result.err
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hosts: Hosts) -> Iterator[None]:
+    """Whatever a test did, and whatever of it: after `down` the hosts are as they were."""
+    before = hosts.look()
+    yield
+    for name in RAYS:
+        done = hosts("cluster", "down", name)
+        assert done.code == 0, done.err
+    assert hosts.look() == before
+
+
+def healthy(result: Result) -> dict[str, dict]:
+    """Return the nodes of a healthy cluster."""
+    assert result.code == 0, result.err
+    assert result.data["healthy"], result.out
+    assert [node["container"] for node in result.data["nodes"]] == ["running", "running"]
+    return {node["name"]: node for node in result.data["nodes"]}
+
+
+def containers(hosts: Hosts) -> dict[str, str]:
+    """Return id and start of each container on the hosts."""
+    return {
+        host: hosts.on(host, "docker ps -aq --no-trunc | xargs -r docker inspect -f '{{.Id}} {{.State.StartedAt}}'")
+        for host in NODES
+    }
+
+
+def listening(hosts: Hosts, host: str) -> list[int]:
+    """Return the ports on which others than the host itself could reach something, but sshd."""
+    rows = hosts.on(host, "ss -Hltn | awk '{print $4}'").split()
+    found = {int(row.rpartition(":")[2]) for row in rows if "127.0.0.1]" not in row and not row.startswith("127.")}
+    return sorted(found - {22})
+
+
+def planned(result: Result) -> set[int]:
+    base, workers = (result.data["cluster"]["ports"][key] for key in ("base", "workers"))
+    return {*range(base, base + 20), *range(workers, workers + 1000)}
+
+
+def strangers_are_refused(hosts: Hosts, image: str, up: Result, token: str = "") -> None:
+    """From this machine, which is no node: every port that listens on either; none does that the plan has not named."""
+    python = ["docker", "run", "--rm", "--network=host", "--entrypoint=/opt/venv/bin/python", f"rlbox/{image}:latest"]
+    for host, address in ADDRESSES.items():
+        ports = listening(hosts, host)
+        assert ports and set(ports) <= planned(up)
+        done, refused = try_all(python, address, f"{DISK}/planted", ports, token)
+        assert done == [], refused
+        hosts.on(host, f"test ! -e {DISK}/planted")
+
+
+def job(hosts: Hosts, name: str, plan: str) -> str:
+    """Run Ray's own driver in the head's container, on both nodes."""
+    container = hosts.on("node0", f"docker ps -q --filter label=rlbox.cluster={name}").strip()
+    return hosts.on("node0", f"docker exec -i {container} /opt/venv/bin/python - <<'X'\n{plan}\nX")
+
+
+def test_a_ray_with_tokens(hosts: Hosts) -> None:
+    up = hosts("cluster", "up", "pair", "--json")
+    healthy(up)
+    assert up.data["started"] == [*NODES]
+    assert up.data["cluster"]["closed"] == "token"
+    assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+
+    began = containers(hosts)
+    again = hosts("cluster", "up", "pair", "--json")
+    healthy(again)
+    assert (again.data["started"], containers(hosts)) == ([], began)
+
+    token = hosts.on("node0", f"cat {DISK}/clusters/pair/node0/auth_token")
+    assert len(token) == 64
+    for host in NODES:
+        assert hosts.on(host, f"stat -c %a {DISK}/clusters/pair/{host}/auth_token").strip() == "600"
+        seen = hosts.on(
+            host, f"docker inspect $(docker ps -aq); docker logs $(docker ps -aq) 2>&1; ps axwwe; ls -lR {DISK}"
+        )
+        assert token not in seen
+        files = hosts.on(host, f"grep -rlF {token} {DISK} /tmp /root /var/log /run || true").split()
+        assert files == [f"{DISK}/clusters/pair/{host}/auth_token"]
+    assert token not in up.out + up.err
+    strangers_are_refused(hosts, "pair", up)
+    strangers_are_refused(hosts, "pair", up, "f" * 64)
+
+
+def test_what_died_is_brought_back(hosts: Hosts) -> None:
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    began = containers(hosts)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    status = hosts("cluster", "status", "pair", "--json")
+    assert status.code == 5
+    assert {node["name"]: node["container"] for node in status.data["nodes"]} == {
+        "node0": "running",
+        "node1": "exited (137)",
+    }
+    up = hosts("cluster", "up", "pair", "--json")
+    healthy(up)
+    assert up.data["started"] == ["node1"]
+    now = containers(hosts)
+    assert now["node0"] == began["node0"]
+    assert now["node1"] != began["node1"]
+    assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+    hosts.on("node0", "docker kill $(docker ps -q)")
+    up = hosts("cluster", "up", "pair", "--json")
+    healthy(up)
+    assert up.data["started"] == [*NODES]
+
+
+def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts) -> None:
+    before = hosts.look()
+    first = subprocess.Popen(
+        hosts.argv("cluster", "up", "pair"), cwd=hosts.project, env=hosts.env(), stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 120
+    while not any(containers(hosts).values()):
+        assert first.poll() is None and time.monotonic() < end
+    second = hosts("cluster", "up", "pair")
+    assert second.code == 8, second.err
+    assert "changes clusters on node" in second.err
+    assert f"process {first.pid} there" in second.err
+    first.kill()
+    first.communicate()
+    until_gone(first.pid)
+    end = time.monotonic() + 60
+    while hosts.look() != before:
+        assert time.monotonic() < end, hosts.look()
+        time.sleep(1)
+
+
+def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
+    up = hosts("cluster", "up", "pair43", "--json")
+    healthy(up)
+    assert up.data["cluster"]["closed"] == "tls"
+    assert job(hosts, "pair43", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+    strangers_are_refused(hosts, "pair43", up)
+    healthy(hosts("cluster", "up", "pair43", "--json"))
+
+
+def test_what_cannot_be_closed_is_refused(hosts: Hosts) -> None:
+    """A user who may speak to the engine, and makes no rules for the network."""
+    lab = Path(os.environ.get("CLUSTER_HOSTS_DIR", "/var/lib/rlbox-hosts"))
+    group = (lab / "node1/group").read_text()
+    try:
+        hosts.on("node1", f"chown 2000 {DISK}")
+        (lab / "node1/group").write_text(group.replace("docker:x:2001:", "docker:x:2001:mira"))
+        hosts.on("node1", "chgrp 2001 /var/run/docker.sock && chmod 660 /var/run/docker.sock")
+        dry = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1", "--dry-run")
+        real = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1")
+        opened = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1", "--open", "--dry-run")
+    finally:
+        (lab / "node1/group").write_text(group)
+        hosts.on("node1", f"chown 0 {DISK}; chgrp 0 /var/run/docker.sock")
+    assert (dry.code, real.code, opened.code) == (2, 2, 0), (dry.err, real.err, opened.err)
+    assert "takes commands of anybody" in real.err
+    assert "its ports cannot be closed on mira@node1" in real.err
+
+
+def test_down_names_what_it_cannot_reach(hosts: Hosts) -> None:
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    down = hosts("cluster", "down", "pair", "--nodes", "node0,node1,node9.invalid")
+    assert down.code == 5
+    assert "node9.invalid" in down.err
+    assert "it is gone from node0, node1" in down.err
+    assert json.loads(hosts("cluster", "status", "pair", "--json").out or "{}").get("healthy") is None
