@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 
@@ -13,3 +14,9 @@ class ClusterWish:
     nodes: str = ""
     name: str = ""
     data: str = ""
+
+    @property
+    def words(self) -> str:
+        """The same, as it is typed behind a verb."""
+        told = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
+        return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in told if text)])

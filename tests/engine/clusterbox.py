@@ -77,12 +77,16 @@ def hosts_up(project: Path) -> Iterator[Hosts]:
         script("down")
 
 
+def findings(result: Result) -> list[dict[str, str]]:
+    """Return what doctor found, but notes."""
+    return [one for one in json.loads(result.out)["findings"] if one["level"] != "note"]
+
+
 def ids(result: Result) -> dict[str, list[str]]:
-    """Return what doctor found, by node; notes and the load of this machine do not count."""
+    """Return the ids of what doctor found, by node."""
     found: dict[str, list[str]] = {}
-    for one in json.loads(result.out)["findings"]:
-        if one["level"] != "note":
-            found.setdefault(one["where"].partition(":")[0], []).append(one["id"])
+    for one in findings(result):
+        found.setdefault(one["where"].partition(":")[0], []).append(one["id"])
     return {node: sorted(rows) for node, rows in found.items()}
 
 

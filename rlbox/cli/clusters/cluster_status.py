@@ -28,5 +28,5 @@ def status(app: App, wish: ClusterWish) -> int:
     found = probe_cluster(app, wish)
     app.result(found.as_json(), found.text())
     if not found.healthy:
-        app.say(f"next: rlbox cluster up {wish.target} brings back what died")
+        app.say(f"next: rlbox cluster up {wish.words} brings back what died")
     return 0 if found.healthy else NodeError.exit_code

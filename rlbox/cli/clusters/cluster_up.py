@@ -39,5 +39,5 @@ def up(app: App, wish: ClusterWish, port: int, opened: bool, paths: tuple[str, .
     status, started = bring_up(app, wanted)
     app.result({**status.as_json(), "started": list(started)}, status.text())
     app.say("unchanged" if not started else f"started on {', '.join(started)}")
-    app.say(f"next: rlbox cluster status {wish.target}, rlbox cluster down {wish.target}")
+    app.say(f"next: rlbox cluster status {wish.words}, and then rlbox cluster down {wish.words}")
     return 0

@@ -78,5 +78,5 @@ def _refuse_rest(story: Story, gone: Mapping[str, list[str]]) -> None:
     done = f"; it is gone from {', '.join(gone)}" if gone else ""
     raise NodeError(
         f"cluster {story.name} may be left on nodes that cannot be reached{done}\n{lines}",
-        next_step=f"rlbox cluster down {story.wish.target}, once they answer",
+        next_step=f"rlbox cluster down {story.wish.words}, once they answer",
     )

@@ -43,11 +43,11 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
                 base = story.target.cluster.port
                 survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
         found = judge_survey(survey, needs_of(story.target, story.name, paths), story.fleet.unreached)
-        found = (*found, *_of_cluster(status))
+        found = (*found, *_of_cluster(status, wish))
         return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
 
 
-def _of_cluster(status: ClusterStatus | None) -> tuple[Finding, ...]:
+def _of_cluster(status: ClusterStatus | None, wish: ClusterWish) -> tuple[Finding, ...]:
     """Return what is wrong with a cluster that stands."""
     return tuple(
         Finding(
@@ -55,7 +55,7 @@ def _of_cluster(status: ClusterStatus | None) -> tuple[Finding, ...]:
             title=f"{node.role} of cluster {status.plan.name} is not as it should be",
             seen=", ".join(filter(None, (node.container, node.missing))),
             where=node.name,
-            remedy=f"rlbox cluster up {status.plan.target} brings back what died",
+            remedy=f"rlbox cluster up {wish.words} brings back what died",
         )
         for node in (status.nodes if status else ())
         if status and not node.healthy

@@ -83,7 +83,7 @@ class Story:
         if found is None:
             raise NodeError(
                 f"there is no cluster {self.name} on {', '.join(survey.facts) or 'any node that answers'}",
-                next_step=f"rlbox cluster up {self.wish.target}",
+                next_step=f"rlbox cluster up {self.wish.words}",
             )
         return found
 

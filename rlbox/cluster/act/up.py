@@ -138,7 +138,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     """Bring back what died of a cluster; without its head, all of it."""
     plan = standing.plan
     _require_same(story, plan)
-    state = ask_state(story.fleet.head, plan)
+    state = ask_state(story.fleet.links[plan.head.name], plan)
     dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
     if not dead:
         return plan, state, ()
@@ -182,7 +182,7 @@ def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | Non
         if plan and plan.image != sent.identity:
             raise SpecError(
                 f"cluster {plan.name} was started with another image of {plan.target} than this machine has now",
-                next_step=f"rlbox cluster down {plan.target}, then up",
+                next_step=f"rlbox cluster down {story.wish.words}, then the same command again",
             )
         lacking_it = [name for name, facts in survey.facts.items() if _id_of(facts.image) not in sent.names]
         if lacking_it:

@@ -26,11 +26,6 @@ class Fleet:
     def __init__(self, links: Mapping[str, Link], unreached: Sequence[Finding]) -> None:
         self.links, self.unreached = dict(links), tuple(unreached)
 
-    @property
-    def head(self) -> Link:
-        """The first node."""
-        return next(iter(self.links.values()))
-
     def each(self, do: Callable[[Link], T]) -> dict[str, T]:
         """Return what each node gave, all done at once; the first error of the nodes is raised when all are through."""
         done, failed = self.tried(do)
