@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from attackbox import try_all
-from clusterbox import DISK, NODES, Hosts, hosts_up, until_gone
+from clusterbox import DISK, NODES, Hosts, findings, hosts_up, ids, script, until_gone
 from enginebox import Result
+from following import Follow
 
 TARGET = """
 title = "Two small nodes"
@@ -56,7 +56,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="onl
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Two hosts, and a project whose two targets are built here."""
     project = tmp_path_factory.mktemp("project")
     for name, ray in RAYS.items():
@@ -70,15 +70,16 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(hosts: Hosts) -> Iterator[None]:
-    """Whatever a test did, and whatever of it: after `down` the hosts are as they were."""
-    before = hosts.look()
-    yield
+@pytest.fixture
+def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
+    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
+    follow.rlbox = two
+    before = two.look()
+    yield two
     for name in RAYS:
-        done = hosts("cluster", "down", name)
+        done = two("cluster", "down", name)
         assert done.code == 0, done.err
-    assert hosts.look() == before
+    assert two.look() == before
 
 
 def healthy(result: Result) -> dict[str, dict]:
@@ -127,9 +128,11 @@ def job(hosts: Hosts, name: str, plan: str) -> str:
     return hosts.on("node0", f"docker exec -i {container} /opt/venv/bin/python - <<'X'\n{plan}\nX")
 
 
-def test_a_ray_with_tokens(hosts: Hosts) -> None:
+def test_a_ray_with_tokens(hosts: Hosts, follow: Follow) -> None:
     up = hosts("cluster", "up", "pair", "--json")
     healthy(up)
+    step = follow.step(("cluster", "up", "pair"), hosts("cluster", "up", "pair"))
+    assert healthy(hosts(*step.commands({})[0], "--json"))
     assert up.data["started"] == [*NODES]
     assert up.data["cluster"]["closed"] == "token"
     assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
@@ -154,7 +157,7 @@ def test_a_ray_with_tokens(hosts: Hosts) -> None:
     strangers_are_refused(hosts, "pair", up, "f" * 64)
 
 
-def test_what_died_is_brought_back(hosts: Hosts) -> None:
+def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
     healthy(hosts("cluster", "up", "pair", "--json"))
     began = containers(hosts)
     hosts.on("node1", "docker kill $(docker ps -q)")
@@ -164,7 +167,11 @@ def test_what_died_is_brought_back(hosts: Hosts) -> None:
         "node0": "running",
         "node1": "exited (137)",
     }
-    up = hosts("cluster", "up", "pair", "--json")
+    doctor = hosts("cluster", "doctor", "pair", "--json")
+    assert ids(doctor) == {"node1": ["node-down"]}
+    follow.step(("cluster", "doctor", "pair"), doctor, findings(doctor)[0]["remedy"])
+    step = follow("cluster", "status", "pair")
+    up = hosts(*step.commands({})[0], "--json")
     healthy(up)
     assert up.data["started"] == ["node1"]
     now = containers(hosts)
@@ -177,7 +184,7 @@ def test_what_died_is_brought_back(hosts: Hosts) -> None:
     assert up.data["started"] == [*NODES]
 
 
-def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts) -> None:
+def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts, follow: Follow) -> None:
     before = hosts.look()
     first = subprocess.Popen(
         hosts.argv("cluster", "up", "pair"), cwd=hosts.project, env=hosts.env(), stderr=subprocess.PIPE, text=True
@@ -186,10 +193,10 @@ def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts) -
     while not any(containers(hosts).values()):
         assert first.poll() is None
         assert time.monotonic() < end
-    second = hosts("cluster", "up", "pair")
-    assert second.code == 8, second.err
-    assert "changes clusters on node" in second.err
-    assert f"process {first.pid} there" in second.err
+    step = follow("cluster", "up", "pair")
+    assert step.said.code == 8, step.said.err
+    assert "changes clusters on node" in step.said.err
+    assert f"process {first.pid} there" in step.said.err
     first.kill()
     first.communicate()
     until_gone(first.pid)
@@ -197,6 +204,7 @@ def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts) -
     while hosts.look() != before:
         assert time.monotonic() < end, hosts.look()
         time.sleep(1)
+    follow.again(step)
 
 
 def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
@@ -208,7 +216,7 @@ def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
     healthy(hosts("cluster", "up", "pair43", "--json"))
 
 
-def test_what_cannot_be_closed_is_refused(hosts: Hosts) -> None:
+def test_what_cannot_be_closed_is_refused(hosts: Hosts, follow: Follow) -> None:
     """A user who may speak to the engine, and makes no rules for the network."""
     lab = Path(os.environ.get("CLUSTER_HOSTS_DIR", "/var/lib/rlbox-hosts"))
     group = (lab / "node1/group").read_text()
@@ -217,20 +225,28 @@ def test_what_cannot_be_closed_is_refused(hosts: Hosts) -> None:
         (lab / "node1/group").write_text(group.replace("docker:x:2001:", "docker:x:2001:mira"))
         hosts.on("node1", "chgrp 2001 /var/run/docker.sock && chmod 660 /var/run/docker.sock")
         dry = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1", "--dry-run")
-        real = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1")
-        opened = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1", "--open", "--dry-run")
+        step = follow("cluster", "up", "pair43", "--nodes", "node0,mira@node1")
+        follow.again(step, *step.options({}), "--dry-run")
     finally:
         (lab / "node1/group").write_text(group)
         hosts.on("node1", f"chown 0 {DISK}; chgrp 0 /var/run/docker.sock")
-    assert (dry.code, real.code, opened.code) == (2, 2, 0), (dry.err, real.err, opened.err)
-    assert "takes commands of anybody" in real.err
-    assert "its ports cannot be closed on mira@node1" in real.err
+    assert dry.code == step.said.code == 2, dry.err
+    assert "takes commands of anybody" in step.said.err
+    assert "its ports cannot be closed on mira@node1" in step.said.err
 
 
-def test_down_names_what_it_cannot_reach(hosts: Hosts) -> None:
+def test_down_names_what_it_cannot_reach(hosts: Hosts, follow: Follow) -> None:
+    """A cluster of both, of which one has its cable cut; then it is plugged in again."""
     healthy(hosts("cluster", "up", "pair", "--json"))
-    down = hosts("cluster", "down", "pair", "--nodes", "node0,node1,node9.invalid")
-    assert down.code == 5
-    assert "node9.invalid" in down.err
-    assert "it is gone from node0, node1" in down.err
-    assert json.loads(hosts("cluster", "status", "pair", "--json").out or "{}").get("healthy") is None
+    other = follow("cluster", "up", "pair", "--nodes", "node0")
+    assert "stands on node0, node1, not on node0" in other.said.err
+    follow.changed(other, ["cluster", "up", "pair", *other.text.partition(";")[0].split()], 0)
+    script("cut", "node1")
+    try:
+        step = follow("cluster", "down", "pair")
+    finally:
+        script("heal", "node1")
+    assert step.said.code == 5
+    assert "node1: it does not answer" in step.said.err
+    assert "it is gone from node0" in step.said.err
+    follow.types(step)

@@ -164,7 +164,7 @@ def _require_same(story: Story, plan: ClusterPlan) -> None:
     if set(now) != set(then):
         raise NodeError(
             f"cluster {plan.name} stands on {', '.join(then)}, not on {', '.join(now)}",
-            next_step=f"--nodes {','.join(then)}, another --name, or rlbox cluster down first",
+            next_step=f"--nodes {','.join(then)}; or another --name; or rlbox cluster down first",
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
+from rlbox.cluster.act.keys import make_certificates, make_token
 from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
 from rlbox.cluster.plan import load_cluster
 from rlbox.cluster.ports import PortPlan, choose_ports
@@ -137,6 +139,25 @@ def test_a_container_tells_which_cluster_it_is_of() -> None:
     assert container.labels["rlbox.cluster.role"] == "worker"
     assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
     assert container.name == "rlbox-pair-0a1b2c3d"
+
+
+def test_certificates_want_openssl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NodeError, match="there is no openssl on PATH") as caught:
+        make_certificates(["10.0.0.1"])
+    assert caught.value.next_step == "install openssl"
+
+
+@pytest.mark.allow("processes")
+def test_keys_of_a_cluster_are_its_own() -> None:
+    made = make_certificates(["10.0.0.1", "10.0.0.2"])
+    assert set(made) == {"ca.crt", "node.crt", "node.key"}
+    assert "PRIVATE KEY" in made["node.key"].reveal()
+    assert made["ca.crt"].reveal() != make_certificates(["10.0.0.1"])["ca.crt"].reveal()
+    first, other = make_token()["auth_token"], make_token()["auth_token"]
+    assert len(first.reveal()) == 64
+    assert first.reveal() != other.reveal()
+    assert str(first) == "***"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "name": "x"}'])

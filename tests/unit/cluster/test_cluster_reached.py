@@ -6,12 +6,16 @@ import ast
 import base64
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from clusterfacts import facts, survey
 
+from rlbox.cluster.act.reach.link import Link, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
+from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.facts import NodeAddress, read_facts
+from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.refusals import explain_ssh
 from rlbox.cluster.survey import Way, askers, candidates, choose_seats
 from rlbox.errors import NodeError
@@ -80,6 +84,31 @@ def test_few_ask_all_and_many_ask_their_neighbours() -> None:
     many = [f"n{i}" for i in range(20)]
     assert askers(many, "n7") == ("n0", "n6", "n8")
     assert len(askers(many, "n0")) == 19
+
+
+@pytest.mark.allow("processes")
+def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NodeError, match="there is no ssh on PATH") as caught:
+        Link(NodeWish(name="b", data="/data"), Starts()).open()
+    assert caught.value.next_step == "install the OpenSSH client"
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_a_connection_that_broke() -> None:
+    """The node `local` is this machine: no ssh is between, and all else is the same."""
+    link = Link(NodeWish(name="local", data="/data"), Starts())
+    link.open()
+    try:
+        assert link.ask("clock")["clock"] > 0
+        assert link.ask("read", disk="/", path="nothing/there") == {"text": ""}
+        with pytest.raises(NodeError, match="node local: no such path"):
+            link.ask("write", disk="/", path="../x", text="", mode=0o600)
+    finally:
+        link.close()
+    with pytest.raises(Unreached, match="local: the connection broke: what runs there goes on") as caught:
+        link.ask("clock")
+    assert caught.value.next_step == "the same command again"
 
 
 def test_an_answer_that_is_none() -> None:
