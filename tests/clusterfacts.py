@@ -88,7 +88,7 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> Survey:
 def plan(**changes: Any) -> ClusterPlan:
     """Return the plan of a cluster of both."""
     members = tuple(
-        ClusterMember(name=n, data="/data", address=f"10.0.0.{i}", interface="ib0", gpus=2)
+        ClusterMember(name=n, data="/data", address=f"10.0.0.{i}", interface="ib0", gpus=2, uid=1000)
         for i, n in enumerate("ab", 1)
     )
     sound = ClusterPlan(
@@ -101,7 +101,6 @@ def plan(**changes: Any) -> ClusterPlan:
         ports=PORTS,
         closed="token",
         maker="ann@desk",
-        uid=1000,
         made="2026-11-25T10:00:00+00:00",
     )
     return replace(sound, **changes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError
+from rlbox.spec.kinds import NAME
 from rlbox.target.cluster import NODE, ClusterNode
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
             next_step="--data /PATH/ON/THE/NODES, or disk.host of the target",
         )
     return wishes
+
+
+def cluster_name(target: Target, told: str = "") -> str:
+    """Return the cluster's name: what is told, else what the target says, else the target's own.
+
+    Raises
+    ------
+    SpecError
+        It is no name that containers and folders can have.
+    """
+    name = told or target.cluster.name or target.name
+    if not re.fullmatch(NAME, name):
+        raise SpecError(
+            f"{name!r} is no name of a cluster",
+            where="--name",
+            next_step="small letters, digits and dashes, 63 of them at most: --name pair",
+        )
+    return name
 
 
 def _own_nodes(target: Target) -> list[ClusterNode]:

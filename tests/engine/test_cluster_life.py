@@ -143,16 +143,16 @@ def test_a_ray_with_tokens(hosts: Hosts, follow: Follow) -> None:
     healthy(again)
     assert (again.data["started"], containers(hosts)) == ([], began)
 
-    token = hosts.on("node0", f"cat {DISK}/clusters/pair/node0/auth_token")
+    token = hosts.on("node0", f"cat {DISK}/clusters/0/pair/node0/auth_token")
     assert len(token) == 64
     for host in NODES:
-        assert hosts.on(host, f"stat -c %a {DISK}/clusters/pair/{host}/auth_token").strip() == "600"
+        assert hosts.on(host, f"stat -c %a {DISK}/clusters/0/pair/{host}/auth_token").strip() == "600"
         seen = hosts.on(
             host, f"docker inspect $(docker ps -aq); docker logs $(docker ps -aq) 2>&1; ps axwwe; ls -lR {DISK}"
         )
         assert token not in seen
         files = hosts.on(host, f"grep -rlF {token} {DISK} /tmp /root /var/log /run || true").split()
-        assert files == [f"{DISK}/clusters/pair/{host}/auth_token"]
+        assert files == [f"{DISK}/clusters/0/pair/{host}/auth_token"]
     assert token not in up.out + up.err
     strangers_are_refused(hosts, "pair", up)
     strangers_are_refused(hosts, "pair", up, NODES[:1], "f" * 64)

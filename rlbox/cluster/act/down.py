@@ -10,9 +10,9 @@ from rlbox.app import App
 from rlbox.cluster.act.reach.holds import held
 from rlbox.cluster.act.reach.link import Link
 from rlbox.cluster.act.story import Story, story_of
-from rlbox.cluster.facts import ClusterContainer, NodeFacts
-from rlbox.cluster.labels import CLUSTER_LABEL, ID_LABEL, rules_name
-from rlbox.cluster.plan import RECORDS, load_cluster, plan_of_labels
+from rlbox.cluster.facts import NodeFacts
+from rlbox.cluster.labels import ID_LABEL, NODE_LABEL, rules_name
+from rlbox.cluster.plan import folder_of, load_cluster, own_plan
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 
@@ -47,10 +47,11 @@ def take_down(app: App, wish: ClusterWish) -> DownOutcome:
 
 
 def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
-    mine = [one for one in facts.clusters if _is_mine(one, story.name, facts)]
-    ids = {one.labels.get(ID_LABEL, "") for one in mine}
+    mine = [one for one in facts.clusters if own_plan(one.labels, story.name, facts.uid)]
+    ids = {one.labels[ID_LABEL] for one in mine}
     if record := load_cluster(facts.record):  # its containers may have been removed by hand
         ids.add(record.id)
+    names = {link.name, *(one.labels[NODE_LABEL] for one in mine)}
     done: dict[str, Any] = link.ask(
         "take-down",
         timeout_s=_DOWN_S,
@@ -58,17 +59,12 @@ def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
         grace=GRACE_S,
         mount=story.image.container.mount,
         disk=link.wish.data,
-        path=f"{RECORDS}/{story.name}/{link.name}",
-        rules=sorted(map(rules_name, filter(None, ids))),
+        paths=sorted(folder_of(facts.uid, story.name, name) for name in names),
+        rules=sorted(map(rules_name, ids)),
     )
     told = [one.name for one in mine]
     told += ["logs of Ray"] if done["sessions"] else []
     return told + (["its folder"] if done["folder"] else []) + (["rules"] if done["rules"] else [])
-
-
-def _is_mine(one: ClusterContainer, name: str, facts: NodeFacts) -> bool:
-    plan = plan_of_labels(one.labels)
-    return one.labels.get(CLUSTER_LABEL) == name and (plan is None or plan.uid == facts.uid)
 
 
 def _refuse_rest(story: Story, gone: Mapping[str, list[str]]) -> None:

@@ -12,7 +12,7 @@ from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import Link
 from rlbox.cluster.facts import NodeFacts, read_facts
 from rlbox.cluster.nodes import NodeWish
-from rlbox.cluster.plan import RECORDS, ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import ClusterPlan, folder_of, own_plan, plan_of_labels
 from rlbox.cluster.ports import PortPlan, choose_ports
 from rlbox.cluster.ray import RECORD_FILE
 from rlbox.cluster.survey import Survey, Way, askers, candidates, choose_seats
@@ -33,7 +33,7 @@ def probe_nodes(fleet: Fleet, wishes: Sequence[NodeWish], image: str, name: str,
             names=names,
             image=image,
             disk=link.wish.data,
-            record=f"{RECORDS}/{name}/{link.name}/{RECORD_FILE}",
+            record=f"{folder_of(int(link.facts['uid']), name, link.name)}/{RECORD_FILE}",
             paths=list(paths),
         )
         return read_facts(link.name, row), _offset(link)
@@ -63,7 +63,7 @@ def other_plans(survey: Survey, name: str) -> tuple[ClusterPlan, ...]:
     for facts in survey.facts.values():
         for one in facts.clusters:
             plan = plan_of_labels(one.labels)
-            if plan and (plan.name, plan.uid) != (name, facts.uid):
+            if plan and own_plan(one.labels, name, facts.uid) is None:
                 found[plan.id] = plan
     return tuple(found.values())
 

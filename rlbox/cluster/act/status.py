@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlbox.app import App
+from rlbox.cluster.act.reach.link import Link
 from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.facts import ClusterContainer
@@ -24,11 +25,18 @@ def probe_cluster(app: App, wish: ClusterWish) -> ClusterStatus:
 def status_here(story: Story, survey: Survey, standing: StandingCluster) -> ClusterStatus:
     """Return how a cluster is whose nodes are connected."""
     plan = standing.plan
-    head = story.fleet.links.get(plan.head.name)
-    state = ask_state(head, plan) if head and standing.going(plan.head.name) else RayState(said="its head does not run")
+    state = _state(story.fleet.links.get(plan.head.name), standing)
     containers = {name: _told(standing.containers.get(name)) for name in survey.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in survey.facts.items()}
     return status_of(plan, state, containers, disks)
+
+
+def _state(head: Link | None, standing: StandingCluster) -> RayState:
+    if head is None:
+        return RayState(said="its head is none of the nodes that answer")
+    if not standing.going(head.name):
+        return RayState(said="its head does not run")
+    return ask_state(head, standing.plan)
 
 
 def _told(one: ClusterContainer | None) -> str:

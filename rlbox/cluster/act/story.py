@@ -11,8 +11,9 @@ from rlbox.app import App
 from rlbox.cluster.act.probe import probe_nodes
 from rlbox.cluster.act.reach.fleet import Fleet, connected
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.nodes import NodeWish, wished_nodes
-from rlbox.cluster.plan import ClusterPlan, plan_of_labels
+from rlbox.cluster.labels import NODE_LABEL
+from rlbox.cluster.nodes import NodeWish, cluster_name, wished_nodes
+from rlbox.cluster.plan import ClusterPlan, own_plan
 from rlbox.cluster.preflight import problems_text
 from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish
@@ -48,7 +49,7 @@ class Story:
         self.app, self.wish, self.fleet, self.wishes = app, wish, fleet, tuple(wishes)
         self.target: Target = load_target(app.project, wish.target).target
         self.image: ImagePlan = image_plan(app.project, wish.target)
-        self.name = wish.name or self.target.cluster.name or wish.target
+        self.name = cluster_name(self.target, wish.name)
 
     @property
     def ray(self) -> str:
@@ -66,12 +67,11 @@ class Story:
         """
         found: dict[str, dict[str, ClusterContainer]] = {}
         plans: dict[str, ClusterPlan] = {}
-        for node, facts in survey.facts.items():
+        for facts in survey.facts.values():
             for one in facts.clusters:
-                plan = plan_of_labels(one.labels)
-                if plan and (plan.name, plan.uid) == (self.name, facts.uid):
+                if plan := own_plan(one.labels, self.name, facts.uid):
                     plans[plan.id] = plan
-                    found.setdefault(plan.id, {})[node] = one
+                    found.setdefault(plan.id, {})[one.labels[NODE_LABEL]] = one
         if not plans:
             return None
         most = max(found, key=lambda id_: (sum(one.going for one in found[id_].values()), len(found[id_])))
@@ -93,6 +93,7 @@ def story_of(app: App, wish: ClusterWish) -> Iterator[Story]:
     """Connect to the nodes of a target, and hold the connections while the block runs."""
     target = load_target(app.project, wish.target).target
     wishes = wished_nodes(target, wish.nodes, wish.data)
+    cluster_name(target, wish.name)
     with connected(wishes, app.say) as fleet:
         yield Story(app, wish, fleet, wishes)
 

@@ -25,7 +25,7 @@ from rlbox.cluster.act.start import (
 )
 from rlbox.cluster.act.story import StandingCluster, Story, refuse, story_of
 from rlbox.cluster.judge.needs import needs_of
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, folder_of
 from rlbox.cluster.ports import BASE, STRIDE
 from rlbox.cluster.preflight import judge_survey
 from rlbox.cluster.ray import CERTIFICATE_FILES, TOKEN_FILE, has_tokens
@@ -191,7 +191,7 @@ def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | Non
                     image=sent,
                     source=source,
                     keep=keep_as(story.image.tag),
-                    folder=lambda node: f"clusters/{story.name}/{node}",
+                    folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
                     tell=tell,
                 )
                 send_image(story.fleet, lacking_it, sending, seats, port)
@@ -224,7 +224,6 @@ def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPl
     ports = survey.ports
     if ports is None:
         raise NodeError("the nodes were not asked for their ports")
-    first = survey.facts[survey.head]
     return ClusterPlan(
         id=secrets.token_hex(4),
         name=story.name,
@@ -235,7 +234,6 @@ def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPl
         ports=ports,
         closed=closed,
         maker=maker(),
-        uid=first.uid,
         made=utc_now(),
     )
 
@@ -248,6 +246,7 @@ def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
         address=seat.address,
         interface=seat.interface,
         gpus=story.target.hardware.gpus,
+        uid=survey.facts[name].uid,
     )
 
 

@@ -11,7 +11,7 @@ from fakes import LIMITS
 
 from rlbox.cluster.act.keys import make_certificates, make_token
 from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
-from rlbox.cluster.plan import load_cluster
+from rlbox.cluster.plan import load_cluster, own_plan
 from rlbox.cluster.ports import PortPlan, choose_ports
 from rlbox.cluster.ray import has_tokens, member_container, ray_env, ray_words
 from rlbox.errors import NodeError, SpecError
@@ -111,10 +111,10 @@ def test_a_key_is_named_by_its_file_and_never_said() -> None:
     made = plan()
     token = ray_env(made, made.head, "/mnt")
     assert token["RAY_AUTH_MODE"] == "token"
-    assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/pair/a/auth_token"
+    assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/1000/pair/a/auth_token"
     assert token["NCCL_SOCKET_IFNAME"] == "=ib0"
     tls = ray_env(replace(made, closed="tls"), made.members[1], "/mnt")
-    assert tls["RAY_TLS_SERVER_KEY"] == "/mnt/clusters/pair/b/node.key"
+    assert tls["RAY_TLS_SERVER_KEY"] == "/mnt/clusters/1000/pair/b/node.key"
     assert tls["RAY_USE_TLS"] == "1"
     opened = ray_env(replace(made, closed="nothing"), made.head, "/mnt")
     assert not [name for name in opened if name.startswith(("RAY_AUTH", "RAY_USE_TLS"))]
@@ -139,6 +139,10 @@ def test_a_container_tells_which_cluster_it_is_of() -> None:
     assert container.labels["rlbox.cluster.role"] == "worker"
     assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
     assert container.name == "rlbox-pair-0a1b2c3d"
+    assert own_plan(container.labels, "pair", 1000) == made
+    assert own_plan(container.labels, "pair", 1001) is None  # of another user, with the same name
+    assert own_plan(container.labels, "other", 1000) is None
+    assert own_plan({}, "pair", 1000) is None
 
 
 def test_certificates_want_openssl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

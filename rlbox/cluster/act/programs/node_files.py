@@ -28,9 +28,9 @@ class Beneath:
             raise NodeFailed(f"no such path: {'/'.join(parts)}")
         self._handles = [os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         try:
-            for part in parts:
+            for depth, part in enumerate(parts):
                 if create:
-                    self._make(part)
+                    self._make(part, 0o700 if depth else 0o1777)  # every user has a folder in the first
                 self._handles.append(os.open(part, _FOLDER, dir_fd=self.handle))
         except OSError:
             self.close()
@@ -41,9 +41,10 @@ class Beneath:
         """The innermost folder."""
         return self._handles[-1]
 
-    def _make(self, part: str) -> None:
+    def _make(self, part: str, mode: int) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, 0o700, dir_fd=self.handle)
+            os.chmod(part, mode, dir_fd=self.handle)
 
     def close(self) -> None:
         """Let go of it."""

@@ -133,12 +133,14 @@ def _retire(node: Node, row: Row) -> Row:
 
 def _take_down(node: Node, row: Row) -> Row:
     """End containers of a cluster here, and remove what it has on the disk: its folder, the sessions of its Ray."""
-    names = _sessions(node, row) + node_files.read(row["disk"], f"{row['path']}/{_SESSIONS}").split()
+    names = _sessions(node, row)
+    for path in row["paths"]:
+        names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()
     gone = [name for name in names if name.isalnum() and node_files.remove(row["disk"], f"ray/{name}")]
-    folder = node_files.remove(row["disk"], row["path"])
+    folders = [path for path in row["paths"] if node_files.remove(row["disk"], path)]
     node_files.remove_empty(row["disk"], "cache")  # where the image's programs compile, had they something to
     rules = [name for name in row["rules"] if node_rules.open_ports(name)["gone"]]
-    return {"sessions": len(gone), "folder": folder, "rules": len(rules)}
+    return {"sessions": len(gone), "folder": bool(folders), "rules": len(rules)}
 
 
 def _write(node: Node, row: Row) -> Row:
