@@ -58,6 +58,13 @@ class Hosts:
         """Return all that a cluster could leave on the hosts."""
         return {host: self.on(host, f"{LOOK}\ntrue").splitlines() for host in NODES}
 
+    def until(self, before: dict[str, list[str]]) -> None:
+        """Wait until the hosts are as they were: what a call began is undone by each node itself."""
+        end = time.monotonic() + 60
+        while (now := self.look()) != before:
+            assert time.monotonic() < end, now
+            time.sleep(0.5)
+
 
 def script(*words: str, **env: str) -> str:
     """Call the script of the hosts."""

@@ -185,15 +185,20 @@ def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
     assert up.data["started"] == [*NODES]
 
 
-def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts, follow: Follow) -> None:
-    before = hosts.look()
-    first = subprocess.Popen(
-        hosts.argv("cluster", "up", "pair"), cwd=hosts.project, env=hosts.env(), stderr=subprocess.PIPE, text=True
-    )
+def begun(hosts: Hosts) -> subprocess.Popen[str]:
+    """Start to bring a cluster up, and return when the first container is there."""
+    words = hosts.argv("cluster", "up", "pair")
+    first = subprocess.Popen(words, cwd=hosts.project, env=hosts.env(), stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
     while not any(containers(hosts).values()):
         assert first.poll() is None
         assert time.monotonic() < end
+    return first
+
+
+def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts, follow: Follow) -> None:
+    before = hosts.look()
+    first = begun(hosts)
     first.send_signal(signal.SIGSTOP)  # in the middle of it, for as long as the other takes
     step = follow("cluster", "up", "pair")
     assert step.said.code == 8, step.said.err
@@ -202,11 +207,17 @@ def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts, f
     first.kill()
     first.communicate()
     until_gone(first.pid)
-    end = time.monotonic() + 60
-    while hosts.look() != before:
-        assert time.monotonic() < end, hosts.look()
-        time.sleep(1)
+    hosts.until(before)
     follow.again(step)
+
+
+def test_ctrl_c_leaves_nothing(hosts: Hosts) -> None:
+    before = hosts.look()
+    first = begun(hosts)
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=120)
+    assert first.returncode == 130, err
+    hosts.until(before)
 
 
 def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
