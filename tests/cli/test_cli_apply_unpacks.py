@@ -137,7 +137,7 @@ def test_the_image_is_unpacked_proven_used_and_taken_away(apply: Apply, prefix: 
     assert [step["kind"] for step in dry.data["steps"]][:2] == ["base", "environment"]
     assert (prefix.exists(), registry.seen) == (False, [])
     first = apply("--unpack", "--json")
-    assert (first.code, first.data["state"]) == (0, "applied"), first.err
+    assert (first.code, first.data["state"]) == (0, "applied"), first.out
     root = prefix / "opt/rlbox/base/image"
     assert f"importing 2 packages of {root}/usr/bin/python3" in first.err
     script = "import alpha, torch, flash_attn, megatron; print(alpha.__version__, torch.__version__, flash_attn.where)"
@@ -216,7 +216,7 @@ def test_killed_anywhere_it_goes_on(
     asked_before = len(registry.seen)
     assert "half unpacked" in apply("--dry-run").out
     said = apply("--json", "-v")
-    assert (said.code, said.data["state"]) == (0, "applied"), said.err
+    assert (said.code, said.data["state"]) == (0, "applied"), said.out
     assert len(registry.seen) == asked_before
     laid = {"before the second layer is noted": 2, "in the last layer": 1, "in the first layer": 3}.get(when, 0)
     assert said.err.count("unpacking layer") == laid
@@ -333,7 +333,7 @@ def test_the_machines_own_instead(apply: Apply, prefix: Path, tmp_path: Path) ->
     for path in own.rglob("*.pth"):
         path.write_text(path.read_text().replace(str(root), str(own)))
     said = apply("--python", own / f"usr/bin/python{PYTHON}", "--json")
-    assert (said.code, said.data["state"]) == (0, "applied"), said.err
+    assert (said.code, said.data["state"]) == (0, "applied"), said.out
     assert not root.exists()
     assert asked(prefix, "python", "-c", "import sys, torch; print(sys.base_prefix)") == f"{own}/usr"
     assert apply("--json").data["steps"] == []
