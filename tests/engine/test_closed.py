@@ -188,9 +188,7 @@ def test_a_planted_listener_ends_the_stage(tiny: Box) -> None:
     result = tiny("run", "closed")
     assert result.code == 1, result.err
     assert "of stage try listens on 0.0.0.0:4444, which the job does not declare" in result.err
-    assert (
-        'next: have it listen on 127.0.0.1; if others are to reach it: listens = ["4444"] of stage try' in result.err
-    )
+    assert 'next: have it listen on 127.0.0.1; if others are to reach it: listens = ["4444"] of stage try' in result.err
 
 
 def test_what_was_left_of_a_network_goes(tiny: Box) -> None:

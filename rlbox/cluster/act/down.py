@@ -17,7 +17,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 
 GRACE_S = 5
-_DOWN_S = 120.0
+_DOWN_S = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)

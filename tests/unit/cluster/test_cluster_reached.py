@@ -102,8 +102,9 @@ def test_a_connection_that_broke() -> None:
     try:
         assert link.ask("clock")["clock"] > 0
         assert link.ask("read", disk="/", path="nothing/there") == {"text": ""}
-        with pytest.raises(NodeError, match="node local: no such path"):
+        with pytest.raises(NodeError, match="node local: no such path") as refused:
             link.ask("write", disk="/", path="../x", text="", mode=0o600)
+        assert refused.value.next_step == "the same command again"
     finally:
         link.close()
     with pytest.raises(Unreached, match="local: the connection broke: what runs there goes on") as caught:

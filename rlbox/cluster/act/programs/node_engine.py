@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rlbox.cluster.act.programs.node_http import ask_local
-from rlbox.cluster.act.programs.node_wire import from_json, to_json
+from rlbox.cluster.act.programs.node_wire import NodeFailed, from_json, to_json
 
 if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
 
 USUAL = "/var/run/docker.sock"
 CLUSTER_LABEL, CALL_LABEL = "rlbox.cluster", "rlbox.call"
-_ANSWER_S = 20.0
+_ANSWER_S, _REMOVED_S = 30.0, 90.0
+"""On a busy machine an engine takes its time; that is no failure."""
 _GONE_S = 3.0
 
 
@@ -138,8 +139,12 @@ def take_down(path: str, ids: list[str], grace: int) -> list[str]:
         with contextlib.suppress(OSError, ValueError):
             ask(path, "POST", f"/containers/{one}/stop?t={grace}", grace + _ANSWER_S)
         link = _link_of(path, one, "/tmp/ray")  # noqa: S108 - in the container
-        with contextlib.suppress(ValueError):
-            ask(path, "DELETE", f"/containers/{one}?force=1&v=1")
+        try:
+            ask(path, "DELETE", f"/containers/{one}?force=1&v=1", _REMOVED_S)
+        except ValueError:  # it has gone meanwhile
+            pass
+        except OSError as error:
+            raise NodeFailed(f"its Docker engine does not remove container {one[:12]}: {error}", "engine") from error
         sessions.append(link)
     return [link for link in sessions if link]
 

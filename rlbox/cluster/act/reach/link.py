@@ -208,7 +208,7 @@ class Link:
         if "done" in row:
             return dict(row["done"])
         if "failed" in row:
-            raise NodeError(f"node {self.name}: {row['failed']}")
+            raise NodeError(f"node {self.name}: {row['failed']}", next_step="the same command again")
         raise self.gone()
 
     def finish(self, number: int, row: dict[str, Any]) -> dict[str, Any]:
