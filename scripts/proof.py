@@ -1,4 +1,4 @@
-"""docs/proof.md from the kept runs of tests/gpu/kept: `python scripts/proof.py`, `--check`: is the page of these runs?
+"""docs/proof.md and rlbox/stack/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
 
 A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, and `about.json`
 with what neither tells: GPU, date, the versions of the stack. A stage counts as proven when every rule of its gate
@@ -16,6 +16,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept", CHECKOUT / "docs/proof.md"
+PROVEN = CHECKOUT / "rlbox/stack/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem")
 HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
@@ -79,15 +80,34 @@ def page() -> str:
     return HEAD + "".join(lines(kept()))
 
 
+def facts() -> str:
+    """Return what the tool says of the stacks that have run: the runs that passed, with the versions of their stack."""
+    rows = [
+        {
+            "job": row["run"]["job"],
+            "profile": row["run"]["profile"].replace("+", ", "),
+            "gpu": row["about"]["gpu"],
+            "gpus": row["about"]["gpus"],
+            "place": row["run"]["place"],
+            "date": row["about"]["date"],
+            "stack": {name: version.partition(" ")[0] for name, version in row["about"]["stack"].items()},
+        }
+        for row in kept()
+        if row["run"]["state"] == "passed"
+    ]
+    return json.dumps({"schema": 1, "runs": rows}, indent=1) + "\n"
+
+
 def main() -> None:
-    """Write the page, or compare it."""
+    """Write both, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit 1 when the page is of other runs")
+    parser.add_argument("--check", action="store_true", help="exit 1 when they are of other runs")
     told = parser.parse_args()
-    if not told.check:
-        PAGE.write_text(page(), "utf-8")
-    elif PAGE.read_text("utf-8") != page():
-        sys.exit("docs/proof.md is not what tests/gpu/kept gives: run python scripts/proof.py")
+    for path, text in ((PAGE, page()), (PROVEN, facts())):
+        if not told.check:
+            path.write_text(text, "utf-8")
+        elif path.read_text("utf-8") != text:
+            sys.exit(f"{path.relative_to(CHECKOUT)} is not what tests/gpu/kept gives: run python scripts/proof.py")
 
 
 if __name__ == "__main__":

@@ -159,9 +159,25 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
         "job     small           smallest job",
         "job     smoke           hold'em decisions: train-only, rollout-only, RL loop on CPU",
     ]
+    assert lines[5] == "target  vast-5090       4 x RTX 5090 on vast.ai: verl, vLLM (unproven)"
+    proven = {"unproven": False}
     assert rlbox("targets", "--json").data["found"][3:5] == [
-        {"kind": "target", "name": "local", "source": "shipped", "problem": "", "title": "CPU on any machine"},
-        {"kind": "target", "name": "my-target", "source": "project", "problem": "", "title": "smallest target"},
+        {
+            "kind": "target",
+            "name": "local",
+            "source": "shipped",
+            "problem": "",
+            "title": "CPU on any machine",
+            **proven,
+        },
+        {
+            "kind": "target",
+            "name": "my-target",
+            "source": "project",
+            "problem": "",
+            "title": "smallest target",
+            **proven,
+        },
     ]
 
 

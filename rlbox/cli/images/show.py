@@ -48,12 +48,22 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
             return
     kind, data = _load(app, name)
     rest, told = data, []
-    if kind == "job":
+    if kind == "target":
+        told = [f"# {line}" for line in _proof(app, name)]
+    else:
         from rlbox.job.view import TOLD, job_lines
 
         told = job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in TOLD or not value}
     app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *_lines(rest)]), verbatim=True)
+
+
+def _proof(app: App, name: str) -> list[str]:
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.stack.proof import proof_lines
+    from rlbox.target.lock import load_lock
+
+    return proof_lines(load_fixed_target(app.project, name).target, load_lock(app.project.lock_file(name)))
 
 
 def _job(app: App, name: str) -> Job:

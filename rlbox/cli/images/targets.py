@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rlbox.app import App
@@ -14,6 +16,8 @@ from rlbox.errors import SpecError
 def verb(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
+    A target for GPUs is `unproven` until a kept run on GPUs had the versions of its stack; `rlbox stack` says more.
+
     \b
     Examples:
       rlbox targets
@@ -21,7 +25,7 @@ def verb(app: App) -> int:
     """
     from rlbox.spec.load import load_toml
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
         for name, path in found.items():
             own = path.is_relative_to(app.project.folder)
@@ -30,8 +34,25 @@ def verb(app: App) -> int:
                 row["title"] = str(load_toml(path, app.project).get("title", ""))
             except SpecError as error:  # the others are there all the same
                 row |= {"title": "", "problem": error.what}
-            rows.append(row)
+            rows.append({**row, "unproven": kind == "target" and _is_unproven(app, name)})
     width = max((len(row["name"]) for row in rows), default=0)
-    text = "\n".join(f"{row['kind']:<7} {row['name']:<{width}}  {row['title'] or row['problem']}" for row in rows)
-    app.result({"found": rows}, text)
+    app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0
+
+
+def _is_unproven(app: App, name: str) -> bool:
+    """Return whether a target's stack never ran on GPUs; of one that cannot be loaded nothing is said."""
+    from rlbox.stack.proof import is_unproven
+    from rlbox.target.load import load_target
+    from rlbox.target.lock import load_lock
+
+    try:
+        return is_unproven(load_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+    except SpecError:
+        return False
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    told = row["title"] or row["problem"]
+    told = f"{told} (unproven)" if row["unproven"] else told
+    return f"{row['kind']:<7} {row['name']:<{width}}  {told}"

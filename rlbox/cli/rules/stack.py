@@ -33,16 +33,20 @@ def verb(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090 --solve
     """
     from rlbox.stack.explain import judge
+    from rlbox.stack.proof import is_unproven, proof_lines
     from rlbox.stack.view import stack_json, stack_text
 
-    problem = load_problem(app, name, spec_alone=solve)
+    target, lock = load_stack(app, name, spec_alone=solve)
+    problem = _problem(app, target, lock)
     verdict = judge(problem)
-    app.result({"target": name, **stack_json(problem, verdict)}, stack_text(name, problem, verdict, solve))
+    found = {"target": name, **stack_json(problem, verdict), "unproven": is_unproven(target, lock)}
+    proof = [] if solve else proof_lines(target, lock)
+    app.result(found, "\n".join([stack_text(name, problem, verdict, solve), *proof]))
     return 0 if verdict.fits else SpecError.exit_code
 
 
-def load_problem(app: App, name: str, *, spec_alone: bool = False) -> Problem:
-    """Return what a target asks of the table; its lock is judged too when it fits the spec."""
+def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
+    """Return a target, and its lock when it fits the spec."""
     from rlbox.app import own_requirements
     from rlbox.fixes.load import load_fixed_target
     from rlbox.target.lock import load_lock, lock_checksum
@@ -51,7 +55,7 @@ def load_problem(app: App, name: str, *, spec_alone: bool = False) -> Problem:
     lock = None if spec_alone else load_lock(app.project.lock_file(name))
     if lock and lock.spec != lock_checksum(target, own_requirements()):
         lock = None
-    return _problem(app, target, lock)
+    return target, lock
 
 
 def _problem(app: App, target: Target, lock: Lock | None) -> Problem:

@@ -25,6 +25,7 @@ PROOF = script()
 
 def test_the_page_is_of_the_kept_runs() -> None:
     assert PROOF.PAGE.read_text("utf-8") == PROOF.page()
+    assert PROOF.PROVEN.read_text("utf-8") == PROOF.facts()
     assert {row["run"]["job"] for row in PROOF.kept()} == set(PROOF.JOBS)
 
 
@@ -60,6 +61,7 @@ def test_a_page_of_other_runs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     page = tmp_path / "proof.md"
     page.write_text("another")
     monkeypatch.setattr(PROOF, "PAGE", page)
+    monkeypatch.setattr(PROOF, "CHECKOUT", tmp_path)
     monkeypatch.setattr("sys.argv", ["proof.py", "--check"])
     with pytest.raises(SystemExit, match="run python scripts/proof"):
         PROOF.main()

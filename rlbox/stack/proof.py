@@ -1,0 +1,75 @@
+"""Whether a stack has taken real steps on GPUs: the runs that were kept, and what they say of a target's versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from rlbox.errors import page
+from rlbox.fixes.applies import stack_versions
+from rlbox.foreign import parse_json
+
+if TYPE_CHECKING:
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
+PROVEN = Path(__file__).with_name("proven.json")
+"""The kept runs that passed, as `scripts/proof.py` writes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvenRun:
+    """A kept run all of whose gates held; `stack` has the package names of what decided it, with their versions."""
+
+    job: str
+    profile: str
+    gpu: str
+    gpus: int
+    place: str
+    date: str
+    stack: Mapping[str, str]
+
+    def text(self) -> str:
+        """Return it in one line: `sft (tiny), 1 x NVIDIA H100 80GB HBM3, in place, 2026-11-25`."""
+        where = "in place" if self.place == "here" else "in a container"
+        return f"{self.job} ({self.profile}), {self.gpus} x {self.gpu}, {where}, {self.date}"
+
+
+def proven_runs() -> tuple[ProvenRun, ...]:
+    """Return the kept runs that passed."""
+    return tuple(ProvenRun(**row) for row in parse_json(PROVEN.read_text("utf-8"))["runs"])
+
+
+def runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
+    """Return the kept runs whose stack a target has: every package of it in the same version, whatever its build."""
+    return tuple(
+        run
+        for run in proven_runs()
+        if all(_release(versions.get(name, "")) == _release(version) for name, version in run.stack.items())
+    )
+
+
+def is_unproven(target: Target, lock: Lock | None) -> bool:
+    """Return whether a target is for GPUs, and no kept run has its versions."""
+    return target.hardware.gpus > 0 and not runs_with(stack_versions(target, lock))
+
+
+def proof_lines(target: Target, lock: Lock | None) -> list[str]:
+    """Return what is known of a target's stack on GPUs; nothing for one without."""
+    if not target.hardware.gpus:
+        return []
+    if found := runs_with(stack_versions(target, lock)):
+        return [f"proven: {run.text()}" for run in found]
+    return [f"unproven: no kept run on GPUs has these versions: {page('proof')}"]
+
+
+def _release(version: str) -> str:
+    """Return a version without what says how it was built: `2.11.0+cu130` and `2.11.0` are one."""
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version

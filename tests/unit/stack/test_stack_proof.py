@@ -1,0 +1,53 @@
+"""A stack counts as proven when a kept run had all of its versions; of a machine without GPUs nothing is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rlbox.app import project_of
+from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proven_runs, runs_with
+from rlbox.target.load import load_target
+from rlbox.target.lock import load_lock
+
+RUN = next(run for run in proven_runs() if run.job == "sft")
+
+
+def test_all_versions_must_be_those_of_the_run() -> None:
+    assert RUN in runs_with(dict(RUN.stack))
+    assert RUN in runs_with({**RUN.stack, "torch": RUN.stack["torch"] + "+cu130", "numpy": "1.0"})
+    for name in RUN.stack:
+        assert RUN not in runs_with({**RUN.stack, name: "0.0.1"})
+        assert RUN not in runs_with({other: version for other, version in RUN.stack.items() if other != name})
+
+
+def test_a_kept_run_had_what_decides_it() -> None:
+    assert {run.job for run in proven_runs()} == {"sft", "grpo", "xdan"}
+    assert all({"torch", "ray"} < set(run.stack) for run in proven_runs())
+
+
+@pytest.mark.parametrize("name", ["a800-cn", "a800-cn-slime", "cluster-2node", "vast-5090", "vast-5090-verl"])
+def test_the_shipped_ones_for_gpus_are_unproven(name: str) -> None:
+    project = project_of(None)
+    target, lock = load_target(project, name).target, load_lock(project.lock_file(name))
+    assert is_unproven(target, lock)
+    assert proof_lines(target, lock) == [
+        "unproven: no kept run on GPUs has these versions: https://github.com/rlbox-dev/rlbox/blob/main/docs/proof.md"
+    ]
+
+
+def test_nothing_is_said_without_gpus() -> None:
+    project = project_of(None)
+    target = load_target(project, "local").target
+    assert (is_unproven(target, None), proof_lines(target, None)) == (False, [])
+
+
+def test_a_stack_that_ran_names_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = project_of(None)
+    target, lock = load_target(project, "vast-5090").target, load_lock(project.lock_file("vast-5090"))
+    run = replace(RUN, stack={"torch": "2.9.0", "vllm": "0.12.0", "ray": "2.53.0"}, place="docker")
+    monkeypatch.setattr("rlbox.stack.proof.proven_runs", lambda: (run,))
+    assert not is_unproven(target, lock)
+    assert proof_lines(target, lock) == ["proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"]
+    assert isinstance(run, ProvenRun)
