@@ -31,6 +31,7 @@ _STATE = Path(__file__).with_name("programs") / "ray_state.py"
 _PYTHON = "/opt/venv/bin/python"
 _POLL_S, _SHOWN_S = 0.5, 10.0
 _LAST_LINES = 12
+_UNDO_S = 330.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,13 @@ class Started:
 
 
 @contextmanager
-def undone(fleet: Fleet, plan: ClusterPlan, names: Iterable[str], *, new: bool) -> Iterator[str]:
+def undone(
+    fleet: Fleet, plan: ClusterPlan, names: Iterable[str], say: Callable[[str], None], *, new: bool
+) -> Iterator[str]:
     """Yield the name of a call whose work on `names` goes unless the block comes to its end.
 
-    Each node remembers it by itself: it goes also when this process is killed, or the connection breaks.
+    Each node remembers it by itself: it goes also when this process is killed, or the connection breaks. A node that
+    cannot undo it is named.
     """
     call, known = secrets.token_hex(8), set(names)
     rules = rules_name(plan.id) if new and plan.closed == "tls" else ""
@@ -61,7 +65,9 @@ def undone(fleet: Fleet, plan: ClusterPlan, names: Iterable[str], *, new: bool) 
     try:
         yield call
     except BaseException:
-        fleet.tried(lambda link: link.ask("undo", call=call) if link.name in known else {})
+        _, failed = fleet.tried(lambda link: link.ask("undo", _UNDO_S, call=call) if link.name in known else {})
+        for name, error in failed.items():
+            say(f"of this call something may be left on node {name}: {error.what}")
         raise
     fleet.each(lambda link: link.ask("commit", call=call) if link.name in known else {})
 

@@ -124,7 +124,7 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
     plan = _plan(story, survey, identity, _closed(story, survey, wish))
     callers = callers_of(survey)
     everything = [member.name for member in plan.members]
-    with undone(story.fleet, plan, everything, new=True) as call:
+    with undone(story.fleet, plan, everything, story.app.say, new=True) as call:
         write_files(story.fleet, plan, _new_keys(plan), callers)
         if plan.closed == "tls":
             close_nodes(story.fleet, plan, everything)
@@ -147,7 +147,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     story.app.say(f"starting again on {', '.join(dead)}")
     _, images = bring_image(story, survey, plan.ports.of("parts"), plan)
     callers = callers_of(survey)
-    with undone(story.fleet, plan, dead, new=False) as call:
+    with undone(story.fleet, plan, dead, story.app.say, new=False) as call:
         write_files(story.fleet, plan, _known_keys(story, plan), callers)
         if plan.closed == "tls":
             close_nodes(story.fleet, plan, dead)

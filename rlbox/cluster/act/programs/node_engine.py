@@ -19,7 +19,7 @@ USUAL = "/var/run/docker.sock"
 CLUSTER_LABEL, CALL_LABEL = "rlbox.cluster", "rlbox.call"
 _ANSWER_S, _REMOVED_S = 30.0, 90.0
 """On a busy machine an engine takes its time; that is no failure."""
-_GONE_S = 3.0
+_GONE_S, _PAUSE_S, _UNDONE_S = 3.0, 0.5, 300.0
 
 
 def find_socket() -> str:
@@ -111,25 +111,25 @@ def image_facts(path: str, name: str) -> Row | None:
     return {"id": row.get("Id", ""), "digests": row.get("RepoDigests") or [], "size": row.get("Size", 0)}
 
 
-def remove_call(path: str, call: str) -> list[str]:
-    """Remove every container that one call made, also one that the engine is only just making; return their names."""
-    filters = quote(to_json({"label": [f"{CALL_LABEL}={call}"]}))
-    gone: list[str] = []
-    until = time.monotonic() + _GONE_S
-    while True:
+def remove_call(path: str, call: str) -> None:
+    """Remove every container that one call made, also one that the engine is only just making, however busy it is."""
+    what = "/containers/json?all=1&filters=" + quote(to_json({"label": [f"{CALL_LABEL}={call}"]}))
+    end = time.monotonic() + _UNDONE_S
+    quiet = time.monotonic()
+    while time.monotonic() < end:
         try:
-            found = ask(path, "GET", f"/containers/json?all=1&filters={filters}")
+            found = ask(path, "GET", what)
         except (OSError, ValueError):
-            return gone
+            time.sleep(_PAUSE_S)
+            continue
         for row in found:
-            try:
-                ask(path, "DELETE", f"/containers/{row['Id']}?force=1&v=1")
-                gone.append((row.get("Names") or ["/?"])[0][1:])
-            except (OSError, ValueError):
-                pass
-        if not found and time.monotonic() > until:
-            return gone
-        time.sleep(0.5)
+            with contextlib.suppress(OSError, ValueError):
+                ask(path, "DELETE", f"/containers/{row['Id']}?force=1&v=1", _REMOVED_S)
+        quiet = time.monotonic() if found else quiet
+        if time.monotonic() - quiet > _GONE_S:
+            return
+        time.sleep(_PAUSE_S)
+    raise NodeFailed("its Docker engine does not remove what was begun", "engine")
 
 
 def take_down(path: str, ids: list[str], grace: int) -> list[str]:

@@ -106,9 +106,11 @@ def _commit(node: Node, row: Row) -> Row:
 
 
 def _roll_back(node: Node, row: Row) -> Row:
-    step = node.undo.pop(row["call"], None)
+    """Undo a call; it stays known until that is done: where the connection ends meanwhile, its end does it."""
+    step = node.undo.get(row["call"])
     if step is not None:
         step()
+        node.undo.pop(row["call"], None)
     return {"known": step is not None}
 
 

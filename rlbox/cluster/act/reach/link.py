@@ -180,7 +180,7 @@ class Link:
         """Return for how long nothing has been heard of the node's program, which says something every second."""
         return time.monotonic() - self.beat_at
 
-    def ask(self, do: str, *, timeout_s: float = ASK_S, **args: Any) -> dict[str, Any]:
+    def ask(self, do: str, timeout_s: float = ASK_S, **args: Any) -> dict[str, Any]:
         """Return what the node's program answers; `NodeError` when it fails, does not answer, or is gone."""
         number, answers = self._begin(do, args)
         try:
