@@ -46,7 +46,7 @@ class Started:
 
 @contextmanager
 def undone(
-    fleet: Fleet, plan: ClusterPlan, names: Iterable[str], say: Callable[[str], None], *, new: bool
+    fleet: Fleet, plan: ClusterPlan, names: Iterable[str], say: Callable[[str], None], *, mount: str, new: bool
 ) -> Iterator[str]:
     """Yield the name of a call whose work on `names` goes unless the block comes to its end.
 
@@ -59,7 +59,7 @@ def undone(
     def guard(link: Link) -> None:
         if link.name in known:
             path = plan.folder(link.name) if new else ""
-            link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules)
+            link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules, mount=mount)
 
     fleet.each(guard)
     try:

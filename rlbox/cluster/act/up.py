@@ -123,8 +123,8 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
     identity, images = bring_image(story, survey, survey.ports.of("parts") if survey.ports else 0)
     plan = _plan(story, survey, identity, _closed(story, survey, wish))
     callers = callers_of(survey)
-    everything = [member.name for member in plan.members]
-    with undone(story.fleet, plan, everything, story.app.say, new=True) as call:
+    everything, mount = [member.name for member in plan.members], story.image.container.mount
+    with undone(story.fleet, plan, everything, story.app.say, mount=mount, new=True) as call:
         write_files(story.fleet, plan, _new_keys(plan), callers)
         if plan.closed == "tls":
             close_nodes(story.fleet, plan, everything)
@@ -146,8 +146,8 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         dead = [member.name for member in plan.members]
     story.app.say(f"starting again on {', '.join(dead)}")
     _, images = bring_image(story, survey, plan.ports.of("parts"), plan)
-    callers = callers_of(survey)
-    with undone(story.fleet, plan, dead, story.app.say, new=False) as call:
+    callers, mount = callers_of(survey), story.image.container.mount
+    with undone(story.fleet, plan, dead, story.app.say, mount=mount, new=False) as call:
         write_files(story.fleet, plan, _known_keys(story, plan), callers)
         if plan.closed == "tls":
             close_nodes(story.fleet, plan, dead)

@@ -111,8 +111,12 @@ def image_facts(path: str, name: str) -> Row | None:
     return {"id": row.get("Id", ""), "digests": row.get("RepoDigests") or [], "size": row.get("Size", 0)}
 
 
-def remove_call(path: str, call: str) -> None:
-    """Remove every container that one call made, also one that the engine is only just making, however busy it is."""
+def remove_call(path: str, call: str) -> list[str]:
+    """Remove every container that one call made, also one that the engine is only just making, however busy it is.
+
+    Return where the sessions of their Ray lie.
+    """
+    links: list[str] = []
     what = "/containers/json?all=1&filters=" + quote(to_json({"label": [f"{CALL_LABEL}={call}"]}))
     end = time.monotonic() + _UNDONE_S
     quiet = time.monotonic()
@@ -123,11 +127,14 @@ def remove_call(path: str, call: str) -> None:
             time.sleep(_PAUSE_S)
             continue
         for row in found:
+            with contextlib.suppress(OSError, ValueError):  # what has ended makes no more sessions
+                ask(path, "POST", f"/containers/{row['Id']}/kill")
+            links.append(_link_of(path, row["Id"], "/tmp/ray"))  # noqa: S108 - in the container
             with contextlib.suppress(OSError, ValueError):
                 ask(path, "DELETE", f"/containers/{row['Id']}?force=1&v=1", _REMOVED_S)
         quiet = time.monotonic() if found else quiet
         if time.monotonic() - quiet > _GONE_S:
-            return
+            return links
         time.sleep(_PAUSE_S)
     raise NodeFailed("its Docker engine does not remove what was begun", "engine")
 

@@ -91,7 +91,7 @@ def _undo_call(node: Node, row: Row) -> Row:
     call, disk, path, rules = row["call"], row["disk"], row["path"], row["rules"]
 
     def step() -> None:
-        node_engine.remove_call(node.engine, call)
+        _remove_sessions(disk, _session_names(node_engine.remove_call(node.engine, call), row["mount"]))
         if path:
             node_files.remove(disk, path)
         if rules:
@@ -120,9 +120,19 @@ _SESSIONS = "sessions"
 
 def _sessions(node: Node, row: Row) -> list[str]:
     """End and remove containers; return the names of their sessions, which lie in the folder `ray` of the disk."""
-    inside = f"{row['mount']}/ray/"
-    links = node_engine.take_down(node.engine, row["containers"], row["grace"])
+    return _session_names(node_engine.take_down(node.engine, row["containers"], row["grace"]), row["mount"])
+
+
+def _session_names(links: list[str], mount: str) -> list[str]:
+    inside = f"{mount}/ray/"
     return [link[len(inside) :] for link in links if link.startswith(inside)]
+
+
+def _remove_sessions(disk: str, names: list[str]) -> int:
+    """Remove sessions of Ray, and empty folders that programs of the image made; return how many sessions went."""
+    gone = [name for name in names if name.isalnum() and node_files.remove(disk, f"ray/{name}")]
+    node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+    return len(gone)
 
 
 def _retire(node: Node, row: Row) -> Row:
@@ -138,11 +148,10 @@ def _take_down(node: Node, row: Row) -> Row:
     names = _sessions(node, row)
     for path in row["paths"]:
         names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()
-    gone = [name for name in names if name.isalnum() and node_files.remove(row["disk"], f"ray/{name}")]
     folders = [path for path in row["paths"] if node_files.remove(row["disk"], path)]
-    node_files.remove_empty(row["disk"], "cache")  # where the image's programs compile, had they something to
+    gone = _remove_sessions(row["disk"], names)
     rules = [name for name in row["rules"] if node_rules.open_ports(name)["gone"]]
-    return {"sessions": len(gone), "folder": bool(folders), "rules": len(rules)}
+    return {"sessions": gone, "folder": bool(folders), "rules": len(rules)}
 
 
 def _write(node: Node, row: Row) -> Row:
