@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs inventory
+.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -31,7 +31,7 @@ test-elsewhere: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m elsewhere tests/engine $(ARGS)
-	$(PY) -m pytest $(addprefix tests/,unit/causes/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
+	$(PY) -m pytest $(addprefix tests/,unit/diagnose/test_corpus.py unit/lint/test_lint_seeds.py cli/test_cli_seeds.py) $(ARGS)
 
 # The README's two commands, twice, on a bare machine in namespaces of its own: ROOT=debian or ROOT=ubuntu; needs root.
 fresh:
@@ -109,6 +109,10 @@ fault-logs: .venv/rlbox.stamp
 	$(PY) tests/faultlab/record.py $(ARGS)
 	$(PY) tests/faultlab/covered.py
 
+# How right `rlbox diagnose` is on the fault lab: both halves, and the wrong cases of the open one.
+diagnose-score: .venv/rlbox.stamp
+	$(PY) tests/faultlab/score.py --wrong $(ARGS)
+
 # The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
 # What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.
 inventory: .venv/rlbox.stamp
@@ -161,7 +165,7 @@ site: .venv/rlbox.stamp
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+	    --no-annotate --no-header --extra scan --group dev pyproject.toml -o requirements.lock
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group pyproject.toml:site -o scripts/site.lock
 

@@ -33,7 +33,7 @@ def bare_build_after(place: Place, target: str, change: Callable[[], None]) -> C
         change()
         run(place.rlbox("render", target, "--context", argv[-1]).argv, env=place.env, cwd=place.project)
 
-    return replace(place.python(_through_library(f"rlbox/{target}:latest", argv)), before=before)
+    return replace(place.python(_through_library(place.image(target), argv)), before=before)
 
 
 def _through_library(image: str, argv: tuple[str, ...]) -> str:

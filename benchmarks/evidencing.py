@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
-from rlbox.causes.act.excerpt import scan_log
-from rlbox.causes.first_fatal import FatalSpot
+from rlbox.diagnose.act.excerpt import scan_log
+from rlbox.diagnose.live import FatalSpot
 from rlbox.evidence.act.explain import explain_failure, write_evidence
 from rlbox.evidence.act.snapshot import StageFailure
 from rlbox.files.act.folders import write_atomic

@@ -39,7 +39,7 @@ def patch_line(place: Place) -> Sample:
         run(kept.rlbox("lock", name).argv, env=kept.env, cwd=kept.project)
 
     change()
-    kept.remove_at_end(f"rlbox/{name}:latest")
+    kept.remove_at_end(kept.image(name))
     run(kept.rlbox("build", name).argv, env=kept.env, cwd=kept.project)
     ours = kept.rlbox("build", name, before=change, says="built")
     return place.compare(ours, quiet_build(kept, name), bare_build_after(kept, name, change))

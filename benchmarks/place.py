@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
 from rlbox.files.act.folders import cache_folder
+from rlbox.image.names import image_tag
 from rlbox.spec.project import Project
 from rlbox.store.act.objects import store_folder
 from rlbox.target.lock import load_lock
@@ -89,6 +90,7 @@ class Place:
         self.cache.mkdir()
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("RLBOX_")}
         self.env["XDG_CACHE_HOME"] = str(self.cache)
+        self.env["RLBOX_PROJECT_NAME"] = f"bench-{os.getpid()}"
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles a module once
 
     def __enter__(self) -> Place:
@@ -104,6 +106,10 @@ class Place:
         script = Path(sys.executable).with_name("rlbox")
         program = (str(script),) if script.exists() else (sys.executable, "-m", "rlbox")
         return self.case((*program, *words), name=f"rlbox {' '.join(words)}", **details)
+
+    def image(self, target: str) -> str:
+        """Return the name of the image of one of the place's targets."""
+        return image_tag(target, self.env["RLBOX_PROJECT_NAME"])
 
     def python(self, code: str) -> Case:
         """Return `python -c CODE` with the interpreter that runs rlbox."""
@@ -174,7 +180,7 @@ class OwnImage:
         if shutil.which("docker") is None:
             raise NotHere("no docker client on PATH")
         self.place, self.name = place, f"bench-{os.getpid()}"
-        self.image = f"rlbox/{self.name}:latest"
+        self.image = place.image(self.name)
         place.own_target(self.name)
         place.use_archives()
         place.on_close.callback(_drop_contexts, _context_records())

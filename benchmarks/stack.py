@@ -18,6 +18,7 @@ from benchmarks.pairs import Case, NotHere, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
+from rlbox.image.names import file_word
 from rlbox.spec.project import Project
 from rlbox.store.act.objects import store_folder
 
@@ -73,7 +74,7 @@ class Stack:
     def __init__(self, place: Place) -> None:
         self.place, self.mark = place, secrets.token_hex(3)
         self.name = f"bench-{self.mark}"
-        self.image, self.naive_image = f"rlbox/{self.name}:latest", f"rlbox/naive-{self.mark}:latest"
+        self.image, self.naive_image = place.image(self.name), place.image(f"naive-{self.mark}")
         _need_disk(place.pick(NEED_GIB, FEW_GIB))
         wheels = wheel_folder(place)
         self.mirror = place.on_close.enter_context(Mirror(wheels, wheel_digests(wheels)))
@@ -120,7 +121,7 @@ class Stack:
 
     def base_image(self) -> str:
         """Make an image of the operating system alone and return its name."""
-        image = self.place.remove_at_end(f"rlbox/base-{self.mark}:latest")
+        image = self.place.remove_at_end(self.place.image(f"base-{self.mark}"))
         folder = self._with_rootfs("base")
         (folder / "Dockerfile").write_text(BASE)
         run(("docker", "buildx", "build", "--quiet", "--provenance=false", f"--tag={image}", str(folder)))
@@ -131,7 +132,9 @@ class Stack:
         folder = self.place.folder / name
         if not folder.exists():
             folder.mkdir()
-            (folder / "rootfs.tar").hardlink_to(self.place.cache / "rlbox/contexts" / self.name / "rootfs.tar")
+            (folder / "rootfs.tar").hardlink_to(
+                self.place.cache / "rlbox/contexts" / file_word(self.image) / "rootfs.tar"
+            )
         return folder
 
     def must_have_run(self, group: str) -> None:

@@ -16,6 +16,7 @@ from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 from hypothesis import settings
 from next_table import proven_by
+from projectbox import PROJECT
 
 from rlbox.cli import main
 
@@ -113,6 +114,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
     monkeypatch.setattr("rlbox.machine.act.site.SYSTEM_FILE", home / "no-pip.conf")
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
@@ -125,8 +127,9 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what tests start out of what this host knows of the user's runs."""
+    """Keep what tests start out of what this host knows of the user's runs, and their images out of those of others."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["RLBOX_PROJECT_NAME"] = PROJECT
 
 
 @pytest.fixture

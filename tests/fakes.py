@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
@@ -171,7 +172,12 @@ class EngineSocket:
         self._thread.join()
         self._server.server_close()
 
-    def _answer(self, path: str) -> tuple[int, bytes]:
+    def _answer(self, path: str, method: str) -> tuple[int, bytes]:
+        if path.partition("?")[0] == "/images/json":
+            return 200, json.dumps(self._rows(parse_qs(urlsplit(path).query))).encode()
+        name = unquote(path.partition("?")[0].removeprefix("/images/"))
+        if path.startswith("/images/") and (method == "DELETE" or name.endswith("/tag")):
+            return self._name(name, path, method)
         if path.startswith("/images/") and path.endswith("/json"):
             tag = path.removeprefix("/images/").removesuffix("/json")
             if tag in self.images:
@@ -179,7 +185,29 @@ class EngineSocket:
             return 404, json.dumps({"message": f"No such image: {tag}"}).encode()
         return 501, json.dumps({"message": f"this engine only knows images: {path}"}).encode()
 
-    def _carry_out(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def _name(self, name: str, path: str, method: str) -> tuple[int, bytes]:
+        """Give an image a name, or take one off."""
+        if method == "DELETE":
+            return (200, b"[]") if self.images.pop(name, None) else (404, b'{"message": "No such image"}')
+        asked = parse_qs(urlsplit(path).query)
+        found = {image["Id"]: image for image in self.images.values()} | self.images
+        self.images[f"{asked['repo'][0].removeprefix('docker.io/')}:{asked['tag'][0]}"] = found[
+            name.removesuffix("/tag")
+        ]
+        return 201, b""
+
+    def _rows(self, asked: dict[str, list[str]]) -> list[dict[str, Any]]:
+        """Return the images that have all labels which are asked for, each once, with its names."""
+        wanted = json.loads(asked.get("filters", ["{}"])[0]).get("label", [])
+        rows: dict[str, dict[str, Any]] = {}
+        for name, image in self.images.items():
+            labels = (image.get("Config") or {}).get("Labels") or {}
+            if set(wanted) <= {*labels, *(f"{label}={text}" for label, text in labels.items())}:
+                row = rows.setdefault(image["Id"], {"RepoTags": [], "Labels": labels, **image})
+                row["RepoTags"] += [name] if ":" in name and not name.startswith("sha256:") else []
+        return list(rows.values())
+
+    def _carry_out(self, path: str, body: bytes, method: str) -> tuple[int, bytes]:
         """Answer what is asked about containers."""
         match path.partition("?")[0].split("/")[1:]:
             case ["containers", "create"]:
@@ -204,7 +232,7 @@ class EngineSocket:
             case ["networks", name] if name in self.networks:
                 return 204, b""
             case _:
-                return self._answer(path)
+                return self._answer(path, method)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         carry_out, answers = self._carry_out, self.answers
@@ -213,7 +241,9 @@ class EngineSocket:
             def do_GET(self) -> None:
                 asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 path = re.sub(r"^/v1\.\d+/", "/", self.path)
-                status, body = answers.get(path) or answers.get(path.partition("?")[0]) or carry_out(path, asked)
+                status, body = (
+                    answers.get(path) or answers.get(path.partition("?")[0]) or carry_out(path, asked, self.command)
+                )
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -309,7 +339,9 @@ def image_plan(**changes: Any) -> ImagePlan:
     values: dict[str, Any] = {
         "target": "mine",
         "title": "smallest target",
-        "tag": "rlbox/mine:latest",
+        "keys": {},
+        "origins": {},
+        "tag": "rlbox/mine:tests",
         "rendered": {"images/mine/Dockerfile": "FROM scratch\n"},
         "context": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},
         "lock": "current",

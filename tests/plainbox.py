@@ -44,7 +44,7 @@ def plain_words(line: str) -> tuple[str, ...]:
     return tuple(_RUN.findall(_NAMES.sub(" ", teller(PSEUDO)(line))))
 
 
-VERBATIM = frozenset({"completion", "export", "fixes", "logs", "onstart", "render", "shell", "show"})
+VERBATIM = frozenset({"completion", "diagnose", "export", "fixes", "logs", "onstart", "render", "shell", "show"})
 """Verbs whose results are files, logs, specs and pages, and not talk."""
 
 

@@ -1,1 +1,1 @@
-"""The first fatal line, what is known of it, and the sentence that says why."""
+"""The sentence that says why a stage ended, and the exit code that belongs to it."""

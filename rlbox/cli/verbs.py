@@ -15,6 +15,7 @@ SECTIONS = {
         "egress": "list every host that a target contacts, and why",
         "export": "print a target as compose.yaml or as an Apptainer definition",
         "fetch": "bring every file of a target's lock into the store",
+        "images": "list the images that rlbox built in this engine, or remove some",
         "load": "load an image from an archive of `rlbox save`",
         "lock": "pin every package of a target with its sha256",
         "mirrors": "list the mirrors of a sources profile, or measure them",
@@ -29,6 +30,7 @@ SECTIONS = {
     "runs": {
         "attach": "watch a run that goes on, from any shell",
         "bundle": "write an archive with all that explains a run",
+        "diagnose": "say what broke first in logs, why, and what to do",
         "logs": "print or follow the logs of a run",
         "plan": "say what a job needs of a machine, and whether it fits",
         "report": "write a run as one HTML file",
@@ -45,6 +47,7 @@ SECTIONS = {
         "doctor": "say what is wrong with this machine, a container, or a target's image",
         "engine": "start a Docker engine where none answers, or say how it stands",
         "gpus": "say who holds which GPU, and whether a split of them fits",
+        "prune": "free what nothing needs: images, fetched files",
         "warm": "read files into memory, and prove that they are there",
     },
     "clusters": {
@@ -80,7 +83,13 @@ TITLES = {
 OTHER_WORDS = {
     "ls": "targets",
     "list": "targets",
-    "images": "targets",
+    "image": "images",
+    "rmi": "images",
+    "clean": "prune",
+    "cleanup": "prune",
+    "gc": "prune",
+    "cache": "store",
+    "caches": "store",
     "jobs": "targets",
     "ps": "runs",
     "status": "runs",

@@ -81,11 +81,6 @@ def push_reference(text: str, target: str) -> Reference:
     return replace(reference, tag=reference.tag or "latest")
 
 
-def image_tag(target: str) -> str:
-    """Return the name of a target's image in the engine."""
-    return f"rlbox/{target}:latest"
-
-
 def is_loopback(host: str) -> bool:
     """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
     name = host_name(host)

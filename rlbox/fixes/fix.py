@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, Name
-from rlbox.spec.pattern import MaybePattern, PatternText, fits_but
+from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
+from rlbox.spec.pattern import fits_but
 from rlbox.target.patch import FixPatch
 
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -16,6 +16,8 @@ Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
+Role = Literal["", "root", "relayed", "victim", "death", "benign"]
+Anchor = Annotated[str, StringConstraints(min_length=5)]
 TOLD = ("title", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
@@ -117,10 +119,18 @@ class Check(Frozen):
 
 
 class Signature(Frozen):
-    """What a log says when the fault bites, with a real line that shows it and perhaps a near miss that does not."""
+    """What a log says when the fault bites, with a real line that shows it and perhaps a near miss that does not.
+
+    It is judged on the line that says what failed and on what that line goes on with, never on a neighbour's.
+    """
 
     pattern: PatternText
     unless: MaybePattern = Field("", description="a line that fits this too is another story")
+    near: MaybePattern = Field("", description="what the traceback's frames, the lane or the logger's place must fit")
+    far: MaybePattern = Field("", description="what they must not fit")
+    role: Role = Field("", description="what the line is: a root, a wrapper of another, a victim, an end, or nothing")
+    rank: Annotated[int, Field(ge=-3, le=5)] = Field(0, description="of two that fit, the higher one counts")
+    anchor: tuple[Anchor, ...] = Field((), description="what a scan looks for, where the line has no common word")
     example: Text
     unlike: str = ""
     after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")

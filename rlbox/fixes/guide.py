@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rlbox.diagnose.catalogue import SignatureSet, signatures_of
+from rlbox.diagnose.read.event import from_line
+from rlbox.diagnose.read.line import read_row
 from rlbox.fixes.fix import Fix
+from rlbox.fixes.manifest import SIGNED
 from rlbox.fixes.view import Judged
 from rlbox.target.target import Target
 
@@ -24,10 +28,12 @@ class Variable:
 
 
 def fixes_that_know(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
-    """Return the fixes whose signature is in one of the lines of `text`, those that can be mended before warnings."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    found = [fix for fix in fixes if any(row.fits(line) for row in fix.signature for line in lines)]
-    return tuple(sorted(found, key=lambda fix: (fix.benign, fix.id)))
+    """Return the fixes whose signature is in one of the lines of `text`, what tells more first, warnings last."""
+    by_id = {fix.id: fix for fix in fixes}
+    known = SignatureSet(signatures_of(fix.model_dump(include=SIGNED) for fix in by_id.values()))
+    lines = (from_line(read_row(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
+    found = dict.fromkeys(match.signature.fix for line in lines for match in known.matches(line))
+    return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
 
 
 def fixes_that_speak(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:

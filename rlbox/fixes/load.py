@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,13 @@ from rlbox.target.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTarget:
-    """A target completed with the apt packages of its fixes, the files it was read from, and the catalogue."""
+    """A target completed with the apt packages of its fixes, the files it was read from, which of them
+    sets each key, and the catalogue.
+    """
 
     target: Target
     files: tuple[Path, ...]
+    origins: Mapping[str, str]
     fixes: tuple[Fix, ...]
 
     @property
@@ -42,7 +46,7 @@ def load_fixed_target(project: Project, name: str) -> FixedTarget:
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
-    return FixedTarget(target=target, files=loaded.files, fixes=fixes)
+    return FixedTarget(target=target, files=loaded.files, origins=loaded.origins, fixes=fixes)
 
 
 def load_fixes(project: Project) -> tuple[Fix, ...]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlbox.diagnose.catalogue import rows_json, signatures_of
 from rlbox.fixes.applies import Versions
 from rlbox.fixes.bake import fill, template_values
 from rlbox.fixes.fix import Fix
@@ -13,6 +14,8 @@ from rlbox.job.gate_plan import BenignPlan
 from rlbox.target.target import Target
 
 SCHEMA = 1
+SIGNED = {"id", "title", "remedy", "heals", "benign", "signature"}
+"""What of a fix a judge of logs needs."""
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
@@ -29,14 +32,8 @@ def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, fact
 
 
 def signature_list(fixes: Iterable[Fix]) -> str:
-    """Return the signatures of the catalogue as JSON (pattern, unless, id, title, remedy), none of warnings."""
-    rows = [
-        {**signature.model_dump(include={"pattern", "unless"}), **fix.model_dump(include={"id", "title", "remedy"})}
-        for fix in fixes
-        if not fix.benign
-        for signature in fix.signature
-    ]
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    """Return the signatures of the catalogue as JSON, as the judge of a run reads them."""
+    return rows_json(signatures_of(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
 
 
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:

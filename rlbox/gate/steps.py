@@ -1,6 +1,6 @@
 """Which lanes of a stage's log make steps, so that one that lives on after a bad line is told from one that failed.
 
-A lane is the process or rank that a line names before its text (`causes/fatal_lines.lane`). No clock: times are given.
+A lane is the process or rank that a line names before its text (`lane_of`). No clock: times are given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from rlbox.causes.fatal_lines import lane
+from rlbox.diagnose.read.line import lane_of
 from rlbox.logs.lines import Line
 from rlbox.logs.throughput import read_progress
 
@@ -46,7 +46,7 @@ class Steps:
 
     def hear(self, line: Line, kind: str, step: float) -> None:
         """Take a line that tells of a step; one that is not greater than the last of its kind shows nothing."""
-        key = (lane(line.text), kind)
+        key = (lane_of(line.text), kind)
         known = self._steps.get(key)
         if known is None and len(self._steps) >= _LANES:
             return
@@ -71,5 +71,5 @@ class Steps:
         return max(_LEAST_S, _PATIENCE * max(one.longest_s for one in steps)) if steps else 0.0
 
     def _of(self, text: str) -> list[_Steps]:
-        mine = lane(text)
+        mine = lane_of(text)
         return [steps for (one, _), steps in self._steps.items() if one == mine]

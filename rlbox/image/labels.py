@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlbox.image.keys import KEYS_LABEL, changed_keys, read_keys
+
 if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked
     from rlbox.fixes.patches import PatchRow
@@ -74,8 +76,8 @@ def parts_text(parts: Mapping[str, str]) -> str:
     return " ".join(f"{name}:{parts[name][:_SHORT]}" for name in _REASONS if parts.get(name))
 
 
-def why_outdated(labels: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return in words what has changed since an image was built; empty when nothing has.
+def why_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str, origins: Mapping[str, str]) -> str:
+    """Return in words all that has changed since an image was built, the specs first; empty when nothing has.
 
     Parameters
     ----------
@@ -83,6 +85,8 @@ def why_outdated(labels: Mapping[str, str], now: Mapping[str, str]) -> str:
         Those of the image.
     now
         Those that a build would give it now.
+    origins
+        Dotted key of the target's spec to the file that sets it.
     """
     if labels.get(BUILD_LABEL) == now[BUILD_LABEL]:
         return ""
@@ -90,4 +94,7 @@ def why_outdated(labels: Mapping[str, str], now: Mapping[str, str]) -> str:
         return "it was built by an rlbox that counted every line of its own code as part of the image"
     before = set(labels[PARTS_LABEL].split())
     changed = {word.partition(":")[0] for word in now[PARTS_LABEL].split() if word not in before}
+    told = changed_keys(read_keys(labels.get(KEYS_LABEL, "")), read_keys(now[KEYS_LABEL]), origins, target)
+    if KEYS_LABEL in labels and told:
+        return "; ".join([*told, *([_REASONS["rlbox"]] if "rlbox" in changed else [])])
     return next((why for name, why in _REASONS.items() if name in changed), _REASONS["form"])

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
-from rlbox.engine.reference import image_tag
 from rlbox.errors import SpecError
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
@@ -51,6 +50,8 @@ class ImagePlan:
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
     build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
     the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale or incomplete.
+    `tag` is its name in an engine, on which no image depends: `image_plan` gives it, a remembered plan has none.
+    `keys` are the pieces that decide it (`image_keys`), `origins` says which file sets one.
     `rootfs` is the checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
 
@@ -72,6 +73,8 @@ class ImagePlan:
     bake_ca: bool
     container: ContainerDefaults
     env: Mapping[str, str]
+    keys: Mapping[str, str]
+    origins: Mapping[str, str]
     inputs: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -107,6 +110,7 @@ def plan_image(
     patches: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
     ports: Mapping[str, int] = MappingProxyType({}),
+    origins: Mapping[str, str] = MappingProxyType({}),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
@@ -116,13 +120,15 @@ def plan_image(
         rlbox's own requirements, part of what the lock was made from.
     templates, bytecode
         Folders of templates, the first wins; folder for compiled ones, or None.
-    patches, fixes, ports
-        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
+    patches, fixes, ports, origins
+        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
+        dotted key of the spec to the file that sets it.
     """
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.patches import patch_rows
     from rlbox.image.dockerfile import dockerfile_values
+    from rlbox.image.keys import image_keys
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
     from rlbox.target.lock import lock_state
@@ -138,9 +144,8 @@ def plan_image(
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, ports)
     return ImagePlan(
-        target=target.name,
-        title=target.title,
-        tag=image_tag(target.name),
+        **_as_it_says(target),
+        tag="",
         rendered=_forms(target, dockerfile, container, templates, bytecode)
         | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
@@ -149,15 +154,25 @@ def plan_image(
         spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
-        torch_groups=torch_groups(target),
-        python=target.python.version,
-        sources=target.sources,
-        network=target.build.network,
-        epoch=target.build.epoch,
-        bake_ca=target.build.bake_ca,
-        env=dict(target.env),
+        keys=image_keys(target, lock, baked, patching, origins),
+        origins=dict(origins),
         container=container,
     )
+
+
+def _as_it_says(target: Target) -> dict[str, Any]:
+    """Return what a plan has of the target as it stands there."""
+    return {
+        "target": target.name,
+        "title": target.title,
+        "torch_groups": torch_groups(target),
+        "python": target.python.version,
+        "sources": target.sources,
+        "network": target.build.network,
+        "epoch": target.build.epoch,
+        "bake_ca": target.build.bake_ca,
+        "env": dict(target.env),
+    }
 
 
 def _forms(

@@ -21,8 +21,8 @@ from rlbox.job.gate_rule import (
     RequireRule,
     raise_problems,
 )
-from rlbox.spec.kinds import Frozen
-from rlbox.spec.pattern import PatternText, check_pattern, compile_re2, tokens
+from rlbox.spec.kinds import Frozen, PatternText
+from rlbox.spec.pattern import check_pattern, compile_re2, tokens
 
 
 class Gate(Frozen):

@@ -10,8 +10,8 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from rlbox.job.param import Value
 from rlbox.spec.check import Problems
-from rlbox.spec.kinds import Frozen
-from rlbox.spec.pattern import MaybePattern, PatternText, compile_re2, tokens
+from rlbox.spec.kinds import Frozen, MaybePattern, PatternText
+from rlbox.spec.pattern import compile_re2, tokens
 from rlbox.spec.units import Seconds
 
 WILD = re.compile(r"[*?\[]")

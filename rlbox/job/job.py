@@ -22,8 +22,7 @@ from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
 from rlbox.spec.check import suggest
-from rlbox.spec.kinds import EnvName, Frozen, Name
-from rlbox.spec.pattern import MaybePattern
+from rlbox.spec.kinds import EnvName, Frozen, MaybePattern, Name
 from rlbox.spec.units import Seconds
 
 Word = Annotated[str, StringConstraints(min_length=1)]

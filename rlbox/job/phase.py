@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from rlbox.spec.check import suggest
-from rlbox.spec.kinds import Frozen, Name
-from rlbox.spec.pattern import PatternText
+from rlbox.spec.kinds import Frozen, Name, PatternText
 from rlbox.spec.units import Seconds
 
 FLOORS: Mapping[str, float] = {

@@ -120,13 +120,15 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.act.api import require_image
     from rlbox.engine.act.helper_container import Helper, run_helper
     from rlbox.engine.act.ssh_tunnel import open_tunnel
+    from rlbox.image.act.adopt import own_image
+    from rlbox.image.act.named import VARIABLE
+    from rlbox.image.names import split_tag
 
     tunnel = open_tunnel(engine_place())
     image = image_plan(app.project, target)
-    require_image(image.tag, target)
+    own_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")
     folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
@@ -141,7 +143,7 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
         data=folder,
         create=image.container.create and not named,
         words=without(words, _HERE),
-        env={"RLBOX_DATA": folder, **env},
+        env={"RLBOX_DATA": folder, VARIABLE: split_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     return run_helper(tunnel, app.project, helper)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.causes.cause import LastWord, container_end
 from rlbox.engine.act.address import engine_address, engine_is_here, engine_place
-from rlbox.engine.act.api import engine, require_image
+from rlbox.engine.act.api import engine
 from rlbox.engine.act.data_disk import check_disk
 from rlbox.engine.act.devices import check_devices
 from rlbox.engine.container import (
@@ -29,6 +29,7 @@ from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.files.act.beneath import names_in
 from rlbox.files.act.trees import remove_tree
 from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.image.act.adopt import own_image
 from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
@@ -97,7 +98,7 @@ class Docker:
             check_disk(app, ledger.folder, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.checking("image"):
-            found = found if image.tag in app.dry.made else _check_image(image)
+            found = found if image.tag in app.dry.made else _check_image(app, image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         with app.checking("devices"):
             check_devices(app, image.container)
@@ -274,9 +275,9 @@ class ReadyDocker:
             self.say(f"port {name} is published: {LOOPBACK}:{port}")
 
 
-def _check_image(image: ImagePlan) -> Mapping[str, Any]:
+def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
-    found = require_image(image.tag, image.target)
+    found = own_image(app, image)
     if why := outdated(image, found):
         what = f"the image {image.tag} is not what its specs say now: {why}"
         raise EngineError(what, next_step=f"rlbox build {image.target}")

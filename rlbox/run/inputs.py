@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.causes.act.fatals import SIGNATURES_FILE
 from rlbox.causes.cause import Cause, taken_port
+from rlbox.diagnose.act.fatals import SIGNATURES_FILE
 from rlbox.errors import NodeError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list

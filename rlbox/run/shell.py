@@ -54,24 +54,24 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         gpus=access,
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
-    _require_image(app, plan.image, name)
+    _require_image(app, image)
     if app.dry_run:
         return _show(app, name, plan, words)
     return _run(plan, words)
 
 
-def _require_image(app: App, tag: str, name: str) -> None:
+def _require_image(app: App, image: ImagePlan) -> None:
     """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
     import shutil
 
     from rlbox.engine.act.address import no_client
-    from rlbox.engine.act.api import require_image
+    from rlbox.image.act.adopt import own_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
             raise no_client()
     with app.checking("image"):
-        require_image(tag, name)
+        own_image(app, image)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from rlbox.spec.pattern import check_pattern
+
 
 def _one_line(text: str) -> str:
     if wrong := re.search(r"[\x00-\x1f\x7f]", text):
@@ -28,6 +30,11 @@ AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
 
 
 Line = Annotated[str, AfterValidator(_one_line)]
+
+
+PatternText = Annotated[str, AfterValidator(check_pattern)]
+MaybePattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
+"""A pattern of RE2, or an empty text for none."""
 
 
 # A number of the inventory of demands.

@@ -10,9 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import AfterValidator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import re2
@@ -145,8 +143,3 @@ def _hint(told: str) -> str:
     if told.startswith(("no argument", "missing", "unexpected", "trailing")):
         return r"; write \ before a character that stands for itself: \( \[ \* \+ \?"
     return ""
-
-
-PatternText = Annotated[str, AfterValidator(check_pattern)]
-MaybePattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
-"""A pattern, or an empty text for none."""

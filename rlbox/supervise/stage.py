@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.causes.cause import Cause, ended, log_path
-from rlbox.causes.first_fatal import FatalSpot
+from rlbox.diagnose.live import FatalSpot
 from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
 from rlbox.files.act.beneath import make_own_folders
 from rlbox.gate.act.before import Before

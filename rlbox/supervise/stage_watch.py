@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.causes.cause import ended
-from rlbox.causes.fatal_lines import FATAL_LINE
-from rlbox.causes.first_fatal import FatalSpot, FirstFatal
+from rlbox.diagnose.act.fatals import run_catalogue
+from rlbox.diagnose.live import FatalSpot, FirstFatal, scan_texts
 from rlbox.files.act.tail import Tail
 from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import GateJudge
@@ -54,7 +54,9 @@ class StageWatch:
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        self._finders = {name: FirstFatal(partial(self.gate.excuses, name)) for name in names}
+        catalogue = run_catalogue(bench.run_dir)
+        self._scanned = scan_texts(catalogue)
+        self._finders = {name: FirstFatal(partial(self.gate.excuses, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalSpot] = {}
@@ -214,8 +216,7 @@ class StageWatch:
         self.gate.refuse(self.gate.facts.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: Texts) -> None:
-        fatal = () if self._finders[log].settled else (FATAL_LINE,)
-        texts.hits = find_hits((*self.gate.searches(log), *fatal), texts)
+        texts.hits = find_hits((*self.gate.searches(log), *self._scanned), texts)
         self.gate.take(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: Texts) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.spec.check import check_spec, suggest
+from rlbox.spec.keys import dotted
 from rlbox.spec.load import load_toml, merge, shown_path, without_name
 from rlbox.spec.project import Project
 from rlbox.target.target import Target
@@ -17,10 +19,14 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTarget:
-    """A checked target and the files it was read from, the target's own first."""
+    """A checked target, the files it was read from, the target's own first, and which of them sets each dotted key."""
 
     target: Target
     files: tuple[Path, ...]
+    origins: Mapping[str, str]
+
+
+_Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
 
 
 def load_target(project: Project, name: str) -> LoadedTarget:
@@ -31,14 +37,14 @@ def load_target(project: Project, name: str) -> LoadedTarget:
     SpecError
         Unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
     """
-    data, files = _load_included(project, name, ())
+    data, files, origins = _load_included(project, name, ())
     data.pop("include", None)
     data["name"] = name
     target = check_spec(Target, merge(load_toml(DEFAULTS), data), shown_path(files[0], project), known=("include",))
-    return LoadedTarget(target=target, files=(*files, DEFAULTS))
+    return LoadedTarget(target=target, files=(*files, DEFAULTS), origins=origins)
 
 
-def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
+def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Included:
     path = project.target_file(name)
     if above[-1:] == (name,):
         raise SpecError(
@@ -55,7 +61,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.get("include")
     if include is None:
-        return data, (path,)
+        return data, (path,), _origins(data, path, project)
     if not isinstance(include, str):
         raise SpecError(f"{shown_path(path, project)}: include: must be the name of one target (got {include!r})")
     if include not in project.targets():
@@ -64,5 +70,10 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
             f"{shown_path(path, project)}: include: unknown target {include!r}{near}",
             next_step=f"choose one of: {', '.join(project.targets())}",
         )
-    under, files = _load_included(project, include, (*above, name))
-    return merge(under, data), (path, *files)
+    under, files, origins = _load_included(project, include, (*above, name))
+    return merge(under, data), (path, *files), {**origins, **_origins(data, path, project)}
+
+
+def _origins(data: Mapping[str, Any], path: Path, project: Project) -> dict[str, str]:
+    shown = shown_path(path, project)
+    return {key: shown for key, _ in dotted(data)}

@@ -43,6 +43,7 @@ from chaosbox import (
 from enginebox import TINY
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
+from projectbox import own
 
 SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
 ROUNDS = int(os.environ.get("RLBOX_CHAOS_ROUNDS", "3"))
@@ -52,7 +53,7 @@ SAMPLE = 6
 KILLED = (-signal.SIGKILL, -signal.SIGHUP)
 EARLY = 0.25
 """Part of the rounds whose fault comes before the run is made."""
-RAY_IMAGE = "rlbox/local:latest"
+RAY_IMAGE = own("local")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ def places(tmp_path: Path) -> dict[str, Place]:
             assert done.returncode == 0, done.stderr
         if own_engine():
             image = tmp_path / "tiny.tar"
-            assert docker("save", "--output", str(image), "rlbox/tiny:latest", env={}).returncode == 0
+            assert docker("save", "--output", str(image), own("tiny"), env={}).returncode == 0
             assert docker("load", "--input", str(image)).returncode == 0
         made["docker"] = place
     return made
@@ -106,7 +107,7 @@ def bystander_containers() -> Iterator[dict[str, str]]:
     if "docker" not in PLACES:
         yield {}
         return
-    words = ["run", "--detach", "--network=none", "rlbox/tiny:latest", "sleep", "100000"]
+    words = ["run", "--detach", "--network=none", own("tiny"), "sleep", "100000"]
     started = [docker(*words, env={}).stdout.strip()]
     try:
         if docker("image", "inspect", RAY_IMAGE, env={}).returncode == 0:

@@ -16,7 +16,7 @@ DOCS = {path.relative_to(CHECKOUT).as_posix() for path in CHECKOUT.glob("docs/**
 TOP = ("README.md", "README.zh-CN.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/fixes/README.md")
 GUIDES = (*TOP, *sorted(DOCS - {LINT}))
 pytestmark = pytest.mark.allow("processes")  # click asks bash for its version
-NEED_RUNS = ("attach", "bundle", "logs", "report", "watch")
+NEED_RUNS = ("attach", "bundle", "diagnose", "logs", "report", "watch")
 NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet, and the store is empty: they must say so, in their own words."""
 NEED_DISK = (
@@ -28,7 +28,7 @@ NEED_DISK = (
 )
 NEED_NODES = ("cluster",)  # of these there are none, which is told of each
 NEED_ENGINE = ("rlbox doctor", "rlbox doctor --json", "rlbox doctor local", "rlbox doctor local --json")
-NEED_IMAGE = ("rlbox show rlbox/local:latest", "rlbox components local", "rlbox engine status", "rlbox engine up")
+NEED_IMAGE = ("rlbox show rlbox/local:work-0a1b2c", "rlbox components local", "rlbox engine status", "rlbox engine up")
 
 
 def blocks(language: str, name: str) -> list[str]:
@@ -67,7 +67,8 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     no_gpu = words[0] == "gpus" and len(words) > 1
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words} or words[:2] == ["cluster", "doctor"]
     away = line in NEED_DISK or words[0] in NEED_NODES
-    Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if line in NEED_IMAGE else 5 if away else 0)
+    image = line in NEED_IMAGE or words[0] == "images"
+    Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if image else 5 if away else 0)
 
 
 def test_both_readmes_have_the_same_commands() -> None:

@@ -21,7 +21,7 @@ from rlbox.record.act.disk_hold import Holder, take_disk
 from rlbox.store.act.objects import store_folder
 
 pytestmark = pytest.mark.allow("sockets", "processes")
-TAG = "rlbox/mine:latest"
+TAG = "rlbox/mine:tests"
 HOST = ON_IMAGE.replace("[disk]", '[run]\nnetwork = "host"\n[disk]')
 
 
@@ -286,7 +286,7 @@ def test_what_is_in_the_way_of_a_build(
     stale = ("the lock of target mine is stale: the spec changed since", 2)
     assert refusals(rlbox, "build", "mine") == [stale, ("no docker client on PATH", 4)]
     two.lock("mine")
-    with hold_lock(cache_folder("locks", "build-mine.lock"), "build of mine"):
+    with hold_lock(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
         found = refusals(rlbox, "build", "mine")
     assert [code for _, code in found] == [4, 8]
     assert found[1][0].startswith("another rlbox is busy with the build of mine: pid ")

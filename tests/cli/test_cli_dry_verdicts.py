@@ -32,10 +32,13 @@ WOULD = {
     "export mine --to compose": "print this, and write nothing",
     "export mine --to compose --output c.yaml": "write c.yaml",
     "fetch mine": "fetch 1 files",
+    "images prune": "",
+    "images rm mine": "",
     "init fresh --machine cpu": "write these files",
     "load text.txt": "",
     "lock mine": "write PROJECT/images/mine/lock.json",
-    "push mine --to 127.0.0.1:1/x": "push rlbox/mine:latest",
+    "prune": "remove nothing",
+    "push mine --to 127.0.0.1:1/x": "push rlbox/mine:tests",
     "render mine": "write Dockerfile.base, images/mine/Dockerfile",
     "report own-1": "write own-1.html",
     "runs prune": "remove 0 runs",
@@ -47,8 +50,8 @@ WOULD = {
     "run two --set x": "",
     "run two --target nosuch": "",
     "run --resume nosuch": "",
-    "save mine x.tar": "save rlbox/mine:latest",
-    "shell mine": "start a container of rlbox/mine:latest",
+    "save mine x.tar": "save rlbox/mine:tests",
+    "shell mine": "start a container of rlbox/mine:tests",
     "stop": "stop nothing",
     "stop own-1": "stop nothing",
     "store prune": "remove nothing",
@@ -74,7 +77,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
 
 def test_every_verb_with_a_dry_run_is_typed_here() -> None:
     found = set(verbs_with_dry_run(root)) - RENTED
-    two = ("vast", "runs")
+    two = ("vast", "runs", "images")
     assert found == {" ".join(line.split()[: 1 + line.startswith(two)]) for line in WOULD}
 
 
@@ -149,9 +152,9 @@ def test_a_build_comes_first(
     """`--build` has a dry run, too: what would be made, and then the plan of the run."""
     ready.images.clear()
     found = verdict(rlbox, "run", "two", "--build")
-    assert (found["refused"], found["first"][0]) == ([], "the image rlbox/mine:latest is built: there is none")
+    assert (found["refused"], found["first"][0]) == ([], "the image rlbox/mine:tests is built: there is none")
     assert [row["what"] for row in verdict(rlbox, "run", "two")["refused"]] == [
-        "the engine has no image rlbox/mine:latest"
+        "the engine has no image rlbox/mine:tests"
     ]
     monkeypatch.setenv("DOCKER_HOST", f"unix://{ground.path}/none.sock")
     monkeypatch.setattr("rlbox.run.docker.plan_engine", lambda: ("start the engine",), raising=False)
@@ -159,7 +162,7 @@ def test_a_build_comes_first(
     found = verdict(rlbox, "run", "two", "--build")
     assert found["first"][:2] == [
         "an engine: start the engine",
-        "the image rlbox/mine:latest is built: there is no engine yet",
+        "the image rlbox/mine:tests is built: there is no engine yet",
     ]
     assert (found["refused"], DEFAULT in found["would"]) == ([], True)
 

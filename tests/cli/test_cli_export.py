@@ -74,3 +74,14 @@ def test_an_archive_is_loaded_and_its_image_started(follow: Follow, folder: Fold
     assert step.commands({}) == [["load", "a.tar"]]
     left = step.options({})
     follow.changed(step, [word for word in step.typed if word not in (*left, "a.tar")], 0)
+
+
+def test_a_project_is_named_otherwise(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.target("mine")
+    monkeypatch.setenv("RLBOX_PROJECT_NAME", "my project")
+    step = follow("export", "mine", "--to", "compose")
+    assert "'my project' cannot name a project" in step.said.err
+    monkeypatch.delenv("RLBOX_PROJECT_NAME")
+    follow.again(step)
+    monkeypatch.setenv("RLBOX_PROJECT_NAME", "my-project")
+    assert '"rlbox/mine:my-project"' in follow.again(step).out

@@ -14,7 +14,7 @@ from registry_server import RegistryServer, running
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
 from rlbox.files.act.folders import cache_folder
 
-TAG = "rlbox/mine:latest"
+TAG = "rlbox/mine:tests"
 TARGET = """
 title = "smallest target"
 [base]

@@ -64,7 +64,7 @@ def current_image(two: Folder) -> dict[str, Any]:
 
 @pytest.mark.allow("sockets")
 def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
-    engine.images["rlbox/mine:latest"] = current_image(two)
+    engine.images["rlbox/mine:tests"] = current_image(two)
     disk = Path("~/disk").expanduser()
     assert rlbox("run", "two", "--dry-run", "--set", "rounds=3") == Said(
         code=0,
@@ -243,18 +243,18 @@ def test_an_engine_that_is_not_for_this_user(rlbox: Rlbox, two: Folder, monkeypa
 @pytest.mark.allow("sockets")
 def test_no_image(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
     assert rlbox("run", "two") == Said(
-        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:latest\n  next:  rlbox build mine\n"
+        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:tests\n  next:  rlbox build mine\n"
     )
     assert not Path("~/disk/runs").expanduser().exists()
 
 
 @pytest.mark.allow("sockets")
 def test_an_image_of_other_specs(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
-    engine.images["rlbox/mine:latest"] = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "old"}}}
+    engine.images["rlbox/mine:tests"] = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "old"}}}
     assert rlbox("run", "two") == Said(
         code=4,
         out="",
-        err="rlbox: error: the image rlbox/mine:latest is not what its specs say now: "
+        err="rlbox: error: the image rlbox/mine:tests is not what its specs say now: "
         "it was built by an rlbox that counted every line of its own code as part of the image\n"
         "  next:  rlbox build mine\n",
     )

@@ -27,7 +27,7 @@ def keep_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-IMAGE = "rlbox/mine:latest"
+IMAGE = "rlbox/mine:tests"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def words(folder: Folder, data: str, *command: str) -> list[str]:
         "docker", "run", "--rm", "--init", "--pull=never", f"--name={NAME}", f"--network={NAME}",
         "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--shm-size={1 << 30}", *rights,
         f"--label=rlbox.owner={os.getuid()}", "--label=rlbox.target=mine",
-        f"--volume={data}:/data", "--interactive", "rlbox/mine:latest", *command,
+        f"--volume={data}:/data", "--interactive", "rlbox/mine:tests", *command,
     ]  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], e
     folder.target("mine", ON_IMAGE)
     client("echo the client was asked; exit 125")
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true") == Said(
-        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:latest\n  next:  rlbox build mine\n"
+        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:tests\n  next:  rlbox build mine\n"
     )
     engine.images[IMAGE] = {}
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125

@@ -16,11 +16,11 @@ from rlbox.image.labels import image_labels
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock
 
-TAG = "rlbox/mine:latest"
+TAG = "rlbox/mine:tests"
 ID = "sha256:" + "1234567890abcdef" * 4
 pytestmark = pytest.mark.allow("sockets")
 
-FACTS = """# image rlbox/mine:latest
+FACTS = """# image rlbox/mine:tests
 title    smallest target on an image
 target   mine
 spec     SPEC
@@ -30,7 +30,7 @@ fixes    none
 patches  none
 digest   sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
 id       sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
-tags     rlbox/mine:latest
+tags     rlbox/mine:tests
 created  2025-01-01T00:00:00Z
 size     12.3 MB
 

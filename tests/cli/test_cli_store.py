@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from fakes import Folder, Rlbox, Said
+from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import artifact_of
 
@@ -141,3 +141,32 @@ def test_what_is_damaged_is_removed(follow: Follow, store: Store) -> None:
     step = follow("store", "verify")
     follow.types(step)
     follow.again(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: Store) -> None:
+    labels = {"Config": {"Labels": {"rlbox.target": "mine"}}, "Size": 1000}
+    replaced = "sha256:" + "9" * 64
+    engine.images |= {replaced: {"Id": replaced, **labels}, "rlbox/mine:ann-0a1b2c": {"Id": "sha256:1", **labels}}
+    dry = rlbox("prune", "--dry-run")
+    assert dry.out == (
+        f"would remove {replaced[:19]}, 1.0 kB: replaced by a later build\n"
+        f"would remove 1 files of {store.root}, 4 B\nwould free up to 1.0 kB\n\n"
+        "# verdict: this would free up to 1.0 kB\n"
+    )
+    refused = rlbox("prune")
+    assert (refused.code, "--yes to remove 1 images and 1 files, up to 1.0 kB" in refused.err) == (2, True)
+    assert (len(engine.images), store.path(sha(LOST)).exists()) == (2, True)
+    assert rlbox("prune", "--yes").out == "freed up to 1.0 kB\n"
+    assert (list(engine.images), store.path(sha(LOST)).exists()) == (["rlbox/mine:ann-0a1b2c"], False)
+    assert store.path(sha(ONE)).exists()
+    assert rlbox("prune", "--dry-run").out.endswith("# verdict: this would remove nothing\n")
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_it_cleans_up_without_an_engine(rlbox: Rlbox, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///srv/absent.sock")
+    said = rlbox("prune", "--yes")
+    assert (said.code, said.out) == (0, "freed up to 4 B\n"), said.err
+    assert "images: not looked at: no Docker engine answers\n" in said.err
+    assert not store.path(sha(LOST)).exists()

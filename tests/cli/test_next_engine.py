@@ -23,7 +23,7 @@ from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.lock import hold
 
 pytestmark = pytest.mark.allow("sockets", "processes")
-TAG = "rlbox/mine:latest"
+TAG = "rlbox/mine:tests"
 SPEC = """---
 cdiVersion: 0.5.0
 kind: nvidia.com/gpu
@@ -196,7 +196,7 @@ def test_a_data_disk_is_made_or_another_named(follow: Follow, mine: Folder) -> N
 REFUSED = {
     "a limit": ("error setting rlimit type 7: operation not permitted", "4000000:4000000", ("run", "own")),
     "no GPU": ('could not select device driver "" with capabilities: [[gpu]]', "", ("run", "own", "--gpus", "1")),
-    "no image": ("No such image: rlbox/mine:latest", "", ("run", "own")),
+    "no image": ("No such image: rlbox/mine:tests", "", ("run", "own")),
 }
 
 
@@ -289,7 +289,7 @@ def test_credentials_are_written_anew(follow: Follow, mine: Folder, monkeypatch:
 def test_another_rlbox_is_waited_for(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
     lay(mine, engine, "")
     current = engine.images.pop(TAG)
-    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+    with hold(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
         step = follow("build", "mine")
     engine.images[TAG] = current  # the other one has built it
     follow.again(step)

@@ -17,7 +17,7 @@ from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, 
 from rlbox.files.act.folders import cache_folder
 
 pytestmark = pytest.mark.allow("sockets", "processes")
-TAG = "rlbox/mine:latest"
+TAG = "rlbox/mine:tests"
 MAKE = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=here -days 2"
 
 

@@ -24,9 +24,11 @@ from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.foreign import toml_table
+from rlbox.image.act.named import tag_of
 from rlbox.image.machine import container_defaults
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
+from rlbox.spec.project import Project
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 
@@ -305,7 +307,7 @@ def _docker(*words: str, stdin: bytes | None = None, timeout_s: float = 120, che
 def tag(image: str) -> str:
     """The tag of a lab image; it is built when it is not what the lab says now."""
     _build(image)
-    return f"rlbox/lab-{image}:latest"
+    return tag_of(Project(folder=_project()), f"lab-{image}")
 
 
 @cache
@@ -357,6 +359,8 @@ def _build(image: str) -> None:
 
 def _image_id(image: str) -> str:
     done = subprocess.run(
-        ["docker", "image", "inspect", f"rlbox/lab-{image}:latest", "--format={{.Id}}"], capture_output=True, text=True
+        ["docker", "image", "inspect", tag_of(Project(folder=_project()), f"lab-{image}"), "--format={{.Id}}"],
+        capture_output=True,
+        text=True,
     )
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -10,6 +10,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from enginebox import CHECKOUT, Result, docker
+from projectbox import own
 
 ODD = """# written by the platform
 CONTAINER_ID=4711
@@ -95,7 +96,7 @@ def rented(carried: Path, words: Sequence[str] = (), network: str = "none") -> I
     argv += [f"--volume={path}:/srv/{path.name}:ro" for path in known]
     argv += [f"--volume={carried / 'odd'}:/srv/odd:ro", *words]
     docker("run", "--detach", "--init", f"--network={network}", "--label=rlbox.test=apply", f"--name={name}", *argv,
-           "--entrypoint=sleep", "rlbox/tiny:latest", "900")  # fmt: skip
+           "--entrypoint=sleep", own("tiny"), "900")  # fmt: skip
     made = Machine(name)
     try:
         made.run("sh", "-c", BARE)

@@ -18,6 +18,7 @@ import pytest
 from applybox import WORDS, give, hold, lay_package
 from enginebox import Result, docker
 from mirrorbox import mirrors
+from projectbox import own
 from registrybox import Proxy, proxied, registry_running
 from rentedbox import HOSTILE, ODD, Machine, rented
 from wheelbox import Index
@@ -38,8 +39,9 @@ WORSE = (
     "CUDA_HOME=/nowhere/cuda",
 )
 TORCH = "import ctypes\n__version__ = '2.9.1+cu129'\nctypes.CDLL('libframework.so.1')\n"
-DOCKERFILE = """\
-FROM rlbox/tiny:latest
+DOCKERFILE = (
+    f"FROM {own('tiny')}\n"
+    + """\
 RUN rm -rf /opt/venv /opt/rlbox && mkdir -p /usr/local/framework/lib /usr/local/cuda-12/bin && \\
     cp /usr/lib/x86_64-linux-gnu/libz.so.1 /usr/local/framework/lib/libframework.so.1 && \\
     echo /usr/local/framework/lib >/etc/ld.so.conf.d/framework.conf && ln -s /usr/local/cuda-12 /usr/local/cuda && \\
@@ -51,6 +53,7 @@ COPY flash /src/flash
 RUN echo /src/flash >/usr/local/lib/python3.11/dist-packages/flash.pth
 ENV CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin DEBIAN_FRONTEND=noninteractive
 """
+)
 LOOK = """
 title = "what a stage in place finds"
 target = "held"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, containers, docker, wait_until
+from projectbox import own
 
 JOB = """
 title = "two small stages"
@@ -220,7 +221,7 @@ def test_forged_notes_and_lists_end_nothing_of_others(attacked: Box) -> None:
     assert attacked("run", "two").code == 1
     run = attacked.runs()[-1]
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    name = docker("run", "-d", "--rm", "--network=none", "rlbox/tiny:latest", "sleep", "600").strip()
+    name = docker("run", "-d", "--rm", "--network=none", own("tiny"), "sleep", "600").strip()
     other = json.loads((run / "plan.json").read_text())
     try:
         started = int(Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19])

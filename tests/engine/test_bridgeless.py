@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from enginebox import Box
 from netbox import netbox
+from projectbox import own
 
 OPEN = (
     "open: this engine has no bridge, so the {} is on the network host, where others reach what it listens on; "
@@ -43,7 +44,7 @@ def bridgeless(tiny: Box) -> Iterator[Box]:
     if os.geteuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
         pytest.skip("network namespaces need root, iproute2 and util-linux")
     with netbox(()) as network:
-        save = subprocess.Popen(["docker", "save", "rlbox/tiny:latest"], stdout=subprocess.PIPE)
+        save = subprocess.Popen(["docker", "save", own("tiny")], stdout=subprocess.PIPE)
         subprocess.run(["docker", "--host", network.engine, "load"], stdin=save.stdout, check=True, capture_output=True)
         assert save.wait() == 0
         yield dataclasses.replace(tiny, extra={"DOCKER_HOST": network.engine})

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from enginebox import TINY, Box, docker, interrupt, wait_until
+from projectbox import own
 
 from rlbox.engine.act.api import engine
 from rlbox.engine.container import ContainerPlan
 from rlbox.errors import TimedOut
+from rlbox.image.names import file_word
 
 
 def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
@@ -26,7 +28,7 @@ def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
 
 
 def test_a_removed_image_is_built_again_from_the_cache(tiny: Box) -> None:
-    docker("rmi", "rlbox/tiny:latest")
+    docker("rmi", own("tiny"))
     result = tiny("build", "tiny", "--json")
     assert result.data["state"] == "built"
     log = Path(result.data["log"]).read_text()
@@ -48,13 +50,13 @@ def test_an_env_change_reruns_no_install_step(tiny: Box) -> None:
 
 
 def test_the_image_explains_itself_and_holds_no_trace_of_the_builder(tiny: Box) -> None:
-    found = json.loads(docker("image", "inspect", "rlbox/tiny:latest"))[0]
+    found = json.loads(docker("image", "inspect", own("tiny")))[0]
     assert found["Config"]["Labels"]["rlbox.target"] == "tiny"
-    history = docker("history", "--no-trunc", "rlbox/tiny:latest")
+    history = docker("history", "--no-trunc", own("tiny"))
     for trace in ("ca-certificates.crt", "sources.env=", str(Path.home()) + "/.cache/rlbox"):
         assert trace not in history
     look = "ls -A /run /run/rlbox /var/log /var/lib/apt/lists /root /tmp /opt 2>/dev/null; true"
-    listing = docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "sh", "-c", look)
+    listing = docker("run", "--rm", "--network=none", own("tiny"), "sh", "-c", look)
     for trace in (".crt", "sources.env", "tools", ".cache"):
         assert trace not in listing
 
@@ -64,7 +66,7 @@ def test_a_container_is_told_the_sites_ca_bundle(tiny: Box, tmp_path: Path) -> N
     bundle.write_text("the site's own\n")
     show = ("shell", "tiny", "--", "sh", "-c", 'cat "$SSL_CERT_FILE" "$REQUESTS_CA_BUNDLE"')
     assert tiny(*show, RLBOX_CA_BUNDLE=str(bundle)).out == "the site's own\n" * 2
-    assert "site" not in docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "env")
+    assert "site" not in docker("run", "--rm", "--network=none", own("tiny"), "env")
 
 
 def test_a_target_may_keep_the_ca_bundle_in_its_image(tiny: Box, tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_target_may_keep_the_ca_bundle_in_its_image(tiny: Box, tmp_path: Path)
     spec.write_text(f"{TINY}[build]\nbake_ca = true\n")
     result = tiny("build", "tiny", RLBOX_CA_BUNDLE=str(bundle))
     assert result.code == 0, result.err
-    kept = docker("run", "--rm", "--network=none", "rlbox/tiny:latest", "sh", "-c", 'tail -n 1 "$SSL_CERT_FILE"')
+    kept = docker("run", "--rm", "--network=none", own("tiny"), "sh", "-c", 'tail -n 1 "$SSL_CERT_FILE"')
     assert kept == "# the site's own\n"
 
 
@@ -141,7 +143,7 @@ def test_a_build_that_the_engine_cancels_is_repeated(tiny: Box, tmp_path: Path) 
 
 
 def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
-    lock = Path.home() / ".cache/rlbox/locks/build-tiny.lock"
+    lock = Path.home() / f".cache/rlbox/locks/build-{file_word(own('tiny'))}.lock"
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         result = tiny("build", "tiny", "--rebuild")
@@ -152,9 +154,7 @@ def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
 
 def test_a_container_that_does_not_end_in_time_is_removed(tiny: Box) -> None:
     labels = {"rlbox.target": f"tiny-{os.getpid()}"}
-    plan = ContainerPlan(
-        image="rlbox/tiny:latest", name="rlbox-slow", argv=("sleep", "60"), labels=labels, network="none"
-    )
+    plan = ContainerPlan(image=own("tiny"), name="rlbox-slow", argv=("sleep", "60"), labels=labels, network="none")
     with pytest.raises(TimedOut, match="rlbox-slow took longer than 1 s"):
         engine().run(plan, 1)
     assert engine().list_containers(f"rlbox.target={labels['rlbox.target']}") == []

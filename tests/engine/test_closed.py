@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from enginebox import Box, containers, docker, wait_until
+from projectbox import own
 
 TRY = """
 import ctypes, os, shutil, socket, subprocess, sys, time
@@ -131,7 +132,7 @@ def test_without_the_walls_all_of_it_is_done(tiny: Box) -> None:
     (tiny.data / "go").touch()
     words = ("run", "--rm", "--privileged", "--network=host", f"--volume={tiny.data}:/data", "--entrypoint=python3")
     with socket.create_server(("127.0.0.1", 0)) as host:
-        out = docker(*words, "rlbox/tiny:latest", "-c", TRY, str(host.getsockname()[1]))
+        out = docker(*words, own("tiny"), "-c", TRY, str(host.getsockname()[1]))
     said = dict(line.split(" ", 1) for line in out.splitlines())
     for deed in ("borrow", "raw", "packet", "mount", "setuid", "loopback"):
         assert said[deed] == "done", deed
@@ -159,13 +160,13 @@ def test_a_target_opens_its_shell_as_its_runs(tiny: Box) -> None:
     spec = tiny.project / "images/open/target.toml"
     spec.parent.mkdir()
     spec.write_text('include = "tiny"\ntitle = "on the network of its host"\n[run]\nnetwork = "host"\n')
-    docker("tag", "rlbox/tiny:latest", "rlbox/open:latest")
+    docker("tag", own("tiny"), own("open"))
     code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3); print('reached')"
     try:
         with socket.create_server(("127.0.0.1", 0)) as host:
             result = tiny("shell", "open", "--", "python3", "-c", code, str(host.getsockname()[1]))
     finally:
-        docker("rmi", "--no-prune", "rlbox/open:latest")
+        docker("rmi", "--no-prune", own("open"))
     assert (result.code, result.out) == (0, "reached\n"), result.err
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import TINY, Box, docker
+from projectbox import own
 from registrybox import registry_running
 
 COMPILED = """
@@ -55,4 +56,4 @@ def test_a_compiled_wheel_is_in_the_image_and_goes_to_another_machine(tmp_path: 
         assert hermetic.code == 0, hermetic.err
         assert hermetic.data["id"] == built.data["id"]
     finally:
-        docker("image", "rm", "--force", "rlbox/compiled:latest")
+        docker("image", "rm", "--force", own("compiled"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from enginebox import Box, docker
+from projectbox import own
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 LIMITS = ("--init", "--shm-size=2g", "--memory=14g", "--pids-limit=4096")
@@ -117,7 +118,7 @@ def examine(local: Box) -> Callable[[Fault], Any]:
     def run(fault: Fault, *words: str) -> Any:
         disk = ("--volume", f"{local.data}:/data") if fault.disk else ()
         script = f"{fault.setup}\nexec rlbox doctor --json --budget {BUDGET_S} {' '.join(words)}"
-        argv = ["docker", "run", "--rm", *LIMITS, *disk, *fault.options, "rlbox/local:latest", "bash", "-c", script]
+        argv = ["docker", "run", "--rm", *LIMITS, *disk, *fault.options, own("local"), "bash", "-c", script]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
         assert done.stdout, done.stderr
         return json.loads(done.stdout)

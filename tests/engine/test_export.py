@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deffile import Definition, parse_definition
 from enginebox import Box
+from projectbox import own
 
 # What `apptainer build` does around the scripts: the root of the container is a folder, %setup sees it from outside.
 BUILD = """
@@ -57,6 +58,17 @@ def test_a_service_of_compose_is_a_container_of_the_target(tiny: Box, tmp_path: 
     assert docker(*labels).stdout == ""
 
 
+def test_the_committed_file_asks_for_the_projects_name(tiny: Box) -> None:
+    assert tiny("render", "tiny").code == 0
+    words = ("compose", "-f", str(tiny.project / "images/tiny/compose.yaml"), "config")
+    env = tiny.env()
+    assert f"image: {own('tiny')}\n" in docker(*words, env=env).stdout
+    del env["RLBOX_PROJECT_NAME"]
+    refused = docker(*words, env=env)
+    assert refused.returncode != 0
+    assert "RLBOX_PROJECT_NAME is missing a value: as `rlbox images` says it" in refused.stderr
+
+
 @pytest.mark.slow
 def test_the_steps_of_a_definition_make_the_target(tiny: Box, tmp_path: Path) -> None:
     """Without registry and network; the container here is only the machine that `apptainer build` would run on."""
@@ -66,12 +78,12 @@ def test_the_steps_of_a_definition_make_the_target(tiny: Box, tmp_path: Path) ->
     assert tiny("export", "tiny", "--to", "apptainer", "--output", str(file)).code == 0
     folder = scripts_of(parse_definition(file.read_text()), tmp_path / "scripts")
     mounts = (f"--volume={context}:/context:ro", f"--volume={folder}:/scripts:ro")
-    words = ("--rm", "--network=none", "--label=rlbox.target=tiny", "--entrypoint=sh", *mounts, "rlbox/tiny:latest")
+    words = ("--rm", "--network=none", "--label=rlbox.target=tiny", "--entrypoint=sh", *mounts, own("tiny"))
     done = docker("run", *words, "-c", BUILD, "sh", LOOK)
     assert done.returncode == 0, done.stderr[-3000:]
     version, prefix, env = json.loads(done.stdout.splitlines()[-1])
     assert (version, prefix) == ("1.16.0", "/opt/venv")
-    image = docker("image", "inspect", "--format={{json .Config.Env}}", "rlbox/tiny:latest")
+    image = docker("image", "inspect", "--format={{json .Config.Env}}", own("tiny"))
     want = dict(line.partition("=")[::2] for line in json.loads(image.stdout))
     assert {key: env.get(key) for key in want} == want
     assert "FOREIGN" in env  # without --cleanenv the host's variables come too

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from enginebox import Box, docker
+from projectbox import own
 
 TEXT = """
 title = "one repair of each kind"
@@ -56,7 +57,7 @@ def write_fix(box: Box, name: str, text: str) -> None:
 
 
 def inside(script: str, *words: str) -> str:
-    return docker("run", "--rm", "--network=none", *words, "rlbox/tiny", "sh", "-c", script)
+    return docker("run", "--rm", "--network=none", *words, own("tiny"), "sh", "-c", script)
 
 
 def test_what_a_fix_bakes_is_in_the_image(tiny: Box) -> None:
@@ -69,7 +70,7 @@ def test_what_a_fix_bakes_is_in_the_image(tiny: Box) -> None:
         "said by the hook", 'it\'s /data $HOME "quoted"|/one:/two|by the hook', "../venv/lib", "1735689600",
     ]  # fmt: skip
     assert inside('echo "$HOOKED"', "--env=HOOKED=mine") == "mine\n"
-    labels = json.loads(docker("image", "inspect", "rlbox/tiny", "--format={{json .Config.Labels}}"))
+    labels = json.loads(docker("image", "inspect", own("tiny"), "--format={{json .Config.Labels}}"))
     assert "mine" in labels["rlbox.fixes"].split()
     manifest = json.loads(inside("cat /opt/rlbox/share/fixes.json"))
     assert [row["title"] for row in manifest["fixes"] if row["id"] == "mine"] == ["one repair of each kind"]
@@ -84,7 +85,7 @@ def test_a_path_keeps_what_the_base_has(tiny: Box, tmp_path: Path) -> None:
     assert tiny("render", "tiny").code == 0
     [line] = re.findall(r"^ENV LIBRARY_PATH=.*$", (tiny.project / "images/tiny/Dockerfile").read_text(), re.M)
     for base, wanted in (("ENV LIBRARY_PATH=/base", "/one:/base"), ("ENV OTHER=1", "/one")):
-        text = f"FROM rlbox/tiny\n{base}\n{line}\n"
+        text = f"FROM {own('tiny')}\n{base}\n{line}\n"
         tag = f"rlbox-test-path-{os.getpid()}"
         subprocess.run(["docker", "build", "--quiet", f"--tag={tag}", "-"], input=text, text=True, check=True)
         try:
@@ -99,11 +100,11 @@ def test_a_check_that_fails_ends_the_build(tiny: Box) -> None:
         result = tiny("build", "tiny")
         assert result.code == 1
         assert result.err.splitlines()[-3:] == [
-            "rlbox: error: 1 of the fixes baked into rlbox/tiny:latest do not hold, so it lost its tag",
+            f"rlbox: error: 1 of the fixes baked into {own('tiny')} do not hold, so it lost its tag",
             "  absent: no such thing",
             "  next:  rlbox fixes show absent",
         ]
-    assert docker("images", "--quiet", "rlbox/tiny:latest") == ""
+    assert docker("images", "--quiet", own("tiny")) == ""
     (tiny.project / "templates/fixes/absent.toml").unlink()
     assert tiny("build", "tiny").code == 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box
+from projectbox import own
 
 
 def layers(image: str) -> list[str]:
@@ -28,9 +29,9 @@ def test_four_commands_and_no_package(tmp_path: Path) -> None:
     for words in (("lock", "mine"), ("build", "mine"), ("run", "mine")):
         done = box(*words)
         assert done.code == 0, done.err
-    own, shipped = layers("rlbox/mine:latest"), layers("rlbox/local:latest")
-    assert len(own) == len(shipped)
+    mine, shipped = layers(own("mine")), layers(own("local"))
+    assert len(mine) == len(shipped)
     # The last layer is the rest of rlbox: it decides no image, so one that was built by another tree is kept.
-    moved = [one for one, other in zip(own[:-1], shipped[:-1], strict=True) if one != other]
+    moved = [one for one, other in zip(mine[:-1], shipped[:-1], strict=True) if one != other]
     assert len(moved) == 2  # the lock and the facts of the fixes, which name the target
     assert box.state()["state"] == "passed"

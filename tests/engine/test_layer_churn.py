@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from enginebox import CHECKOUT, TINY, Box, docker
 from mirrorbox import mirrors
+from projectbox import own
 from registrybox import registry_running
 from wheelbox import Index, make_wheel
 
@@ -75,7 +76,7 @@ class Layers:
 
     def labels(self) -> dict[str, str]:
         """The labels of the image that was built last."""
-        return json.loads(docker("image", "inspect", f"rlbox/{NAME}:latest"))[0]["Config"]["Labels"]
+        return json.loads(docker("image", "inspect", own(NAME)))[0]["Config"]["Labels"]
 
     def _layers(self) -> list[str]:
         folder = self.box.project / "context"
@@ -87,7 +88,7 @@ class Layers:
     def _digests(self) -> list[str]:
         """Push the image and read its manifest."""
         name = f"{self.registry}/rlbox-test-{NAME}:1"
-        docker("tag", f"rlbox/{NAME}:latest", name)
+        docker("tag", own(NAME), name)
         docker("push", "--quiet", name)
         docker("rmi", "--no-prune", name)
         address = f"http://{self.registry}/v2/rlbox-test-{NAME}/manifests/1"
@@ -111,7 +112,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layers]:
         (box.project / "sources/wheels.toml").write_text(rule)
         made = Layers(box=box, index=index, registry=registry, first={})
         yield Layers(box=box, index=index, registry=registry, first=made.built(SPEC))
-    docker("rmi", "--force", f"rlbox/{NAME}:latest")
+    docker("rmi", "--force", own(NAME))
 
 
 def _offer_runtime(box: Box, index: Index) -> None:

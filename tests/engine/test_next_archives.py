@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from enginebox import Box, Result, docker
 from following import Follow
+from projectbox import own
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_an_archive_of_dockers_own_is_for_docker(follow: Follow, whole: Path) ->
 
 
 def test_an_archive_of_two_images_is_for_docker(follow: Follow, box: Box, tags: list[str]) -> None:
-    tag = "rlbox/tiny:latest"
+    tag = own("tiny")
     tags.append("rlbox/tiny:another")
     docker("tag", tag, tags[0])
     docker("save", "--output", str(box.project / "two.tar"), tag, tags[0])

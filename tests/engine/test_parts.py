@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, docker
+from projectbox import own
 from registrybox import registry_running
 
 SIX = "/opt/venv/lib/python3.11/site-packages"
@@ -100,8 +101,8 @@ def digest(box: Box, *words: str) -> str:
 
 def test_trees_files_source_archives_and_patches(parts: Box) -> None:
     online = digest(parts, "parts")
-    assert inside("rlbox/parts", "python -c 'import six, antlr4; print(six.__version__)'") == "1.16.0+patched\n"
-    assert inside("rlbox/parts", "cat /opt/src/tree/link; /opt/tool/run") == "hello\nworld\nran\n"
+    assert inside(own("parts"), "python -c 'import six, antlr4; print(six.__version__)'") == "1.16.0+patched\n"
+    assert inside(own("parts"), "cat /opt/src/tree/link; /opt/tool/run") == "hello\nworld\nran\n"
     assert parts("fetch", "parts").code == 0
     assert digest(parts, "parts", "--hermetic", "--no-cache") == online
     assert (
@@ -112,14 +113,14 @@ def test_trees_files_source_archives_and_patches(parts: Box) -> None:
 
 def test_an_image_lists_its_patches_and_takes_them_back(parts: Box) -> None:
     digest(parts, "parts")
-    record = json.loads(inside("rlbox/parts", "cat /opt/rlbox/share/patches.json"))
+    record = json.loads(inside(own("parts"), "cat /opt/rlbox/share/patches.json"))
     rows = [(patch["name"], row["path"], row["state"]) for patch in record["patches"] for row in patch["files"]]
     assert rows == [
         ("six.patch", f"{SIX[1:]}/six.py", "applied"),
         ("tree.patch", "opt/src/tree/a.txt", "applied"),
     ]
     back = "python3 /opt/rlbox/libexec/apply_patches.py --reverse && cat /opt/src/tree/a.txt && ls /opt/rlbox/share"
-    shown = inside("rlbox/parts", back)
+    shown = inside(own("parts"), back)
     assert "six.patch: opt/venv/lib/python3.11/site-packages/six.py: restored, as it was" in shown
     assert "\nhello\n" in shown
     assert "patches.json" not in shown
@@ -127,16 +128,16 @@ def test_an_image_lists_its_patches_and_takes_them_back(parts: Box) -> None:
 
 def test_a_changed_patch_needs_a_new_lock_and_moves_one_layer(parts: Box) -> None:
     digest(parts, "parts")
-    before = layers("rlbox/parts")
+    before = layers(own("parts"))
     (parts.project / "images/parts/patches/tree.patch").write_text(TREE_PATCH.format("moon"))
     refused = parts("build", "parts")
     assert refused.code == 2
     assert "the lock of target parts is stale: tree.patch changed since" in refused.err
     assert parts("lock", "parts").code == 0
     digest(parts, "parts")
-    after = layers("rlbox/parts")
+    after = layers(own("parts"))
     assert len(set(after) - set(before)) == 2, "the patches' layer, and the one that holds the lock"
-    assert inside("rlbox/parts", "cat /opt/src/tree/a.txt") == "hello\nmoon\n"
+    assert inside(own("parts"), "cat /opt/src/tree/a.txt") == "hello\nmoon\n"
 
 
 def test_a_patch_that_fits_nowhere_ends_the_build(parts: Box) -> None:
@@ -166,7 +167,7 @@ def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     name = f"{registry}/rlbox-test/base-{os.getpid()}"
     (tmp_path / "base").mkdir()
     (tmp_path / "base/Dockerfile").write_text(
-        f"FROM rlbox/tiny:latest\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list && \\\n"
+        f"FROM {own('tiny')}\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list && \\\n"
         "    echo 'VERSION = \"1.0\"' >/usr/lib/python3/dist-packages/held.py\n"
     )
     docker("buildx", "build", "--quiet", "--provenance=false", f"--tag={name}:1", str(tmp_path / "base"))
@@ -178,10 +179,10 @@ def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     folder.mkdir(parents=True)
     text = f'[base]\nimage = "{image}"\npackages = ["jq"]\n[[stack]]\nname = "tools"\npackages = ["six==1.16.0"]\n'
     (folder / "target.toml").write_text('title = "on a base image"\n' + text)
-    box = Box(project=tmp_path / "project", data=tmp_path / "data")
+    box = Box(project=tmp_path / "project", data=tmp_path / "disk")  # the registry keeps its own in data
     box.data.mkdir()
     yield box
-    docker("rmi", "--force", "rlbox/based:latest")
+    docker("rmi", "--force", own("based"))
 
 
 @pytest.mark.slow
@@ -191,7 +192,7 @@ def test_a_base_image_gets_its_locked_apt_packages(based: Box) -> None:
     lock = json.loads((based.project / "images/based/lock.json").read_text())
     assert "jq" in [deb["name"] for deb in lock["apt"]]
     online = digest(based, "based")
-    assert inside("rlbox/based", "jq --version").startswith("jq-")
+    assert inside(own("based"), "jq --version").startswith("jq-")
     assert based("fetch", "based").code == 0
     assert digest(based, "based", "--hermetic", "--no-cache") == online
 
@@ -209,7 +210,7 @@ def test_the_stack_lies_over_what_a_base_image_holds(based: Box) -> None:
     assert lock["apt"] == [], "no file of an archive: the image itself was not needed for the lock"
     digest(based, "based")
     assert (
-        inside("rlbox/based", "python -c 'import held; print(held.__file__)'")
+        inside(own("based"), "python -c 'import held; print(held.__file__)'")
         == "/usr/lib/python3/dist-packages/held.py\n"
     )
-    assert inside("rlbox/based", "python -c 'import sys; print(sys.prefix)'") == "/opt/venv\n"
+    assert inside(own("based"), "python -c 'import sys; print(sys.prefix)'") == "/opt/venv\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from enginebox import Box, docker, wait_until
+from projectbox import own
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
@@ -22,7 +23,7 @@ ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.elsewhere
 MIB = 1 << 20
 NAME = f"crate{os.getpid()}"
-TAG = f"rlbox/{NAME}:latest"
+TAG = own(NAME)
 
 
 @pytest.fixture(scope="module")
@@ -309,9 +310,27 @@ def test_an_archive_comes_back_as_the_same_image(make: Callable[..., Box], tmp_p
     assert loaded.code == 0, loaded.err
     assert (loaded.data["image"], loaded.data["id"], loaded.data["layers"]) == (TAG, identity, 4)
     assert docker("run", "--rm", TAG) == SAID
+    nobodys = f"rlbox/{NAME}:latest"  # docker itself reads it too, and calls it as the archive does
     docker("image", "rm", TAG)
-    docker("load", "--input", str(file))  # docker itself reads it too
-    assert image_of(box)["Id"] == identity
+    assert "latest" in docker("load", "--input", str(file))
+    assert docker("image", "inspect", "--format={{.Id}}", nobodys).strip() == identity
+    docker("image", "rm", nobodys)
+
+
+def test_an_archive_takes_no_name_of_another_project(make: Callable[..., Box], tmp_path: Path) -> None:
+    box = make()
+    file, taken = tmp_path / "x.tar", (f"rlbox/{NAME}:latest", f"rlbox/{NAME}:theirs")
+    assert box("save", NAME, str(file)).code == 0
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+    docker("build", "--quiet", *(f"--tag={tag}" for tag in taken), str(tmp_path))
+    try:
+        before = docker("image", "inspect", "--format={{.Id}}", *taken)
+        loaded = box("load", str(file), "--json", RLBOX_PROJECT_NAME="mine")
+        assert loaded.data["image"] == f"rlbox/{NAME}:mine"
+        assert docker("image", "inspect", "--format={{.Id}}", *taken) == before
+        assert docker("image", "inspect", "--format={{.Id}}", f"rlbox/{NAME}:mine").strip() == image_of(box)["Id"]
+    finally:
+        docker("image", "rm", *taken, f"rlbox/{NAME}:mine")
 
 
 def test_a_damaged_archive_loads_nothing(make: Callable[..., Box], tmp_path: Path) -> None:

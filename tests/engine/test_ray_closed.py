@@ -7,6 +7,7 @@ import re
 import pytest
 from attackbox import attack, listening
 from enginebox import CHECKOUT, Box, unsized, wait_until
+from projectbox import own
 
 # What answers everybody who reaches it, as vLLM's development server, a reward server and a sandbox do.
 STAND_IN = """
@@ -70,7 +71,7 @@ def test_no_stranger_gives_commands(local: Box) -> None:
     name = f"rlbox-{local.runs()[-1].name}"
     wait_until(lambda: process.poll() is not None or 21438 in listening(name), "Ray's agent", 60)
     ports = listening(name)
-    done, refused = attack(name, "rlbox/local:latest")
+    done, refused = attack(name, own("local"))
     (local.data / "go").touch()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

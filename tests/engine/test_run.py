@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, containers, docker, interrupt, wait_until
+from projectbox import own
 
 JOB = """
 title = "two small stages"
@@ -176,9 +177,9 @@ def test_build_makes_a_missing_and_an_outdated_image_first(tiny: Box) -> None:
         assert tiny("lock", "made-first").code == 0
         changed = tiny(*asked)
         assert changed.code == 0, changed.err
-        assert "rlbox/made-first:latest is built anew: " in changed.err
+        assert f"{own('made-first')} is built anew: " in changed.err
     finally:
-        docker("image", "rm", "--force", "rlbox/made-first:latest")
+        docker("image", "rm", "--force", own("made-first"))
 
 
 def test_one_run_at_a_time_on_a_data_disk(tiny: Box) -> None:
@@ -210,7 +211,7 @@ SOME, MORE = (0, 3), (1, 2, *range(4, 12))  # moments at which Ctrl-C comes
 @pytest.mark.parametrize("seed", [*SOME, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE)])
 def test_ctrl_c_at_any_moment_leaves_nothing(tiny: Box, seed: int) -> None:
     write(tiny, second="echo there; sleep 300")
-    bystander = docker("run", "-d", "--rm", "--init", "--network=none", "rlbox/tiny:latest", "sleep", "900").strip()
+    bystander = docker("run", "-d", "--rm", "--init", "--network=none", own("tiny"), "sleep", "900").strip()
     try:
         process = tiny.start("run", "two")
         time.sleep(random.Random(seed).uniform(0.2, 6))

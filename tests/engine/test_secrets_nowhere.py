@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from enginebox import Box, containers, docker, wait_until
+from projectbox import own
 
 pytestmark = pytest.mark.slow  # the fast half, in place: tests/supervisor/test_run_secrets.py
 
@@ -217,9 +218,9 @@ def test_secrets_are_in_no_layer_bundle_or_report(planted: Box, tmp_path: Path) 
         archive.extractall(unpacked)
     assert leaks(files_below(unpacked)) == []
     assert leaks(iter([("report", (tmp_path / "r.html").read_bytes())])) == []
-    inspected = docker("image", "inspect", "rlbox/tiny:latest") + docker("history", "--no-trunc", "rlbox/tiny:latest")
+    inspected = docker("image", "inspect", own("tiny")) + docker("history", "--no-trunc", own("tiny"))
     assert leaks(iter([("image", inspected.encode())])) == []
-    assert leaks(layers("rlbox/tiny:latest", tmp_path / "image.tar")) == []
+    assert leaks(layers(own("tiny"), tmp_path / "image.tar")) == []
 
 
 def layers(tag: str, archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -246,7 +247,7 @@ def test_a_supervisor_that_gets_no_secrets_ends_with_the_cause(planted: Box) -> 
     assert planted("run", "careless").code == 1
     run = planted.runs()[-1]
     (run / "supervisor.json").unlink()  # an attempt starts once
-    words = ["docker", "run", "--rm", f"--volume={planted.data}:/data", "rlbox/tiny:latest"]
+    words = ["docker", "run", "--rm", f"--volume={planted.data}:/data", own("tiny")]
     argv = ["/opt/rlbox/bin/python", "-m", "rlbox.supervise", f"/data/runs/{run.name}"]
     done = subprocess.run([*words, *argv], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 7, done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import CHECKOUT, Box, docker
+from projectbox import own
 
 from rlbox.foreign import toml_table
 
@@ -50,9 +51,7 @@ def test_a_missing_image_is_said(tiny: Box) -> None:
     (tiny.project / "images/absent/target.toml").write_text('include = "tiny"\ntitle = "never built"\n')
     result = tiny("shell", "absent", "--", "true")
     assert result.code == 4
-    assert result.err.endswith(
-        "rlbox: error: the engine has no image rlbox/absent:latest\n  next:  rlbox build absent\n"
-    )
+    assert result.err.endswith(f"rlbox: error: the engine has no image {own('absent')}\n  next:  rlbox build absent\n")
 
 
 def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
@@ -62,7 +61,7 @@ def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
     assert docker("ps", "-aq", "--filter=label=rlbox.target=tiny") == ""
 
 
-MAKE = ("run", "--rm", "--privileged", "--user=0", "--volume=/dev:/machine", "--entrypoint=sh", "rlbox/tiny:latest")
+MAKE = ("run", "--rm", "--privileged", "--user=0", "--volume=/dev:/machine", "--entrypoint=sh", own("tiny"))
 
 
 @contextmanager
@@ -88,7 +87,7 @@ def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box, plain_de
     folder.mkdir()
     spec = 'include = "tiny"\ntitle = "with devices"\n[run.devices]\n"/dev/fuse" = "r"\n"/dev/net" = "rw"\n'
     (folder / "target.toml").write_text(spec)
-    docker("tag", "rlbox/tiny:latest", "rlbox/devices:latest")
+    docker("tag", own("tiny"), own("devices"))
     try:
         script = "test -c /dev/net/tun && : </dev/fuse && : <>/dev/net/tun && echo there; (: >/dev/fuse) || echo no"
         result = tiny("shell", "devices", "--", "sh", "-c", script)
@@ -99,7 +98,7 @@ def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box, plain_de
         refused = tiny("shell", "devices", "--", "true")
         assert (refused.code, "has no /dev/no-such-adapter" in refused.err) == (5, True)
     finally:
-        docker("rmi", "rlbox/devices:latest")
+        docker("rmi", own("devices"))
     assert tiny("shell", "tiny", "--", "test", "-e", "/dev/fuse").code == 1
 
 
@@ -118,7 +117,7 @@ def test_infiniband_is_in_a_container_that_gets_its_devices(tiny: Box, adapter: 
     folder = tiny.project / "images/fabric"
     folder.mkdir()
     spec = 'include = "tiny"\ntitle = "on a fabric"\n'
-    docker("tag", "rlbox/tiny:latest", "rlbox/fabric:latest")
+    docker("tag", own("tiny"), own("fabric"))
     try:
         (folder / "target.toml").write_text(spec)
         without = tiny(*check)
@@ -130,4 +129,4 @@ def test_infiniband_is_in_a_container_that_gets_its_devices(tiny: Box, adapter: 
         handed = tiny(*check)
         assert (handed.code, handed.out) == (0, ""), handed.err
     finally:
-        docker("rmi", "rlbox/fabric:latest")
+        docker("rmi", own("fabric"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import TINY, Box, docker
+from projectbox import own
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -15,7 +16,7 @@ from rlbox.files.act.folders import cache_folder
 from rlbox.image.contents import components
 from rlbox.target.lock import load_lock
 
-TAG = "rlbox/explained:latest"
+TAG = own("explained")
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +86,20 @@ def test_a_changed_lock_is_named(box: Box, spec: Path) -> None:
     ]
 
 
-def test_what_lies_beside_it_is_about_it(box: Box) -> None:
+def explained(box: Box) -> tuple[dict, Path]:
+    """The image, and the folder with what explains it."""
     image = box("show", TAG, "--json").data["image"]
     digest = image["digest"] or image["id"]
-    folder = cache_folder("images", "explained")
+    return image, cache_folder("images", "explained", digest.removeprefix("sha256:")[:24])
+
+
+def beside(box: Box) -> dict[str, str]:
+    return {path.name: path.read_text() for path in explained(box)[1].iterdir()}
+
+
+def test_what_lies_beside_it_is_about_it(box: Box) -> None:
+    image, folder = explained(box)
+    digest = image["digest"] or image["id"]
     document = parse_file(str(folder / "sbom.spdx.json"))
     assert validate_full_spdx_document(document, "SPDX-2.3") == []
     assert next(p.version for p in document.packages if p.spdx_id == "SPDXRef-Image") == digest
@@ -111,11 +122,10 @@ def test_what_lies_beside_it_is_about_it(box: Box) -> None:
 
 def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
     """An environment that holds a secret changes the digest; neither it nor this machine is told."""
-    folder = cache_folder("images", "explained")
-    before = {path.name: path.read_text() for path in folder.iterdir()}
+    before = beside(box)
     spec.write_text(TINY + '[env]\nTOKEN = "s3cr3t-token"\n')
     assert box("build", "explained", UV_CONCURRENT_DOWNLOADS="7").code == 0
-    after = {path.name: path.read_text() for path in folder.iterdir()}
+    after = beside(box)
     assert sorted(after) == sorted(before) == ["provenance.json", "sbom.spdx.json"]
     assert all(after[name] != before[name] for name in after)
     for text in after.values():
@@ -123,7 +133,7 @@ def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
             assert trace not in text.replace("https://in-toto.io", "").replace("https://slsa.dev", "")
     spec.write_text(TINY)
     assert box("build", "explained").code == 0
-    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+    assert beside(box) == before
 
 
 def test_an_image_of_somebody_else(box: Box, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from enginebox import CHECKOUT, TINY, Box, Result, docker
 from mirrorbox import MirrorServer, mirrors
+from projectbox import own
 
 from rlbox.store.act.objects import Store
 from rlbox.target.artifact import Artifact, artifacts
@@ -43,7 +44,7 @@ def made_box(project: Path, data: Path) -> Box:
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """A locked target of this module's own."""
     yield made_box(tmp_path_factory.mktemp("repeat"), tmp_path_factory.mktemp("disk"))
-    docker("rmi", "--force", f"rlbox/{NAME}:latest")
+    docker("rmi", "--force", own(NAME))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_two_builds_without_cache_are_one(verified: Result) -> None:
     assert verified.code == 0, verified.err
     assert verified.data["state"] == "verified"
     assert f"verified: both builds have the digest {verified.data['id']}\n" in verified.err
-    assert "repeat:verify" not in docker("images", "--format={{.Repository}}:{{.Tag}}")
+    assert ".verify" not in docker("images", "--format={{.Repository}}:{{.Tag}}")
 
 
 def test_a_hermetic_build(box: Box, digest: str) -> None:
@@ -185,7 +186,7 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_shipped_target_is_the_same_image_without_network(local: Box) -> None:
-    online = docker("image", "inspect", "rlbox/local:latest", "--format={{.Id}}").strip()
+    online = docker("image", "inspect", own("local"), "--format={{.Id}}").strip()
     assert local("fetch", "local").code == 0
     result = local("build", "local", "--hermetic", "--rebuild", "--json")
     assert result.code == 0, result.err

@@ -10,6 +10,7 @@ whoever does not write signatures; `--wrong` names no case of it.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import sys
 import tempfile
@@ -25,6 +26,11 @@ from exceptions import bare, raised_lines  # noqa: E402
 from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
 from placed import share  # noqa: E402
 from record import labels_of, logs_of  # noqa: E402
+
+from rlbox.diagnose.act.catalogue import load_catalogue  # noqa: E402
+from rlbox.diagnose.act.diagnose import diagnose  # noqa: E402
+from rlbox.diagnose.catalogue import SignatureSet  # noqa: E402
+from rlbox.spec.project import Project  # noqa: E402
 
 Judge = Callable[[list[Path]], dict[str, Any]]
 
@@ -123,10 +129,14 @@ def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[st
 
 
 def shipped_judge(paths: list[Path]) -> dict[str, Any]:
-    """Ask rlbox's own judge."""
-    from rlbox.diagnose.act.diagnose import diagnose  # type: ignore[import-not-found]
+    """Ask rlbox's own judge, with the shipped catalogue."""
+    return diagnose(paths, shipped_catalogue()).as_json()
 
-    return diagnose(paths).as_json()
+
+@functools.cache
+def shipped_catalogue() -> SignatureSet:
+    """Return the signatures of this checkout."""
+    return load_catalogue(Project(folder=Path(__file__).resolve().parents[2]).fix_files())
 
 
 def main() -> int:

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.causes.act.excerpt import FatalLine, scan_log
-from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause, read_signatures
-from rlbox.causes.first_fatal import FirstFatal
+from rlbox.diagnose.act.excerpt import scan_log
+from rlbox.diagnose.act.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
+from rlbox.diagnose.live import FirstFatal
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.files.act.rows import read_rows, read_table
@@ -262,10 +262,10 @@ class Readers:
     def read_log(self, make: Maker) -> None:
         scan_log(self._laid(make.bytes()))
 
-    def read_signatures(self, make: Maker) -> None:
+    def run_catalogue(self, make: Maker) -> None:
         (self._folder / SIGNATURES_FILE).write_bytes(make.record())
-        read_signatures.cache_clear()
-        find_known_cause(FatalLine(number=1, text=make.line()), self._folder)
+        run_catalogue.cache_clear()
+        find_known_cause(make.line(), self._folder)
 
     def read_table(self, make: Maker) -> None:
         read_table(self._laid(make.record()))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from enginebox import CHECKOUT, Box, docker
+from projectbox import own
 
 LEAST_FREE_GIB = 4.0
 """A build is ended below this: a full disk takes all else on the machine with it."""
@@ -81,7 +82,7 @@ def built(target: str, box: Box, *words: str, env: Mapping[str, str] | None = No
     finally:
         ended.set()
         watch.join()
-    tag = f"rlbox/{target}:latest"
+    tag = own(target)
     try:
         assert process.returncode == 0, err[-4000:]
         yield BigImage(target=target, tag=tag, data=json.loads(out), said=err, most_gib=before - least[0])

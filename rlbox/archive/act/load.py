@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.archive.act.check import Archive, OnBytes, contents_of
+from rlbox.archive.act.rename import renamed
 from rlbox.archive.act.write import file_header
 from rlbox.archive.parts import DOCKER_MANIFEST_FILE, docker_manifest
 from rlbox.engine.act.api import engine
@@ -27,8 +28,11 @@ class LoadedImage:
     layers: int
 
 
-def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> LoadedImage:
-    """Load the archive's image and prove that the engine has it under its name.
+def load_archive(archive: Archive, rename: Callable[[str], str], on_bytes: OnBytes = lambda count: None) -> LoadedImage:
+    """Load the archive's image and prove that the engine has it.
+
+    `rename` says what it is called there, from its name in the archive; another image that the engine has under that
+    keeps it.
 
     Raises
     ------
@@ -43,9 +47,10 @@ def load_archive(archive: Archive, on_bytes: OnBytes = lambda count: None) -> Lo
             where=str(archive.path),
             next_step=f"docker load --input {archive.path}",
         )
-    tag, manifest = archive.tags[0], archive.manifests[0]
+    tag, manifest = rename(archive.tags[0]), archive.manifests[0]
     whole = _keeps_manifests()
-    _send(_file_chunks(archive.path, on_bytes) if whole else docker_archive(archive, manifest, tag, on_bytes))
+    chunks = _file_chunks(archive.path, on_bytes)
+    _send(renamed(chunks, tag) if whole else docker_archive(archive, manifest, tag, on_bytes))
     config = manifest.config.digest if manifest.config else ""
     wanted = archive.index.manifests[0].digest if whole else config
     image = engine().find_image(tag)

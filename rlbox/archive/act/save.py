@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from rlbox.archive.act.check import OnBytes
+from rlbox.archive.act.rename import renamed
 from rlbox.archive.act.write import ArchiveWriter
 from rlbox.archive.parts import (
     DOCKER_MANIFEST_FILE,
@@ -47,8 +48,8 @@ class Saved:
     size: int
 
 
-def save_image(image: dict[str, Any], tag: str, path: Path, on_bytes: OnBytes = lambda count: None) -> Saved:
-    """Write the engine's image `tag` to `path`; the file is whole or not there.
+def save_image(image: dict[str, Any], tag: str, name: str, path: Path, on_bytes: OnBytes = lambda count: None) -> Saved:
+    """Write the engine's image `tag` to `path`, in which it is called `name`; the file is whole or not there.
 
     Raises
     ------
@@ -63,9 +64,9 @@ def save_image(image: dict[str, Any], tag: str, path: Path, on_bytes: OnBytes = 
     with whole_file(path, need) as file:
         exported = _told(engine().save(tag), on_bytes)
         if digest:
-            file.writelines(exported)
+            file.writelines(renamed(exported, name))
         else:
-            digest = pack_layers(file, tag, exported)
+            digest = pack_layers(file, name, exported)
     return Saved(digest=digest, size=path.stat().st_size)
 
 
@@ -83,7 +84,7 @@ class _Export:
     documents: dict[str, bytes] = field(default_factory=dict)
 
 
-def pack_layers(file: BinaryIO, tag: str, chunks: Iterator[bytes]) -> str:
+def pack_layers(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> str:
     """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
 
     `chunks` is what an engine without the containerd store exports: plain layers, which become zstd. The configuration
@@ -104,7 +105,7 @@ def pack_layers(file: BinaryIO, tag: str, chunks: Iterator[bytes]) -> str:
                 export.layers[member.name] = export.layers[there]
             elif member.isfile():
                 _take(writer, export, member, cast(IO[bytes], exported.extractfile(member)))
-    return _finish(writer, export, tag)
+    return _finish(writer, export, name)
 
 
 def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, source: IO[bytes]) -> None:
@@ -124,7 +125,7 @@ def _chunks(head: bytes, source: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
+def _finish(writer: ArchiveWriter, export: _Export, name: str) -> str:
     listed = parse_json(export.documents[DOCKER_MANIFEST_FILE])[0]
     text = export.documents[listed["Config"]]
     own = [export.layers[name] for name in listed["Layers"]]
@@ -138,7 +139,7 @@ def _finish(writer: ArchiveWriter, export: _Export, tag: str) -> str:
     writer.add(blob_name(config.digest), text)
     writer.add(blob_name(manifest.digest), body)
     names = [blob_name(packed.digest) for packed, _ in own]
-    writer.add(DOCKER_MANIFEST_FILE, docker_manifest(blob_name(config.digest), [tag], names))
-    writer.add(INDEX_FILE, archive_index(manifest, f"docker.io/{tag}"))
+    writer.add(DOCKER_MANIFEST_FILE, docker_manifest(blob_name(config.digest), [name], names))
+    writer.add(INDEX_FILE, archive_index(manifest, f"docker.io/{name}"))
     writer.finish()
     return manifest.digest

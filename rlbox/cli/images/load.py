@@ -18,7 +18,8 @@ def verb(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
     Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run the archive is proven, and
-    the engine asked whether it is there.
+    the engine asked whether it is there. The image gets the name that this project's target has; images of other
+    projects stay as they are.
 
     \b
     Examples:
@@ -29,18 +30,19 @@ def verb(app: App, file: Path) -> int:
     from rlbox.archive.act.load import load_archive
     from rlbox.engine.act.api import engine
     from rlbox.files.act.progress import bytes_view
+    from rlbox.image.act.named import own_tag
 
     size = file.stat().st_size
     with bytes_view(app, "verifying", size) as on_bytes:
         archive = check_archive(file, on_bytes)
+    tags = [own_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
-        data = {"file": str(file), "images": archive.tags, "digests": [item.digest for item in archive.manifests]}
+        data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
             engine()
-        whole = "\n".join(f"{file} is whole: {tag}" for tag in archive.tags)
-        return app.planned(data, whole, f"load {', '.join(archive.tags)}")
+        return app.planned(data, "\n".join(f"{file} is whole: {tag}" for tag in tags), f"load {', '.join(tags)}")
     with bytes_view(app, "loading", size) as on_bytes:
-        loaded = load_archive(archive, on_bytes)
+        loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(
         {**data, "layers": loaded.layers, "bytes": size},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rlbox.app import App
@@ -26,6 +28,13 @@ def verb(app: App, name: str, destination: str, plain_http: bool) -> int:
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
-    from rlbox.registry.act.push_target import push_target
+    from rlbox.engine.reference import push_reference
+    from rlbox.image.act.adopt import own_image
+    from rlbox.image.act.plans import image_plan
+    from rlbox.registry.act.push_target import ImagePush
 
-    return push_target(app, name, destination, plain_http=plain_http)
+    reference, plan = push_reference(destination, name), image_plan(app.project, name)
+    image: dict[str, Any] = {}
+    with app.checking("image"):
+        image = own_image(app, plan)
+    return ImagePush(app, name, plan.tag, reference, plain_http=plain_http).carry_out(image)

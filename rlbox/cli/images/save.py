@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared
 from rlbox.image.act.plans import image_plan
+from rlbox.image.names import NO_PROJECT, image_tag
 
 
 @click.command()
@@ -22,7 +23,7 @@ from rlbox.image.act.plans import image_plan
 def verb(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
 
-    A FILE that is there is replaced when the new one is whole.
+    A FILE that is there is replaced when the new one is whole. The image is `rlbox/TARGET:latest` in it, of no project.
 
     \b
     Examples:
@@ -30,21 +31,22 @@ def verb(app: App, name: str, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.archive.act.save import save_image
-    from rlbox.engine.act.api import require_image
     from rlbox.files.act.output import check_output
     from rlbox.files.act.progress import bytes_view
+    from rlbox.image.act.adopt import own_image
 
-    tag = image_plan(app.project, name).tag
+    plan = image_plan(app.project, name)
+    tag = plan.tag
     file = Path(os.path.abspath(file))
     with app.checking("file"):
         check_output(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = require_image(tag, name)
+        image = own_image(app, plan)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     with bytes_view(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
-        saved = save_image(image, tag, file, on_bytes)
+        saved = save_image(image, tag, image_tag(name, NO_PROJECT), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
     app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")

@@ -31,7 +31,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
     Examples:
       rlbox show local
       rlbox show smoke --json
-      rlbox show rlbox/local:latest
+      rlbox show rlbox/local:work-0a1b2c
       rlbox show --schema target > target.schema.json
     """
     if schema:

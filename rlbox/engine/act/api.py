@@ -26,8 +26,13 @@ def find_image(tag: str) -> dict[str, Any] | None:
 def require_image(tag: str, target: str) -> dict[str, Any]:
     """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
-        raise EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
+        raise no_image(tag, target)
     return image
+
+
+def no_image(tag: str, target: str) -> EngineError:
+    """Return the error that the engine has no image of a target."""
+    return EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
 
 
 def engine_version() -> tuple[int, ...]:

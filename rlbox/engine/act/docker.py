@@ -93,6 +93,11 @@ class DockerEngine:
             except ImageNotFound:
                 return None
 
+    def list_images(self, label: str) -> list[dict[str, Any]]:
+        """Return the engine's rows (`Id`, `RepoTags`, `Labels`, `Size`) of images with a label, or `NAME=VALUE`."""
+        with self._asked():
+            return list(self._client.api.images(filters={"label": label}))
+
     def history(self, image: str) -> list[dict[str, Any]]:
         """Return what the engine says of each layer of an image, the last one first."""
         with self._asked():
@@ -166,6 +171,17 @@ class DockerEngine:
         """
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
+
+    def remove_image(self, name: str) -> None:
+        """Take a name off its image, or remove one that has none; one that has gone in between is no error.
+
+        Raises
+        ------
+        EngineError
+            A container was made from it.
+        """
+        with self._asked(), contextlib.suppress(ImageNotFound):
+            self._client.api.remove_image(name)
 
     def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlbox.causes.act.excerpt import read_fatal_line, read_last_lines, scan_log
-from rlbox.causes.act.fatals import LogFatal, excerpt_text
+from rlbox.diagnose.act.excerpt import read_fatal_line, read_last_lines, scan_log
+from rlbox.diagnose.act.fatals import LogFatal, excerpt_text
 from rlbox.evidence.act.gather import Collect, gather
 from rlbox.evidence.act.parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.evidence.bundle import Selection

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
 from rlbox.causes.cause import Cause, CauseKind, full_disk
+from rlbox.diagnose.act.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
 from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
 from rlbox.evidence.act.failure_report import make_report, report_page
 from rlbox.evidence.act.gather import gather
@@ -81,7 +80,7 @@ def explain_failure(failure: StageFailure) -> Explained:
 
 def _with_known(cause: Cause, run_dir: Path) -> Cause:
     """Return a cause that quotes a line of its own, with what the catalogue knows of that line."""
-    known = find_known_cause(FatalLine(number=0, text=cause.line), run_dir) if cause.line else None
+    known = find_known_cause(cause.line, run_dir) if cause.line else None
     if not known:
         return cause
     return dataclasses.replace(cause, known=known.id, next_step=cause.next_step or known.remedy)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import card_text, size_text
-from rlbox.causes.act.fatals import LogFatal, read_signatures, utc_text
 from rlbox.causes.cause import Cause, CauseKind, ended
+from rlbox.diagnose.act.fatals import LogFatal, run_catalogue, utc_text
 from rlbox.evidence.act.contents import WHAT
 from rlbox.evidence.act.gather import Gathered
 from rlbox.evidence.act.snapshot import Snapshot, StageFailure
@@ -195,10 +195,10 @@ def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
 
 def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: Gathered) -> tuple[str, ...]:
     names = [f"{service.name}.log" for service in failure.stage.services]
-    known = len(read_signatures(failure.run_dir))
+    known = len(run_catalogue(failure.run_dir).signatures)
     rows = [
         f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
-        f"{known} signatures of the fix catalogue against each fatal line and 30 lines around it",
+        f"{known} signatures of the fix catalogue against each fatal line and its traceback",
     ]
     return (*rows, *(f"{WHAT.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()))
 

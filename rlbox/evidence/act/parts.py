@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.causes.act.excerpt import scan_log
+from rlbox.diagnose.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere

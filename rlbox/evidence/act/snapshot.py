@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.causes.cause import Cause
-from rlbox.causes.first_fatal import FatalSpot
+from rlbox.diagnose.live import FatalSpot
 from rlbox.doctor.act.ray_facts import probe_ray
 from rlbox.files.act.room import free_bytes
 from rlbox.job.plan import RunPlan, StagePlan

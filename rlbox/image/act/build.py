@@ -11,9 +11,13 @@ from rlbox.amounts import duration_text
 from rlbox.engine.act.address import engine_address
 from rlbox.engine.act.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
+from rlbox.image.act.adopt import adopt, told_of_old
 from rlbox.image.act.context import outdated
+from rlbox.image.act.named import remember_project
 from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildWish
+from rlbox.image.keys import KEYS_LABEL
+from rlbox.image.names import file_word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +39,12 @@ def require_built(app: App, name: str) -> None:
     ImageBuild(app, image_plan(app.project, name), BuildWish()).require()
 
 
+_NOTHING = {
+    "unchanged": "build nothing: the image is what its specs say now",
+    "adopted": "build nothing: an image that is what its specs say gets this project's name",
+}
+"""What a dry run says of an image that need not be built."""
+_KEYS = f"--label={KEYS_LABEL}="
 _BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
@@ -59,9 +69,11 @@ class ImageBuild:
             why = outdated(plan, image) if image and not asked else ""
         if image and not asked and not why and not app.dry.refused:
             return self._report(image["Id"], "unchanged", None)
+        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := adopt(app, plan)):
+            return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
-        log = self._build(self._anew(why))
+        log = self._build(self._anew(why) if image else told_of_old(plan))
         image = find_image(plan.tag)
         if image is None:
             what = f"the build ended well, but the engine has no image {plan.tag}"
@@ -76,8 +88,8 @@ class ImageBuild:
         self._plan.require_lock()
         image = find_image(self._plan.tag)
         why = outdated(self._plan, image) if image else ""
-        if why or not image:
-            self._build(self._anew(why))
+        if (why or not image) and not adopt(self._app, self._plan):
+            self._build(self._anew(why) if image else told_of_old(self._plan))
 
     def _anew(self, why: str) -> str:
         return f"{self._plan.tag} is built anew: {why}" if why else ""
@@ -130,7 +142,7 @@ class ImageBuild:
         """What one build of a target at a time holds, and the word for it."""
         from rlbox.files.act.folders import cache_folder
 
-        return cache_folder("locks", f"build-{self._plan.target}.lock"), f"build of {self._plan.target}"
+        return cache_folder("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
     def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
         target, tag = self._plan.target, self._plan.tag
@@ -139,7 +151,8 @@ class ImageBuild:
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
-            return self._app.planned(data, text, "build nothing: the image is what its specs say now")
+            return self._app.planned(data, text, _NOTHING[state])
+        remember_project(self._app.project)
         self._app.result(data, text)
         self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
         return 0
@@ -210,5 +223,6 @@ class ImageBuild:
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._wish).look()
             words = run.command(plan, builder, "SOURCES").argv
-        lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
+        shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
+        lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import limit_text
@@ -28,6 +27,7 @@ from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 _LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
 _CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
+_SHORT = 24
 _SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
 
 
@@ -47,8 +47,8 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     WorkFailed
         A check failed; every one is named with what it saw.
     """
-    key, memory = checked_key(plan), cache_folder("checked", plan.target)
-    if not again and _remembered(memory) == key:
+    memory = cache_folder("checks", plan.target, checked_key(plan)[:_SHORT])
+    if not again and memory.is_file():
         return
     try:
         done = engine().run(_container(plan), _LIMIT_S)
@@ -59,7 +59,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
         raise WorkFailed(f"the checks of {plan.tag} {why}") from error
     found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.ok:
-        write_atomic(memory, key)
+        write_atomic(memory, "")
         return
     engine().remove_tag(plan.tag)
     if not found:
@@ -93,13 +93,6 @@ def checked_key(plan: ImagePlan) -> str:
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
 
 
-def _remembered(memory: Path) -> str:
-    try:
-        return memory.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
 def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
 
@@ -107,23 +100,28 @@ def _line(finding: Finding) -> str:
 def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
     """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
 
-    What explained the image before goes first: a file that is there speaks of the image that has the tag.
+    They lie in a folder of the image's own, whatever its name: the same image of another project is explained by them.
     """
-    image = find_image(plan.tag)
-    folder = cache_folder("images", plan.target)
+    if (image := find_image(plan.tag)) is None:
+        return
+    folder = cache_folder("images", plan.target, described(image).rpartition(":")[2][:_SHORT])
     try:
-        for name in (SBOM_FILE, PROVENANCE_FILE):
+        for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
             (folder / name).unlink(missing_ok=True)
-        for name, text in _files(plan, image, hermetic).items() if image else ():
+        for name, text in _files(plan, image, hermetic).items():
             write_atomic(folder / name, text)
     except OSError as error:
         app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
 
 
+def described(image: dict[str, Any]) -> str:
+    """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
+    return stored_digest(image) or str(image["Id"])
+
+
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
-    digest = stored_digest(image)
     name = plan.tag.rpartition(":")[0]
-    built = Built(name=name, digest=digest or str(image["Id"]), has_manifest=bool(digest), epoch=plan.epoch)
+    built = Built(name=name, digest=described(image), has_manifest=bool(stored_digest(image)), epoch=plan.epoch)
     labels = image["Config"].get("Labels") or {}
     by = BuiltBy(
         spec=labels.get("rlbox.spec", ""),

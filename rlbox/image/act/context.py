@@ -14,6 +14,7 @@ from rlbox.app import own_requirements
 from rlbox.errors import NodeError, SpecError
 from rlbox.files.act.copies import link_or_copy, sum_file
 from rlbox.files.act.folders import write_atomic
+from rlbox.image.keys import KEYS_LABEL, keys_text
 from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
@@ -40,6 +41,7 @@ INSIDE = (
     "job",
     "logs",
     "causes",
+    "diagnose",
     "gate",
     "hang",
     "record",
@@ -222,7 +224,7 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
 
 
 def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
-    """Return the labels by which an unchanged image is recognised: the digest of all, and short ones of its parts."""
+    """Return the labels by which an unchanged image is recognised: of all, of its parts, and its keys."""
     total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
     parts: dict[str, Any] = {}
     for name in sorted(entries):
@@ -234,11 +236,11 @@ def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str
         parts.setdefault(part_of(name), hashlib.sha256()).update(line)
     short = {name: part.hexdigest() for name, part in parts.items()}
     short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
-    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: parts_text(short)}
+    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: parts_text(short), KEYS_LABEL: keys_text(plan.keys)}
 
 
 def outdated(plan: ImagePlan, image: Mapping[str, Any]) -> str:
     """Return why the engine's image is not what the plan and this machine hold now; empty while it is."""
     config = image.get("Config")
     labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return why_outdated(labels, build_labels(context_entries(plan), plan))
+    return why_outdated(labels, build_labels(context_entries(plan), plan), plan.target, plan.origins)

@@ -18,6 +18,7 @@ from rlbox.image.act.context import build_labels, carried_entries, context_entri
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
 from rlbox.image.layers import layer_folder, part_files, plan_layers
+from rlbox.image.names import file_word
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
 from rlbox.sources.act.live import build_env, locator
@@ -54,7 +55,7 @@ class BuildInputs:
         plan, wish, lock = self._plan, self._wish, self._lock
         self._fetch()
         carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
-        run = self._run(folder or cache_folder("contexts", plan.target), self._base())
+        run = self._run(folder or cache_folder("contexts", file_word(plan.tag)), self._base())
         base = lock.base if run.base else ""
         dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), base)}
         write_context({**context_entries(plan), **other_entries(), **carried, **dockerfile}, run.context)
@@ -79,7 +80,7 @@ class BuildInputs:
         base = ""
         with app.checking("engine"):
             base = self._base()
-        return self._run(cache_folder("contexts", plan.target), base)
+        return self._run(cache_folder("contexts", file_word(plan.tag)), base)
 
     def _run(self, folder: Path, base: str) -> BuildRun:
         wish = self._wish

@@ -19,6 +19,7 @@ from rlbox import __version__
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.foreign import parse_json
+from rlbox.image.act.named import tag_of
 from rlbox.image.plan import ImagePlan, load_image_plan, plan_image
 from rlbox.spec.project import PACKAGE, Project
 
@@ -29,7 +30,11 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not 
 
 
 def image_plan(project: Project, name: str) -> ImagePlan:
-    """Return the plan of the image of target `name`; errors are those of `load_target`."""
+    """Return the plan of the image of target `name` with its name in an engine; errors are those of `load_target`."""
+    return dataclasses.replace(_nameless(project, name), tag=tag_of(project, name))
+
+
+def _nameless(project: Project, name: str) -> ImagePlan:
     if plan := load_cached_plan(project, name):
         return plan
     if project.kept is None:
@@ -47,7 +52,7 @@ def template_cache(project: Project) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the plan of an image is made of, and the files that it was read from (`read`).
+    """What the plan of an image is made of, the files that it was read from (`read`), and which sets a key (`origins`).
 
     `patches` are the target's own, file name to text; `ports` those of rlbox's own jobs on the target, `JOB.PORT` to
     number: the user's own jobs would tie the image to them.
@@ -60,6 +65,7 @@ class Recipe:
     ports: Mapping[str, int]
     templates: tuple[Path, ...]
     read: tuple[Path, ...]
+    origins: Mapping[str, str]
 
     @classmethod
     def load(cls, project: Project, name: str) -> Recipe:
@@ -80,13 +86,22 @@ class Recipe:
             ports=load_ports(Project(folder=project.roots[-1]), name),
             templates=tuple(project.template_folders()),
             read=(*sorted(project.roots[-1].glob("jobs/*.toml")), *read),
+            origins=loaded.origins,
         )
 
     def plan(self, bytecode: Path | None = None) -> ImagePlan:
         """Return the plan, which names all that it was made from; `bytecode` keeps compiled templates."""
         runtime = own_requirements()
         plan = plan_image(
-            self.target, self.lock, runtime, self.templates, bytecode, self.patches, self.fixes, self.ports
+            self.target,
+            self.lock,
+            runtime,
+            self.templates,
+            bytecode,
+            patches=self.patches,
+            fixes=self.fixes,
+            ports=self.ports,
+            origins=self.origins,
         )
         inputs = [*self.read, *_sources_of_plans(self.templates), *_distribution_files()]
         return dataclasses.replace(plan, inputs=tuple(dict.fromkeys(map(str, inputs))))

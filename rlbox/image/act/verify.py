@@ -9,6 +9,7 @@ from rlbox.engine.act.api import engine
 from rlbox.errors import WorkFailed
 from rlbox.image.act.builder import BuildRun, build_image, build_view
 from rlbox.image.act.diff import differences
+from rlbox.image.names import VERIFY_MARK
 from rlbox.image.plan import ImagePlan
 
 _SHOWN = 40
@@ -22,7 +23,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
     WorkFailed
         They differ; every differing file is named with its layer and the first difference.
     """
-    again = f"rlbox/{plan.target}:verify"
+    again = f"{plan.tag}{VERIFY_MARK}"
     app.say("building once more, without cache, to compare")
     try:
         with build_view(app) as on_step:

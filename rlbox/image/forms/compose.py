@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.container import DISK_CAPABILITIES, device_rows
 from rlbox.engine.gpu_access import KIND, GpuWish, parse_gpus
-from rlbox.engine.reference import image_tag
 from rlbox.image.templates import quote_compose, render
 
 if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
@@ -17,6 +16,7 @@ if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file
     from rlbox.target.target import Target
 
 TEMPLATE = "compose.yaml.j2"
+_OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
 WAYS = ("gpus", "cdi")
 """By which of an engine's ways a service gets GPUs: as `docker run --gpus` does, or by the names of CDI."""
 
@@ -37,6 +37,7 @@ def plan_compose(
     templates: Sequence[Path],
     bytecode: Path | None,
     *,
+    tag: str = "",
     image: str = "",
     gpus: str = "",
     way: str = "gpus",
@@ -46,8 +47,9 @@ def plan_compose(
 
     Parameters
     ----------
-    image
-        Name in a registry, pulled where it is missing; empty: the tag of `rlbox build`, never pulled.
+    tag, image
+        Name in the engine, never pulled (empty: Compose is told the project's); name in a registry, pulled where it is
+        missing.
     gpus, way
         Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `WAYS`.
     committed
@@ -56,8 +58,8 @@ def plan_compose(
     values: dict[str, Any] = {
         "target": target,
         "container": container,
-        "tag": image_tag(target.name),
-        "image": image,
+        "image": quote_compose(image or tag) if image or tag else _OWN_IMAGE.format(target.name),
+        "pulled": bool(image),
         "committed": committed,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
         "devices": device_rows(container),

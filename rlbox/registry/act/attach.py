@@ -34,9 +34,11 @@ class Attachment:
 
 
 def find_attachments(folder: Path) -> tuple[Attachment, ...]:
-    """Return the SBOM and the provenance that a build left in `folder`, those that are there."""
+    """Return the SBOMs and provenances that builds of a target left below `folder`, a folder an image."""
     return tuple(
-        Attachment(path=folder / name, artifact_type=kind) for name, kind in KNOWN.items() if (folder / name).is_file()
+        Attachment(path=path, artifact_type=kind)
+        for name, kind in KNOWN.items()
+        for path in sorted((*folder.glob(name), *folder.glob(f"*/{name}")))
     )
 
 

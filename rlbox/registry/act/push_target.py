@@ -6,8 +6,7 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.act.api import require_image
-from rlbox.engine.reference import Reference, image_tag, push_reference
+from rlbox.engine.reference import Reference
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.progress import Row, progress_view
 from rlbox.machine.act.site import site_ca
@@ -19,25 +18,15 @@ from rlbox.registry.push_log import PushedLayer
 _MARKS = {"pushed": "✓", "present": "="}
 
 
-def push_target(app: App, name: str, destination: str, *, plain_http: bool) -> int:
-    """Push the image of a target, prove that the registry has it, attach what explains it; return the exit code."""
-    return ImagePush(app, name, push_reference(destination, name), plain_http=plain_http).carry_out()
-
-
 class ImagePush:
-    """The push of one target's image: where it goes, and the steps in their order."""
+    """The push of one target's image `tag`: where it goes, and the steps in their order."""
 
-    def __init__(self, app: App, name: str, reference: Reference, *, plain_http: bool) -> None:
-        self._app, self._name, self._reference = app, name, reference
+    def __init__(self, app: App, name: str, tag: str, reference: Reference, *, plain_http: bool) -> None:
+        self._app, self._name, self._tag, self._reference = app, name, tag, reference
         self._plain_http = plain_http
-        self._tag = image_tag(name)
 
-    def carry_out(self) -> int:
-        """Push, attach and report the image."""
-        self._app.project.target_file(self._name)
-        image: dict[str, Any] = {}
-        with self._app.checking("image"):
-            image = require_image(self._tag, self._name)
+    def carry_out(self, image: dict[str, Any]) -> int:
+        """Push the image that the engine describes so, prove that the registry has it, attach what explains it."""
         if self._app.dry_run:
             return self._look()
         host, plain = self._reference.host, self._plain_http
@@ -59,7 +48,7 @@ class ImagePush:
             return ()
         found = find_attachments(folder)
         files = about(found, pushed.manifest)
-        if len(files) < len(found):
+        if found and not files:
             next_step = f"`rlbox build {self._name} --rebuild` writes this one's"
             self._app.say(f"note: the SBOM in {folder} is of another build; {next_step}")
         return attach(destination, pushed.manifest.descriptor, files) if files else ()

@@ -18,12 +18,15 @@ import pytest
 from rlbox.archive.act import load
 from rlbox.archive.act.check import Archive, check_archive
 from rlbox.archive.act.load import docker_archive
+from rlbox.archive.act.rename import renamed
 from rlbox.archive.act.save import pack_layers
 from rlbox.archive.act.write import ArchiveWriter
 from rlbox.archive.parts import (
+    DOCKER_MANIFEST_FILE,
     INDEX_FILE,
     archive_index,
     blob_name,
+    docker_manifest,
 )
 from rlbox.engine.oci import (
     CONFIG,
@@ -84,6 +87,36 @@ def archive(tmp_path: Path) -> Path:
 
 def largest(files: dict[str, bytes]) -> str:
     return max((name for name in files if name.startswith("blobs/")), key=lambda name: len(files[name]))
+
+
+def test_an_archive_is_given_another_name(archive: Path, tmp_path: Path) -> None:
+    """Not a byte of a blob changes, and of the index the names alone; what goes in small pieces comes out whole."""
+    data = archive.read_bytes()
+    pieces = (data[start : start + 1000] for start in range(0, len(data), 1000))
+    other = tmp_path / "other.tar"
+    other.write_bytes(b"".join(renamed(pieces, "rlbox/mine:work-0a1b2c")))
+    before, after = check_archive(archive), check_archive(other)
+    assert after.tags == ("rlbox/mine:work-0a1b2c",)
+    assert after.manifests == before.manifests
+    assert {digest: after.read(digest) for digest in after.blobs} == {
+        digest: before.read(digest) for digest in before.blobs
+    }
+    back = b"".join(renamed(iter([other.read_bytes()]), "rlbox/mine:latest"))
+    assert back == b"".join(renamed(iter([data]), "rlbox/mine:latest"))
+
+
+def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
+    listed = {DOCKER_MANIFEST_FILE: docker_manifest("c", ["rlbox/mine:latest"], ["l"])}
+    data = write(tmp_path / "x.tar", blobs_of() | listed).read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(b"".join(renamed(iter([data]), "rlbox/mine:new")))) as tar:
+        file = tar.extractfile(DOCKER_MANIFEST_FILE)
+        assert file is not None
+        assert json.load(file) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
+
+
+def test_what_is_cut_gets_no_name(archive: Path) -> None:
+    with pytest.raises(tarfile.TarError):
+        b"".join(renamed(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
 
 
 def test_a_whole_archive(archive: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_gates import line_rule, stage, states
 
-from rlbox.causes.first_fatal import FirstFatal
+from rlbox.diagnose.live import FirstFatal
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
 from rlbox.logs.codes import clean_text

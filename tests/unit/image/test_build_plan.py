@@ -18,7 +18,7 @@ def test_buildx() -> None:
         argv=(
             "/p/docker-buildx", "build",
             "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
-            "--provenance=false", "--progress=plain", "--network=host", "--tag=rlbox/mine:latest",
+            "--provenance=false", "--progress=plain", "--network=host", "--tag=rlbox/mine:tests",
             "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7", "--metadata-file", "/s/metadata.json",
             "--secret", "id=sources,src=/s/sources.env", "--secret", "id=ca,src=/etc/ca.crt", "/c",
         ),
@@ -57,7 +57,7 @@ def test_a_client_with_buildkit_inside() -> None:
     labels = {"rlbox.build": "d"}
     assert plan_build(image_plan(network="none"), builder, files, labels, cache=False, proxies=proxies) == Command(
         argv=(
-            "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:latest",
+            "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:tests",
             "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY",
             "--build-arg=https_proxy", "--no-cache", "/c",
         ),

@@ -118,7 +118,7 @@ def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
     folder.target("mine", TARGET + ODD)
     lines = [line.strip() for line in compose(folder.project, "mine").splitlines()]
     for line in (
-        'image: "rlbox/mine:latest"',
+        'image: "rlbox/mine:tests"',
         "pull_policy: never",
         "cap_drop: [ALL]",
         'security_opt: ["no-new-privileges:true"]',

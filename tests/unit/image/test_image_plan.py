@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
+from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.manifest import fix_manifest
+from rlbox.image.keys import image_keys
 from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.layers import part_files
 from rlbox.image.machine import machine_facts
@@ -50,6 +52,7 @@ def test_the_whole_plan(folder: Folder) -> None:
     )
     limits = replace(LIMITS, network="own", memory_gib=2.5, host="~/disk", create=True)
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"], None) == image_plan(
+        tag="",
         rendered={
             "images/mine/Dockerfile": "FROM mine\n",
             "images/mine/compose.yaml": "name: mine\n",
@@ -78,6 +81,7 @@ def test_the_whole_plan(folder: Folder) -> None:
         sources="cn",
         epoch=1735689600,
         env={"A": "1"},
+        keys=image_keys(target, lock, bake_fixes((), target, {}), (), ()),
         container=limits,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from rlbox.image.plan import ImagePlan
 
 
 def plan(folder: Folder, name: str = "mine") -> ImagePlan:
-    return image_plan(folder.project, name)
+    return dataclasses.replace(image_plan(folder.project, name), tag="")  # whatever the project is called
 
 
 def remembered(folder: Folder, name: str = "mine") -> ImagePlan | None:

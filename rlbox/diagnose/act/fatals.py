@@ -1,25 +1,23 @@
-"""The first fatal lines of a stage's logs in the order in which they were written, and which of them is the cause.
-
-A failure is recognised by the signatures of the fix catalogue, which a run carries beside its plan.
-"""
+"""The first fatal lines of a stage's logs in the order in which they were written, and which of them is the cause."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from rlbox.causes.act.excerpt import FatalLine, last_line, read_fatal_line
 from rlbox.causes.cause import Cause, CauseKind
-from rlbox.causes.fatal_lines import Grade, is_earlier, is_quiet
-from rlbox.causes.first_fatal import FatalSpot
-from rlbox.files.act.beneath import read_bytes
-from rlbox.foreign import parse_json
+from rlbox.diagnose.act.catalogue import read_run_catalogue
+from rlbox.diagnose.act.excerpt import FatalLine, last_line, read_fatal_line
+from rlbox.diagnose.assess import assess
+from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.live import FatalSpot, Grade, KnownCause
+from rlbox.diagnose.read.clock import moment_of
+from rlbox.diagnose.read.event import from_line
+from rlbox.diagnose.read.line import read_row
 from rlbox.logs.act.file import Times
-from rlbox.logs.lines import bare_text
-from rlbox.spec.pattern import check_pattern, fits_but
 
 _SAME_S = 1.5
 """Times of logs are noted to a second; within it, services come first: their clients suffer from what they say."""
@@ -52,7 +50,7 @@ def read_fatals(run_dir: Path, spots: Mapping[str, FatalSpot]) -> tuple[LogFatal
                 at=Times(run_dir / log).at(line.offset),
                 grade=spot.grade,
                 said_at=spot.said_at,
-                known=find_known_cause(line, run_dir),
+                known=spot.known,
             )
         )
     return order_fatals(found)
@@ -68,7 +66,7 @@ def order_fatals(found: Sequence[LogFatal]) -> tuple[LogFatal, ...]:
 
 
 def _before(one: LogFatal, other: LogFatal) -> bool:
-    if is_earlier(one.said_at, other.said_at):
+    if _is_earlier(one.said_at, other.said_at):
         return True
     return one.at is not None and other.at is not None and one.at < other.at - _SAME_S
 
@@ -114,54 +112,26 @@ def utc_text(moment: float) -> str:
 
 
 SIGNATURES_FILE = "spec/signatures.json"
-_NEAR = 30
-"""Lines around the fatal one that are looked at when it says nothing itself: a traceback ends far from its reason."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownCause:
-    """A cause that the catalogue knows: the id of its fix, its title, and the smallest next step."""
-
-    id: str
-    title: str
-    remedy: str
-
-
-def find_known_cause(fatal: FatalLine, run_dir: Path) -> KnownCause | None:
-    """Return what the catalogue knows of a fatal line, or of the lines around it; None when it knows nothing."""
-    rows = read_signatures(run_dir)
-    for text in _texts(fatal) if rows else ():
-        for pattern, unless, known in rows:
-            if fits_but(pattern, unless, text):
-                return known
-    return None
 
 
 @functools.lru_cache(maxsize=4)
-def read_signatures(run_dir: Path) -> tuple[tuple[str, str, KnownCause], ...]:
-    """Return the signatures that a run carries, each as what a line holds, what it must not hold, and what that means.
-
-    None when it carries none, or they cannot be read.
-    """
-    try:
-        rows = parse_json(read_bytes(run_dir / SIGNATURES_FILE))
-        return tuple(
-            (
-                check_pattern(row["pattern"]),
-                row.get("unless", "") and check_pattern(row["unless"]),
-                KnownCause(id=row["id"], title=row["title"], remedy=row["remedy"]),
-            )
-            for row in rows
-            if not row.get("benign")
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ()
+def run_catalogue(run_dir: Path) -> SignatureSet:
+    """Return the signatures that a run carries beside its plan; none when it carries none, or they cannot be read."""
+    return read_run_catalogue(run_dir / SIGNATURES_FILE)
 
 
-def _texts(fatal: FatalLine) -> Iterable[str]:
-    """Yield the line and those around it that say of themselves no more than a warning does: others are its reason."""
-    near = (*fatal.after[:_NEAR], *reversed(fatal.before[-_NEAR:]))
-    for text in (fatal.text, *(text for text in near if not is_quiet(bare_text(text)))):
-        yield text
-        if (bare := bare_text(text)) != text:
-            yield bare
+def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
+    """Return what the catalogue of a run knows of a line; None when it knows nothing."""
+    case = assess(from_line(read_row(1, text), 1), run_catalogue(run_dir))
+    if case.match is None or case.match.signature.role == "benign":
+        return None
+    signature = case.match.signature
+    return KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy)
+
+
+def _is_earlier(one: str, other: str) -> bool:
+    """Whether of two times as lines state them the first is before the other; False when they do not compare."""
+    first, second = moment_of(one), moment_of(other)
+    if first is None or second is None or (first.yeared, first.dated) != (second.yeared, second.dated):
+        return False
+    return first.at_s < second.at_s

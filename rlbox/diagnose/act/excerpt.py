@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.causes.first_fatal import FatalSpot, FirstFatal
-from rlbox.files.act.beneath import open_file
+from rlbox.diagnose.act.sources import Source, is_packed
+from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.live import NOTHING, FatalSpot, FirstFatal
+from rlbox.diagnose.verdict import Diagnosis, shown_text
+from rlbox.files.act.beneath import open_file, open_handle
 from rlbox.files.act.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
+from rlbox.logs.codes import clean_text
 from rlbox.logs.lines import LineCutter
 
 CONTEXT_LINES = 100
 """Lines kept before and after the fatal one (DESIGN §6)."""
 
 _BLOCK = 1 << 20
+_SHOWN = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +37,10 @@ class FatalLine:
     offset: int = 0
 
 
-def read_fatal_line(log: Path, spot: FatalSpot) -> FatalLine:
+def read_fatal_line(log: Path, spot: FatalSpot, *, links: bool = False) -> FatalLine:
     """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
     try:
-        with open_file(log) as file:
+        with open(open_handle(log, links=links), "rb") as file:
             offset = line_offset(file, spot.block_offset, spot.number - spot.block_number)
             start, above = lines_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
@@ -50,14 +55,12 @@ def read_fatal_line(log: Path, spot: FatalSpot) -> FatalLine:
     )
 
 
-def scan_log(log: Path) -> FatalSpot | None:
+def scan_log(log: Path, catalogue: SignatureSet = NOTHING) -> FatalSpot | None:
     """Return the first fatal line of a log that nobody followed; None when it holds none or is not there."""
-    finder, cutter, begun, offset = FirstFatal(), LineCutter(), 0, 0
+    finder, cutter, begun, offset = FirstFatal(catalogue=catalogue), LineCutter(), 0, 0
     for block in read_blocks(log):
         first, texts = cutter.number + 1, cutter.feed(block)
         finder.take(first, begun, texts)
-        if finder.settled:
-            break
         offset += len(block)
         if texts:
             begun = offset - len(block) + block.rindex(b"\n") + 1
@@ -109,3 +112,21 @@ def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
         while block := file.read(min(_BLOCK, end)):
             end -= len(block)
             yield block
+
+
+def excerpt_of(found: Diagnosis, sources: Sequence[Source], lines: int = 5) -> str:
+    """Return the lines around the root as text, the root marked `>`; empty where its log cannot be read again."""
+    if found.root is None:
+        return ""
+    source, event = sources[found.root.event.file], found.root.event
+    if source.path is None or source.member or is_packed(source.path):
+        return ""
+    spot = FatalSpot(
+        number=found.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
+    )
+    line = read_fatal_line(source.path, spot, links=True)
+    before, after = line.before[-lines:], line.after[:lines]
+    rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
+    rows.append((line.number, ">", shown_text(found.root)))
+    rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
+    return "\n".join(f"{mark}{number:7d} {clean_text(text)[:_SHOWN]}" for number, mark, text in rows)

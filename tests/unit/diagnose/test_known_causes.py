@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.fatals import SIGNATURES_FILE, find_known_cause, read_signatures
+from rlbox.diagnose.act.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
+from rlbox.diagnose.live import FirstFatal, KnownCause
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 from rlbox.spec.project import Project
@@ -27,8 +27,11 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fatal(text: str, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> FatalLine:
-    return FatalLine(number=7, text=text, before=before, after=after)
+def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
+    """Return what is known of the first fatal line of a log."""
+    finder = FirstFatal(catalogue=run_catalogue(run_dir))
+    finder.take(1, 0, lines)
+    return finder.spot.known if finder.spot else None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def fatal(text: str, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) 
     ],
 )
 def test_a_line_that_the_catalogue_knows(run_dir: Path, line: str, known: str) -> None:
-    found = find_known_cause(fatal(line), run_dir)
+    found = find_known_cause(line, run_dir)
     assert found is not None
     assert (found.id, found.remedy, found.title) == (known, BY_ID[known].remedy, BY_ID[known].title)
 
@@ -54,24 +57,25 @@ def test_a_line_that_the_catalogue_knows(run_dir: Path, line: str, known: str) -
 def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
     wrapper = "RuntimeError: Ninja build failed. Ninja output:"
     reason = "/usr/bin/ld: cannot find -lcudart: No such file or directory"
-    for line in (fatal(wrapper, after=(reason,)), fatal(wrapper, before=(reason, "", ""))):
-        found = find_known_cause(line, run_dir)
+    for lines in ((wrapper, reason), (reason, wrapper)):
+        found = known_of(run_dir, *lines)
         assert found is not None
         assert found.id == "lcudart-link"
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert find_known_cause(fatal("ValueError: the reward is a banana"), run_dir) is None
+    assert find_known_cause("ValueError: the reward is a banana", run_dir) is None
     empty = tmp_path_factory.mktemp("no-signatures")
-    assert find_known_cause(fatal("ray: command not found"), empty) is None
+    assert find_known_cause("ray: command not found", empty) is None
     (empty / "spec").mkdir()
     (empty / SIGNATURES_FILE).write_text("torn")
-    assert find_known_cause(fatal("ray: command not found"), empty) is None
+    assert find_known_cause("ray: command not found", empty) is None
 
 
-def test_a_benign_warning_is_no_cause() -> None:
-    ids = {row["id"] for row in json.loads(signature_list(FIXES))}
-    assert ids & {fix.id for fix in FIXES if fix.benign} == set()
+def test_a_benign_warning_is_no_cause(run_dir: Path) -> None:
+    for fix in FIXES:
+        if fix.id.startswith("benign-"):
+            assert [row.example for row in fix.signature if find_known_cause(row.example, run_dir)] == []
 
 
 def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
@@ -80,7 +84,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-oom-training"),
         ("OSError: [Errno 98] Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_cause(fatal(line), run_dir)
+        found = find_known_cause(line, run_dir)
         assert found is not None
         assert found.id == known
     for line, other in (
@@ -88,7 +92,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
         ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_cause(fatal(line), run_dir)
+        found = find_known_cause(line, run_dir)
         assert found is None or found.id != other
 
 
@@ -96,20 +100,26 @@ def test_signatures_that_would_never_end_read_a_line_at_once(tmp_path: Path) -> 
     """With Python's own expressions the first took 39 s for 26 letters."""
     (tmp_path / "spec").mkdir()
     for pattern in (r"(\w+\s?)+!!", r"(a*)*b", r"(.*)(.*)(.*)x$"):
-        row = {"pattern": pattern, "id": "x", "title": "x", "remedy": "x"}
+        row = {"pattern": pattern, "cause": "x", "fix": "x", "title": "x", "remedy": "x"}
         (tmp_path / SIGNATURES_FILE).write_text(json.dumps([row]))
-        read_signatures.cache_clear()
+        run_catalogue.cache_clear()
         begun = time.process_time()
-        assert find_known_cause(fatal("a" * 60_000), tmp_path) is None
+        assert find_known_cause("a" * 60_000, tmp_path) is None
         assert time.process_time() - begun < 1
 
 
 def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
-    for text in ("[" * 200_000, "{}", '[{"pattern": "(?=a)", "id": "x", "title": "x", "remedy": "x"}]', "[1]", "\0"):
+    for text in (
+        "[" * 200_000,
+        "{}",
+        '[{"pattern": "(?=a)", "cause": "x", "fix": "x", "title": "x", "remedy": "x"}]',
+        "[1]",
+        "\0",
+    ):
         (tmp_path / SIGNATURES_FILE).write_text(text)
-        read_signatures.cache_clear()
-        assert find_known_cause(fatal("a"), tmp_path) is None
+        run_catalogue.cache_clear()
+        assert find_known_cause("a", tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -122,9 +132,4 @@ def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
 )
 def test_a_neighbour_that_only_warns_is_no_reason(run_dir: Path, neighbour: str) -> None:
     line = "ImportError: vllm.vllm_flash_attn requires the CUDA flash attention extensions"
-    near = (FatalLine(number=2, text=line, before=(neighbour,)), FatalLine(number=2, text=line, after=(neighbour,)))
-    assert [find_known_cause(row, run_dir) for row in near] == [None, None]
-    said = FatalLine(number=2, text=line, before=("ModuleNotFoundError: No module named 'x'",))
-    known = find_known_cause(said, run_dir)
-    assert known
-    assert known.id == "python-module-missing"
+    assert [known_of(run_dir, *lines) for lines in ((neighbour, line), (line, neighbour))] == [None, None]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlbox.causes.act.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
-from rlbox.causes.first_fatal import FatalSpot
+from rlbox.diagnose.act.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
+from rlbox.diagnose.live import FatalSpot
 from rlbox.logs.act.file import Times
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.causes.act.excerpt import FatalLine
-from rlbox.causes.act.fatals import LogFatal, culprit, order_fatals
 from rlbox.causes.cause import Cause
-from rlbox.causes.fatal_lines import Grade
+from rlbox.diagnose.act.excerpt import FatalLine
+from rlbox.diagnose.act.fatals import LogFatal, culprit, order_fatals
+from rlbox.diagnose.live import Grade
 
 STAGE, VLLM = "stages/1-train/stage.log", "stages/1-train/vllm.log"
 EXIT = Cause(kind="exit", what="stage train ended with exit code 1", where=STAGE)

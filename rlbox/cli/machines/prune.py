@@ -1,0 +1,69 @@
+"""`rlbox prune`: free what nothing needs any more, and say what would free more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.asked import confirm
+from rlbox.cli.options import dry_run, shared
+
+if TYPE_CHECKING:
+    from rlbox.image.kept import KeptImage
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run
+@shared
+def verb(app: App, yes: bool) -> int:
+    """Remove images that nothing needs, and fetched files that no lock uses.
+
+    It does what `rlbox images prune` and `rlbox store prune` do. Runs and checkpoints stay: which of them can go,
+    `rlbox runs prune` asks.
+
+    \b
+    Examples:
+      rlbox prune --dry-run
+      rlbox prune --yes
+    """
+    from rlbox.amounts import size_text
+    from rlbox.image.act.kept import remove_images
+    from rlbox.image.kept import fate_lines, freed_bytes
+    from rlbox.store.act.care import prune
+    from rlbox.store.act.names import wanted_digests
+    from rlbox.store.act.objects import Store, store_folder
+
+    images, store = _spare_images(app), Store(store_folder(""))
+    wanted = wanted_digests(store, app.project)
+    spare = prune(store, wanted, dry_run=True)
+    files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed
+    lines = fate_lines(((row, "") for row in images), done=False)
+    lines += [f"would remove {files} files of {store.root}, {size_text(spare.freed)}"] if files else []
+    found = {"images": [row.name for row in images], "files": files, "bytes": freed}
+    if app.dry_run:
+        text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
+        return app.planned(found, text, f"free up to {size_text(freed)}" if lines else "remove nothing")
+    if lines:
+        for line in lines:
+            app.say(line)
+        confirm(app, yes, f"remove {len(images)} images and {files} files, up to {size_text(freed)}")
+        remove_images(images)
+        prune(store, wanted, dry_run=False)
+    app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
+    return 0
+
+
+def _spare_images(app: App) -> list[KeptImage]:
+    """Return the images that can go; none, with a word, where no engine answers."""
+    from rlbox.errors import EngineError
+    from rlbox.image.act.kept import kept_images
+    from rlbox.image.kept import image_fate
+
+    try:
+        return [row for row in kept_images(app.project) if not image_fate(row)]
+    except EngineError as error:
+        app.say(f"images: not looked at: {error.what}")
+        return []

@@ -1,0 +1,57 @@
+"""Diagnose logs: read them, judge what they say, and say what broke first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rlbox.diagnose.act.read import LogReader
+from rlbox.diagnose.act.scanner import Scanner
+from rlbox.diagnose.act.sources import Source, find_sources, read_blocks
+from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.judge import rule
+from rlbox.diagnose.read.reader import EventReader, Read
+from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
+
+OnBytes = Callable[[int], None]
+
+
+def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet, *, engine: str = "") -> Diagnosis:
+    """Return what logs say: files, folders or archives, all of one job.
+
+    Parameters
+    ----------
+    engine
+        `re2`: without Hyperscan, where that is installed.
+
+    Raises
+    ------
+    SpecError
+        There is no log of such a name.
+    NodeError
+        One cannot be opened.
+    """
+    return diagnose_sources(find_sources([str(path) for path in paths]), catalogue, engine=engine)
+
+
+def diagnose_sources(
+    sources: Sequence[Source], catalogue: SignatureSet, *, engine: str = "", on_bytes: OnBytes | None = None
+) -> Diagnosis:
+    """Return what logs say; `on_bytes` hears how many bytes were read since it was called last."""
+    scanner = Scanner(catalogue.scanned, engine=engine)
+    reads: list[Read] = []
+    facts: list[LogFacts] = []
+    for place, source in enumerate(sources):
+        reader = LogReader(scanner, EventReader(scanner.hits, place, known=catalogue.knows, several=len(sources) > 1))
+        for block in read_blocks(source):
+            reader.take(block)
+            if on_bytes:
+                on_bytes(len(block))
+        reads.append(reader.close())
+        facts.append(LogFacts(name=source.name, lines=reader.lines, bytes=reader.offset))
+    return verdict_of(reads, facts, catalogue)
+
+
+def verdict_of(reads: Sequence[Read], facts: Sequence[LogFacts], catalogue: SignatureSet) -> Diagnosis:
+    """Return the diagnosis of logs that were read."""
+    return diagnosis_of(rule(reads, catalogue), reads, facts, len(catalogue.signatures))

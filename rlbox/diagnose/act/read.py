@@ -1,0 +1,70 @@
+"""Read one log to its end, however long it and its lines are, in flat memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlbox.diagnose.act.scanner import Scanner, WholeLines
+from rlbox.diagnose.read.reader import EventReader, Read
+from rlbox.logs.lines import LINE_LIMIT
+
+
+class LogReader:
+    """Takes bytes as they come, and hands whole lines to an `EventReader`.
+
+    `offset` is how many bytes were taken, `lines` how many lines have ended.
+    """
+
+    def __init__(self, scanner: Scanner, events: EventReader) -> None:
+        self.events = events
+        self.offset = self.lines = 0
+        self._scanner = scanner
+        self._rest = bytearray()
+        self._begun = 0
+
+    def take(self, data: bytes) -> None:
+        """Take the next bytes."""
+        end = data.rfind(b"\n") + 1
+        begin = 0
+        if end and self._rest:
+            begin = data.find(b"\n") + 1
+            self._keep(data[: begin - 1])
+            self._hand_over(bytes(self._rest) + b"\n", 0, len(self._rest) + 1)
+            self._rest.clear()
+            self._begun = self.offset + begin
+        if end > begin:
+            self._hand_over(data, begin, end)
+        if end:
+            self._begun = self.offset + end
+        self.offset += len(data)
+        self._keep(data[end:])
+
+    def close(self) -> Read:
+        """Take the last line, which has no line feed, and return what was read."""
+        if self._rest:
+            self._hand_over(bytes(self._rest) + b"\n", 0, len(self._rest) + 1)
+            self._rest.clear()
+        return self.events.close()
+
+    def peek(self) -> Read:
+        """Return what was read so far; more may come."""
+        return self.events.read
+
+    def _hand_over(self, block: bytes, begin: int, end: int) -> None:
+        count = block.count(b"\n", begin, end)
+        self.events.take(self.lines + 1, self._begun, WholeLines(block, begin, end, count))
+        self.lines += count
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the beginning of a line that goes on; what stands behind `LINE_LIMIT` of it is payload."""
+        room = LINE_LIMIT - len(self._rest)
+        if room > 0:
+            self._rest += data[:room]
+
+
+def read_log(blocks: Iterable[bytes], scanner: Scanner, events: EventReader) -> Read:
+    """Return what a log says went wrong."""
+    reader = LogReader(scanner, events)
+    for block in blocks:
+        reader.take(block)
+    return reader.close()

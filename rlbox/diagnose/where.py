@@ -1,0 +1,160 @@
+"""On which node and rank a job failed: by the root's line, by what launchers sum up, by the names of its logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rlbox.diagnose.assess import Case
+from rlbox.diagnose.collective import Missing, absent_in, find_missing, wait_of
+from rlbox.diagnose.read.line import LogRow, read_row
+from rlbox.diagnose.read.reader import Read
+
+_RANK_IN_LINE = re.compile(r"(?i)\[rank ?(\d+)\]|\brank[ =:]+(\d+)\b")
+_RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:rank|proc|worker)[-_.]?(\d{1,5})(?=[^\d]|$)|(?:^|/)r(\d{1,5})\.\w+$")
+_NODE_IN_LINE = re.compile(r"\bip=([\w.:-]+)|\bhost +: +([\w.-]+)|on node ([\w.-]+)|\(IP: ([\d.]+)")
+_NODE_IN_NAME = re.compile(r"(?i)(?:^|[/_.-])((?:node|host|head|gpu)[-_]?\w*\d[\w-]*)(?=[/_.-])")
+_NO_NODE = re.compile(r"(?i)^(?:rank|proc|worker|attempt|std|log|output|run|session|job|\d+$)|log$")
+_LOCAL = re.compile(r"\bdefault(\d+)\b")
+_LOCAL_IN_LINE = re.compile(r"\blocal_rank: ?(\d+)(?: \(pid: (\d+)\))?")
+_SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
+
+
+@dataclass(slots=True)
+class RankPlaces:
+    """What the logs say of where ranks are: the node of each, and which rank a node's local number is."""
+
+    nodes: dict[int, str] = field(default_factory=dict)
+    ranks: dict[tuple[str, int], int] = field(default_factory=dict)
+    pids: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def see(self, row: LogRow, folder: str) -> None:
+        """Take what a line's prefixes say."""
+        node, local = row.host or folder, _LOCAL.search(row.lane)
+        if local and row.lane.endswith(local.group(0)):
+            return
+        if row.rank >= 0:
+            self.nodes.setdefault(row.rank, node)
+            if local:
+                self.ranks.setdefault((node, int(local.group(1))), row.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job failed: node (empty) and rank (None) as far as known, and the ranks that others waited for."""
+
+    node: str = ""
+    rank: int | None = None
+    missing: Missing | None = None
+
+
+def place_of(root: Case, cases: Sequence[Case], reads: Sequence[Read], names: Sequence[str]) -> Place:
+    """Return where a job failed; `names` are those of its logs."""
+    folders = _folders(names)
+    places = _places(reads, cases, names, folders)
+    if missing := _missing(root, cases, places.nodes):
+        return Place(places.nodes.get(missing.ranks[0], ""), missing.ranks[0], missing)
+    own, name = folders[root.event.file], names[root.event.file]
+    node, rank = _of_process(root, places)
+    node = node or root.event.row.host or own
+    rank = rank if rank is not None else _rank_of(root, name, node, places)
+    if rank is not None:
+        node = node or places.nodes.get(rank, "")
+    return Place(node or _node_in(root, name), rank)
+
+
+def _missing(root: Case, cases: Sequence[Case], seen: Iterable[int]) -> Missing | None:
+    """Return the ranks that did not come to a collective; None when nobody waited, or nothing tells."""
+    if root.cls != "victim" and not absent_in([root.text]):
+        return None
+    if named := absent_in(case.text for case in cases):
+        return named
+    waits = []
+    for case in cases:
+        for text in {case.event.text, case.text}:
+            if wait := wait_of(text, case.event.row.rank):
+                waits.append(wait)
+    return find_missing(waits, seen)
+
+
+def _places(reads: Sequence[Read], cases: Sequence[Case], names: Sequence[str], folders: Sequence[str]) -> RankPlaces:
+    places = RankPlaces()
+    for index, read in enumerate(reads):
+        if (rank := _rank_in(names[index])) is not None:
+            places.nodes.setdefault(rank, folders[index])
+        for row in _rows(read):
+            places.see(row, folders[index])
+    for case in cases:
+        for one in case.event.raised:
+            if one.kind == "ChildFailedError":
+                places.pids.update(_summed(line for _, line in one.tail))
+    return places
+
+
+def _rows(read: Read) -> Iterator[LogRow]:
+    for event in read.events:
+        yield event.row
+    for mark in read.marks:
+        yield read_row(mark.number, mark.text)
+
+
+def _summed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield rank and host of each process that torchrun's summary lists, by its pid."""
+    said: dict[str, str] = {}
+    for line in lines:
+        if found := _SUMMED.match(line):
+            said[found.group(1)] = found.group(2)
+        if found and found.group(1) == "exitcode":
+            pid = re.search(r"pid: (\d+)", found.group(2))
+            rank = re.match(r"\d+", said.get("rank", ""))
+            if pid and rank:
+                yield pid.group(1), (int(rank.group()), said.get("host", ""))
+            said = {}
+
+
+def _of_process(root: Case, places: RankPlaces) -> tuple[str, int | None]:
+    """Return node and rank of a process that its launcher names by pid."""
+    found = _LOCAL_IN_LINE.search(root.event.row.text)
+    if found and found.group(2) in places.pids:
+        rank, host = places.pids[found.group(2)]
+        return host, rank
+    return "", None
+
+
+def _rank_of(root: Case, name: str, node: str, places: RankPlaces) -> int | None:
+    row = root.event.row
+    local = _LOCAL.search(row.lane)
+    if local and row.lane.endswith(local.group(0)):
+        return places.ranks.get((node, int(local.group(1))), int(local.group(1)))
+    if row.rank >= 0:
+        return row.rank
+    if found := _RANK_IN_LINE.search(row.text) or _RANK_IN_LINE.search(root.text):
+        return int(next(group for group in found.groups() if group))
+    if (rank := _rank_in(name)) is not None:
+        return rank
+    found = _LOCAL_IN_LINE.search(row.text)
+    return places.ranks.get((node, int(found.group(1))), int(found.group(1))) if found else None
+
+
+def _rank_in(name: str) -> int | None:
+    found = _RANK_IN_NAME.search(name.rpartition("/")[2])
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+def _node_in(root: Case, name: str) -> str:
+    for text in (root.event.row.text, root.text, *(line for _, line in root.event.tail)):
+        if found := _NODE_IN_LINE.search(text):
+            return next(group for group in found.groups() if group)
+    found = _NODE_IN_NAME.search("/".join(name.split("/")[-2:]))
+    return found.group(1) if found else ""
+
+
+def _folders(names: Sequence[str]) -> list[str]:
+    """Return the folder of each log that tells nodes apart: the first in which names differ; empty where none does."""
+    parts = [name.split("/")[:-1] for name in names]
+    for depth in range(max((len(one) for one in parts), default=0)):
+        here = [one[depth] if len(one) > depth else "" for one in parts]
+        if len(set(here)) > 1:
+            return ["" if _NO_NODE.search(one) else one for one in here]
+    return [""] * len(names)

@@ -1,0 +1,120 @@
+"""An image that fits is used, whatever project or rlbox gave it its name; nothing is built, and nobody's name moves."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+
+from rlbox.files.act.folders import cache_folder
+from rlbox.image.act.context import build_labels, context_entries
+from rlbox.image.act.plans import image_plan
+
+pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
+TAG, THEIRS, OLD = "rlbox/mine:tests", "rlbox/mine:work-0a1b2c", "rlbox/mine:latest"
+OTHER = {"Id": "sha256:" + "2" * 64, "Config": {"Labels": {"rlbox.target": "mine", "rlbox.build": "older"}}}
+
+
+@pytest.fixture
+def fits(folder: Folder) -> dict[str, Any]:
+    """An image that is what the specs say; the target is locked."""
+    shutil.rmtree(cache_folder("checks"), ignore_errors=True)  # the tests of a file share a cache
+    folder.target("mine", ON_IMAGE)
+    folder.lock("mine")
+    hold(UV_WHEEL)
+    plan = image_plan(replace(folder.project, kept={}), "mine")
+    labels = {"rlbox.target": "mine", **build_labels(context_entries(plan), plan)}
+    return {"Id": "sha256:" + "1" * 64, "Config": {"Labels": labels}}
+
+
+@pytest.mark.parametrize("name", [THEIRS, OLD])
+def test_build_adopts(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], name: str) -> None:
+    engine.images[name] = fits
+    said = rlbox("build", "mine")
+    assert said == Said(
+        code=0,
+        out=f"{TAG}  sha256:111111111111  adopted\n",
+        err=f"{name} is what the specs say: it is {TAG}, too, and nothing is built\nnext: rlbox shell mine\n",
+    )
+    assert engine.images == {name: fits, TAG: fits}
+    [checks] = engine.made
+    assert checks["Cmd"][-2:] == ["rlbox.doctor", "build"]
+    assert rlbox("build", "mine").out.endswith("unchanged\n")
+    assert len(engine.made) == 1
+
+
+def test_a_newer_image_of_another_project_takes_the_place_of_an_outdated_one(
+    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]
+) -> None:
+    engine.images |= {TAG: OTHER, THEIRS: fits}
+    assert rlbox("build", "mine", "--json").data["state"] == "adopted"
+    assert engine.images == {TAG: fits, THEIRS: fits}
+
+
+def test_a_dry_run_gives_no_name(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:
+    engine.images[THEIRS] = fits
+    said = rlbox("build", "mine", "--dry-run")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[2:] == [
+        f"# first: {THEIRS} is what the specs say, and gets the name {TAG}, too",
+        "# verdict: this would build nothing: an image that is what its specs say gets this project's name",
+    ]
+    assert (engine.images, engine.made) == ({THEIRS: fits}, [])
+
+
+@pytest.mark.parametrize("line", ["shell mine -- true", "save mine x.tar", "push mine --to 127.0.0.1:1/team/"])
+def test_other_verbs_adopt_too(
+    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images[OLD] = fits
+    words = line.split()
+    dry = [*words[:2], "--dry-run", *words[2:]]
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
+    said = rlbox(*dry)
+    assert (said.code, f"# first: {OLD} is what the specs say" in said.out) == (0, True), said
+    rlbox(*words)  # this engine gives no archive, and there is no such registry
+    assert engine.images == {OLD: fits, TAG: fits}
+
+
+def test_an_image_without_a_name_is_not_adopted(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:
+    """It may have lost it to its checks; and one that is only to be compared is nobody's."""
+    engine.images |= {fits["Id"]: fits, f"{THEIRS}.verify": fits, "registry.example/team/mine:1": fits}
+    said = rlbox("save", "mine", "x.tar")
+    assert said.err == f"rlbox: error: the engine has no image {TAG}\n  next:  rlbox build mine\n"
+    assert TAG not in engine.images
+
+
+def test_a_rebuild_adopts_nothing(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:
+    engine.images[THEIRS] = fits
+    assert rlbox("build", "mine", "--rebuild").code != 0  # this machine has no docker client
+    assert TAG not in engine.images
+
+
+def test_an_image_that_its_checks_refuse_loses_the_name(
+    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]
+) -> None:
+    engine.images[THEIRS] = fits
+    engine.answers["/containers/c1/wait"] = (200, b'{"StatusCode": 1}')
+    engine.answers["/containers/c1/logs"] = (200, b"\x02\0\0\0\0\0\0\x0cNo such file")
+    said = rlbox("build", "mine")
+    assert (said.code, said.out) == (1, "")
+    assert f"the checks of {TAG} could not be run: No such file" in said.err
+    assert engine.images == {THEIRS: fits}
+
+
+def test_an_old_name_that_does_not_fit_is_told(
+    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.images[OLD] = OTHER
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = rlbox("build", "mine")
+    assert said.err.startswith(
+        f"{OLD} is of an rlbox that had one name for all projects, and does not fit: it was built by an rlbox that "
+        "counted every line of its own code as part of the image\n"
+    )
+    assert engine.images == {OLD: OTHER}

@@ -1,0 +1,216 @@
+"""`rlbox diagnose`: logs, folders, archives and runs, in both languages; what it refuses, and the way out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+from fakes import Folder, Rlbox
+from following import Follow
+from test_cli_bundle import run
+
+from rlbox.files.act.compression import zstd
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+FAILED = f"""step 1 loss 1.0
+(TaskRunner pid=12) Traceback (most recent call last):
+(TaskRunner pid=12)   File "/opt/train.py", line 3, in main
+(TaskRunner pid=12) {OOM}
+ray.exceptions.RayTaskError(OutOfMemoryError): CUDA out of memory
+"""
+WENT_ON = (
+    "step 1 loss 1.0\nConnectionError: the tracker is away\nstep 2 loss 0.9\nstep 3 loss 0.8\nTraining completed\n"
+)
+KEYS = {
+    "schema", "fatal", "cause", "fix", "title", "confidence", "ending", "first_fatal", "chain", "also", "benign",
+    "remedy", "fetch", "node", "rank", "files", "placed", "signatures",
+}  # fmt: skip
+PACK = """title = "the reward model is missing"
+heals = ["reward-model-missing"]
+remedy = "start the reward model first"
+[[signature]]
+pattern = 'reward model .{1,40} is not there'
+example = 'ValueError: reward model A is not there'
+"""
+
+
+@pytest.fixture(autouse=True)
+def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "disk"
+    (path / "runs").mkdir(parents=True)
+    monkeypatch.setenv("RLBOX_DATA", str(path))
+    return path
+
+
+def test_four_lines_then_the_chain_then_the_place(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", FAILED)
+    said = rlbox("diagnose", "train.log")
+    assert said.code == 1
+    first, cause, after, step, _, *rest = said.out.splitlines()
+    assert first == f"first: train.log:4, TaskRunner pid=12: (TaskRunner pid=12) {OOM}"
+    assert cause.startswith("cause: gpu-oom-training: ")
+    assert after.startswith("after: one consequence, in train.log: ray.exceptions.RayTaskError")
+    assert step.startswith("next:  data.micro_batch_size_per_gpu=1 first")
+    assert rest[1].endswith("[relayed, it repeats that line]")
+    assert f">      4 (TaskRunner pid=12) {OOM}" in rest
+
+
+def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", FAILED)
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.code, set(said.data)) == (1, KEYS)
+    assert (said.data["schema"], said.data["cause"], said.data["ending"]) == (1, "gpu-oom-training", "failed")
+    text = f"(TaskRunner pid=12) {OOM}"
+    assert said.data["first_fatal"] == {"line": 4, "text": text, "file": "train.log", "lane": "TaskRunner pid=12"}
+    assert [(step["class"], step["line"], step["of"], step["why"]) for step in said.data["chain"]] == [
+        ("root", 4, -1, ""),
+        ("relayed", 5, 0, "quoted"),
+    ]
+    assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "skew_s": 0.0}]
+
+
+def test_what_went_on_is_no_failure(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", WENT_ON)
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.code, said.data["fatal"], said.data["cause"], said.data["first_fatal"]) == (0, False, None, None)
+    assert said.data["ending"] == "survived"
+    assert [(one["line"], one["why"]) for one in said.data["benign"]] == [(2, "survived")]
+    told = rlbox("diagnose", "train.log").out
+    assert told.startswith("nothing fatal in 5 lines; there are errors, and the work went on after each of them\n")
+    assert (
+        "  no failure: train.log:2: ConnectionError: the tracker is away [1 times, the work went on after it]" in told
+    )
+
+
+def test_a_log_without_an_ending_says_so(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", "hello\nstep 1 loss 1.0\n")
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.code, said.data["ending"]) == (0, "unseen")
+
+
+@pytest.mark.parametrize("log", [FAILED, WENT_ON, "ValueError: a banana fell down\n"])
+def test_chinese_but_for_the_words_of_the_log(rlbox: Rlbox, folder: Folder, log: str) -> None:
+    folder.write("train.log", log)
+    told = rlbox("diagnose", "train.log", "--why", "--lang", "zh").out
+    for line in [part for part in log.splitlines() if part in told]:
+        told = told.replace(line, "")
+    own = re.sub(r"\S*(?:[=/_.-]\S*|ray\.\S+.*)|`[^`]*`", "", told)
+    assert re.findall(r"[a-z]+ [a-z]+ [a-z]+", own) == []
+    assert "首" in told or "最先" in told or "没有致命错误" in told
+
+
+def test_an_unknown_line_is_placed(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write(
+        "train.log",
+        "ValueError: Passed data is timezone-aware, incompatible with 'tz=None'. Use obj.tz_localize(None) instead.\n",
+    )
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.data["cause"], said.data["placed"]["package"]) == ("unknown", "pandas")
+    assert said.data["placed"]["where"].startswith("pandas/core/arrays/datetimes.py: ")
+    assert "\ncause: unknown: raised in pandas/core/arrays/" in rlbox("diagnose", "train.log").out
+    folder.write("train.log", "ValueError: a banana fell down\n")
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.data["cause"], said.data["placed"]) == ("unknown", None)
+
+
+def test_packed_logs_and_standard_input(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder.path / "a.log.gz").write_bytes(gzip.compress(FAILED.encode()))
+    (folder.path / "b.log.zst").write_bytes(zstd.compress(FAILED.encode()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FAILED.encode())))
+    for name in ("a.log.gz", "b.log.zst", "-"):
+        said = rlbox("diagnose", name, "--json")
+        first = said.data["first_fatal"]
+        assert (said.code, first["file"], first["line"]) == (1, name, 4)
+
+
+def test_folders_and_archives_are_one_job(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write(
+        "job/node-0/out.log", "2026-01-01 00:00:09 step 1 loss 1.0\n2026-01-01 00:00:20 ERROR gone: EOFError: x\n"
+    )
+    folder.write("job/node-1/err.log", f"2026-01-01 00:00:10 {OOM}\n")
+    with tarfile.open(folder.path / "job.tar.gz", "w:gz") as tar:
+        tar.add(folder.path / "job", "job")
+    for name, before in (("job", ""), ("job.tar.gz", "job/")):
+        said = rlbox("diagnose", name, "--json")
+        assert (said.data["first_fatal"]["file"], said.data["node"]) == (f"{before}node-1/err.log", "node-1")
+    said = rlbox("diagnose", "job/node-0", "job/node-1", "--json")
+    assert said.data["first_fatal"]["file"] == "job/node-1/err.log"
+
+
+def test_a_run_by_its_name_its_folder_or_as_the_last(rlbox: Rlbox, disk: Path) -> None:
+    path = run(disk, log=FAILED)
+    for words in (("smoke-1",), ("smoke",), (), (str(path),)):
+        said = rlbox("diagnose", *words, "--json")
+        assert (said.code, said.data["cause"]) == (1, "gpu-oom-training")
+        assert said.data["first_fatal"]["file"] == "stages/1-train/stage.log"
+
+
+def test_a_pack_of_signatures_of_another_team(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("pack/reward-model-missing.toml", PACK)
+    folder.write("train.log", "ValueError: reward model B is not there\n")
+    assert rlbox("diagnose", "train.log", "--json").data["cause"] == "unknown"
+    said = rlbox("diagnose", "train.log", "--signatures", "pack", "--json")
+    assert (said.data["cause"], said.data["remedy"]) == ("reward-model-missing", "start the reward model first")
+    folder.write("train.log", f"{OOM}\n")
+    assert rlbox("diagnose", "train.log", "--signatures", "pack", "--json").data["cause"] == "gpu-oom-training"
+
+
+def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> None:
+    folder.write("train.log", "ValueError: reward model B is not there\n")
+    (folder.path / "pack").mkdir()
+    empty = follow("diagnose", "train.log", "--signatures", "pack")
+    folder.write("pack/mine.toml", PACK.replace("reward model .{1,40} is not there", "/scratch/x/.{1,9}"))
+    follow.again(empty, code=2)
+    unsound = follow("diagnose", "train.log", "--signatures", "pack")
+    assert "asks for a path" in unsound.said.err
+    folder.write("pack/mine.toml", "title = ")
+    follow.again(unsound, code=2)
+    torn = follow("diagnose", "train.log", "--signatures", "pack")
+    folder.write("pack/mine.toml", PACK)
+    follow.again(torn, code=1)
+
+
+def test_a_name_that_is_right(folder: Folder, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("train.log", FAILED)
+    gone = follow("diagnose", "trian.log")
+    follow.instead(gone, "trian.log", "train.log", code=1)
+    folder.write("many/a/one.log", FAILED)
+    folder.write("many/b/two.log", FAILED)
+    folder.write("many/other/notes.md", FAILED)
+    monkeypatch.setattr("rlbox.diagnose.act.sources.MOST_FILES", 1)
+    many = follow("diagnose", "many")
+    follow.instead(many, "many", "many/a", code=1)
+    none = follow("diagnose", "many/other")
+    follow.instead(none, "many/other", "many/other/notes.md", code=1)
+
+
+def test_an_archive_with_nothing_to_read(folder: Folder, follow: Follow) -> None:
+    folder.write("train.log", FAILED)
+    folder.write("notes.md", FAILED)
+    (folder.path / "torn.tar").write_bytes(b"no archive")
+    torn = follow("diagnose", "torn.tar")
+    follow.instead(torn, "torn.tar", "train.log", code=1)
+    with tarfile.open(folder.path / "other.tar", "w") as tar:
+        tar.add(folder.path / "notes.md", "notes.md")
+    other = follow("diagnose", "other.tar")
+    follow.instead(other, "other.tar", "notes.md", code=1)
+
+
+def test_a_run_without_a_log(disk: Path, follow: Follow) -> None:
+    path = run(disk)
+    (path / "stages/1-train/stage.log").unlink()
+    step = follow("diagnose", "smoke-1")
+    follow.types(step)
+
+
+def test_what_is_hostile_is_read_to_its_end(rlbox: Rlbox, folder: Folder) -> None:
+    path = folder.path / "odd.log"
+    path.write_bytes(b"\0\xff\xfe" * 99 + b"\n" + b"x" * 3_000_000 + b"\n\r\r\x1b[31m" + OOM.encode() + b"\n\xe4")
+    said = rlbox("diagnose", "odd.log", "--json")
+    assert (said.code, said.data["first_fatal"]["line"], said.data["first_fatal"]["text"]) == (1, 3, OOM)
+    json.dumps(said.data)

@@ -1,0 +1,67 @@
+"""Diagnoses of a corpus of real logs (`RLBOX_CORPUS`: a folder with `cases.jsonl` and `logs/`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.diagnose.act.catalogue import load_catalogue
+from rlbox.diagnose.act.diagnose import diagnose
+from rlbox.diagnose.act.excerpt import scan_log
+from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.logs.codes import clean_text
+from rlbox.spec.project import Project
+
+CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
+LEAST_CAUSES, LEAST_LINES = 0.95, 0.96
+pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="RLBOX_CORPUS names no corpus")
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> SignatureSet:
+    return load_catalogue(Project(folder=CHECKOUT).fix_files())
+
+
+@pytest.fixture(scope="module")
+def answers(catalogue: SignatureSet) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each case with the answer to its log."""
+    cases = [json.loads(row) for row in (CORPUS / "cases.jsonl").read_text().splitlines()]
+    return [(case, diagnose([log_of(case)], catalogue).as_json()) for case in cases]
+
+
+def log_of(case: dict[str, Any]) -> Path:
+    return CORPUS / "logs" / f"{case['id']}.log"
+
+
+def is_line(case: dict[str, Any], number: int, text: str) -> bool:
+    return number == case["first_fatal_line"] or text == clean_text(case["first_fatal"]).strip()
+
+
+def test_the_first_fatal_line_is_named(answers: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    asked = [(case, answer["first_fatal"]) for case, answer in answers if case["fatal"]]
+    missed = [case["id"] for case, first in asked if not first or not is_line(case, first["line"], first["text"])]
+    assert len(missed) <= (1 - LEAST_LINES) * len(asked), missed
+
+
+def test_no_healthy_log_alarms(answers: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    assert [case["id"] for case, answer in answers if not case["fatal"] and answer["fatal"]] == []
+
+
+def test_the_catalogue_names_the_cause(answers: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    asked = [(case, answer["cause"]) for case, answer in answers if case["fatal"]]
+    wrong = [(case["id"], cause) for case, cause in asked if cause not in {case["cause"], *case.get("also_accept", ())}]
+    assert len(wrong) <= (1 - LEAST_CAUSES) * len(asked), wrong
+
+
+def test_whoever_follows_a_log_finds_the_same_line(
+    answers: list[tuple[dict[str, Any], dict[str, Any]]], catalogue: SignatureSet
+) -> None:
+    for case, answer in answers:
+        spot = scan_log(log_of(case), catalogue)
+        first = answer["first_fatal"]
+        assert (spot and spot.number) == (first and first["line"]), case["id"]

@@ -1,0 +1,125 @@
+"""What changes nothing of an answer: colours, prefixes, stamps, line ends, other names, a longer beginning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cases import cases
+
+from rlbox.diagnose.act.catalogue import load_catalogue
+from rlbox.diagnose.act.diagnose import diagnose, verdict_of
+from rlbox.diagnose.act.read import LogReader
+from rlbox.diagnose.act.scanner import Scanner
+from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.read.reader import EventReader
+from rlbox.diagnose.verdict import LogFacts
+from rlbox.spec.project import Project
+
+LEAST = 0.98
+CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+KNOWN = [(cause, log) for name in ("known", "unknown", "healthy") for cause, _, log in cases(name)]
+
+
+def each_line(text: str, before: str, behind: str = "") -> str:
+    return "\n".join(f"{before}{line}{behind}" if line.strip() else line for line in text.split("\n"))
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "colours": lambda log: each_line(log, "\x1b[36m", "\x1b[0m"),
+    "line ends of Windows": lambda log: log.replace("\n", "\r\n"),
+    "an actor of Ray": lambda log: each_line(log, "(Actor pid=4711) "),
+    "srun's labels": lambda log: each_line(log, "3: "),
+    "a container's stamps": lambda log: each_line(log, "2026-01-02T03:04:05.678901Z "),
+    "a longer beginning": lambda log: "reading the configuration\n" * 99 + log,
+    "other paths": lambda log: re.sub(r"/(?:opt|usr|tmp|data|srv|app|workspace)/", "/elsewhere/", log),
+    "other processes": lambda log: re.sub(r"pid=(\d+)", lambda found: f"pid={int(found[1]) + 1000}", log),
+    "other hosts": lambda log: re.sub(r"\b10\.0\.0\.(\d+)", r"192.168.7.\1", log),
+}
+
+
+def answer(log: str, engine: str = "") -> dict[str, Any]:
+    return read(log.encode("utf-8", "surrogateescape"), engine)
+
+
+def read(data: bytes, engine: str = "", at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) -> dict[str, Any]:
+    """Return the answer to bytes that come in pieces."""
+    scanner = Scanner(catalogue.scanned, engine=engine)
+    reader = LogReader(scanner, EventReader(scanner.hits, known=catalogue.knows))
+    for begin in range(0, len(data), at):
+        reader.take(data[begin : begin + at])
+    facts = LogFacts(name="a.log", lines=reader.lines, bytes=len(data))
+    return verdict_of([reader.close()], [facts], catalogue).as_json()
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[tuple[str, dict[str, Any]]]:
+    return [(log, answer(log)) for _, log in KNOWN]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_answer_stays(name: str, plain: list[tuple[str, dict[str, Any]]]) -> None:
+    change, other = CHANGES[name], []
+    for log, before in plain:
+        after = answer(change(log))
+        said = (before["first_fatal"] or {}).get("text", "")
+        said = change(said) if name.startswith("other") else said
+        right = after["cause"] == before["cause"] and said in (after["first_fatal"] or {}).get("text", "")
+        other += [] if right else [(before["cause"], said, after["cause"], after["first_fatal"])]
+    assert len(other) <= (1 - LEAST) * len(plain), other
+
+
+def test_both_engines_find_the_same(plain: list[tuple[str, dict[str, Any]]]) -> None:
+    assert [before["cause"] for log, before in plain if answer(log, engine="re2") != before] == []
+
+
+def test_a_log_without_its_end_says_so_or_the_same(plain: list[tuple[str, dict[str, Any]]]) -> None:
+    for log, before in plain:
+        if first := before["first_fatal"]:
+            cut = "\n".join(log.split("\n")[: first["line"]])
+            assert answer(cut)["first_fatal"]["line"] <= first["line"]
+
+
+def test_pieces_of_any_size_give_the_same() -> None:
+    for _, log in KNOWN[:40]:
+        assert len({str(read(log.encode(), at=size)["first_fatal"]) for size in (7, 64, 4096)}) == 1
+
+
+def pieces() -> Iterator[str]:
+    for _, log in KNOWN:
+        yield from log.split("\n")
+
+
+LINES = sorted(set(pieces()))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=80)), max_size=60))
+def test_any_lines_in_any_order_are_answered(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    found = read(text.encode("utf-8", "surrogatepass"))
+    assert found["fatal"] == (found["first_fatal"] is not None) == (found["cause"] is not None)
+    if first := found["first_fatal"]:
+        assert 1 <= first["line"] <= text.count("\n") + 1
+        assert found["chain"][0]["of"] == -1
+        assert all(-1 <= step["of"] < place for place, step in enumerate(found["chain"]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=3000), st.integers(1, 700))
+def test_any_bytes_are_answered(data: bytes, at: int) -> None:
+    assert read(data + b"\nValueError: " + data, at=at)["schema"] == 1
+
+
+def test_a_line_that_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "one.log"
+    with path.open("wb") as file:
+        for _ in range(64):
+            file.write(b"ERROR x " * (1 << 17))
+    assert diagnose([path], CATALOGUE).files[0].bytes == 64 << 20

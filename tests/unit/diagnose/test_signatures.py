@@ -1,0 +1,69 @@
+"""The shipped signatures: each is found by a scan, is of no log alone, ties with none, and fits its own example."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.diagnose.catalogue import LogSignature, SignatureSet, signatures_of
+from rlbox.diagnose.soundness import problems_of, ties
+from rlbox.foreign import toml_table
+
+
+def _rows() -> list[tuple[LogSignature, str, str]]:
+    """Return each signature with its example and what it must not fit."""
+    found = []
+    for path in sorted((CHECKOUT / "templates/fixes").glob("*.toml")):
+        fix = {**toml_table(path.read_text("utf-8")), "id": path.stem}
+        rows = fix.get("signature", ())
+        found += [
+            (signature, row["example"], row.get("unlike", ""))
+            for signature, row in zip(signatures_of([fix]), rows, strict=True)
+        ]
+    return found
+
+
+ROWS = _rows()
+
+
+def test_each_is_sound() -> None:
+    assert len(ROWS) > 400
+    assert [(one.fix, problem) for one, example, _ in ROWS for problem in problems_of(one, example)] == []
+
+
+def test_none_ties_with_one_of_another_cause() -> None:
+    assert list(ties((one, example) for one, example, _ in ROWS)) == []
+
+
+def test_each_fits_its_example_and_not_what_it_is_unlike() -> None:
+    catalogue = SignatureSet(one for one, _, _ in ROWS)
+    assert [one.fix for one, example, _ in ROWS if one not in catalogue.fitting(example)] == []
+    assert [one.fix for one, _, unlike in ROWS if unlike and one in catalogue.fitting(unlike)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "example", "problem"),
+    [
+        ("a|b", "a", "needs no text of 5 bytes"),
+        (r"(?=reward)reward model", "ValueError: reward model", "look"),
+        ("the model /data/models/x is gone", "ValueError: the model /data/models/x is gone", "a path"),
+        (r"cannot reach 10\.11\.12\.13", "OSError: cannot reach 10.11.12.13", "an address"),
+        ("process 1234567 is gone", "ValueError: process 1234567 is gone", "a number of a process"),
+        ("no weights of qwen2-7b", "ValueError: no weights of qwen2-7b", "the name of a model"),
+        ("a banana fell", "a banana fell", "no scan finds its example"),
+    ],
+)
+def test_what_is_unsound(pattern: str, example: str, problem: str) -> None:
+    one = LogSignature(cause="x", fix="x", title="x", remedy="x", pattern=pattern)
+    assert any(problem in said for said in problems_of(one, example)), list(problems_of(one, example))
+
+
+def test_two_that_nothing_parts_tie() -> None:
+    rows = [
+        (
+            LogSignature(cause=cause, fix=cause, title="", remedy="", pattern="reward model is gone"),
+            "reward model is gone",
+        )
+        for cause in ("one", "two")
+    ]
+    assert list(ties(rows)) != []

@@ -1,0 +1,118 @@
+"""Names of images: a project has its own, whoever shares the engine, and no image depends on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from fakes import Folder
+
+from rlbox.engine.reference import parse_reference
+from rlbox.errors import SpecError
+from rlbox.image.act.context import build_labels, context_entries
+from rlbox.image.act.named import known_folder, project_name, remember_project, tag_of
+from rlbox.image.act.plans import image_plan
+from rlbox.image.names import check_name, file_word, image_tag, split_tag, unique_name
+from rlbox.spec.project import Project
+
+
+@pytest.fixture(autouse=True)
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLBOX_PROJECT_NAME")
+
+
+def project(path: Path, *folders: str) -> Project:
+    for name in ("", *folders):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    return Project(folder=path)
+
+
+def test_two_checkouts_of_one_project_have_two_names(tmp_path: Path) -> None:
+    one, other = project(tmp_path / "a/work", "images"), project(tmp_path / "b/work", "images")
+    names = {project_name(one), project_name(other)}
+    assert len(names) == 2
+    assert all(name.startswith("work-") for name in names)
+
+
+def test_a_link_to_a_project_is_the_project(tmp_path: Path) -> None:
+    there = project(tmp_path / "work", "templates")
+    (tmp_path / "link").symlink_to("work")
+    assert project_name(Project(folder=tmp_path / "link")) == project_name(there)
+
+
+def test_folders_without_specs_share_the_users_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = project(tmp_path / "a", "jobs"), project(tmp_path / "b")
+    assert project_name(one) == project_name(other)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert project_name(one).startswith("4321-")
+
+
+def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.image.act.named.user_name", lambda: "ann")
+    mine = project_name(project(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert project_name(project(tmp_path)) != mine
+
+
+def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = project(tmp_path, "images")
+    here = project_name(there)
+    monkeypatch.setattr("rlbox.image.act.named._machine", lambda: "another")
+    assert project_name(there) != here
+
+
+def test_somebody_names_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLBOX_PROJECT_NAME", "Team_1")
+    assert tag_of(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
+
+
+@pytest.mark.parametrize("name", ["a b", "-a", "a.b", "a:b", "a/b", "é", "x" * 101])
+def test_what_names_no_project(name: str) -> None:
+    with pytest.raises(SpecError, match="cannot name a project"):
+        check_name(name, "RLBOX_PROJECT_NAME")
+
+
+@pytest.mark.parametrize("word", ["work", "Ärger & Co", "模型", "", "x" * 300, "a..b"])
+def test_every_folder_gives_a_tag(word: str) -> None:
+    name = unique_name(word, "identity")
+    assert check_name(name, "") == name
+    assert parse_reference(image_tag("local", name)).tag == name
+
+
+def test_a_name_is_read_as_it_is_made() -> None:
+    assert split_tag(image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
+    assert split_tag("rlbox/local:latest") == ("local", "latest")
+    for other in ("debian:bookworm", "rlbox/local", "127.0.0.1:5000/rlbox/local:v1", "rlbox/a/b:c", "<none>:<none>"):
+        assert split_tag(other) == ("", "")
+
+
+def test_names_of_files_do_not_meet() -> None:
+    assert file_word("rlbox/local:work-0a1b2c") == "local.work-0a1b2c"
+
+
+def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.target("mine")
+    plans = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("RLBOX_PROJECT_NAME", name)
+        plans.append(image_plan(folder.project, "mine"))
+    assert [plan.tag for plan in plans] == ["rlbox/mine:one", "rlbox/mine:other"]
+    assert dataclasses.replace(plans[0], tag="") == dataclasses.replace(plans[1], tag="")
+    labels = [build_labels(context_entries(plan), plan) for plan in plans]
+    assert labels[0] == labels[1]
+    assert not any("one" in text.split() for text in labels[0].values())
+
+
+def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
+    there = project(tmp_path / "work", "images")
+    assert known_folder(project_name(there)) == ""
+    remember_project(there)
+    assert known_folder(project_name(there)) == str(tmp_path / "work")
+
+
+def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    remember_project(project(tmp_path / "work", "images"))
