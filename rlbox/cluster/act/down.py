@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.app import App
 from rlbox.cluster.act.reach.holds import held
-from rlbox.cluster.act.reach.link import Link
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import Story, story_of
 from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.labels import ID_LABEL, NODE_LABEL, rules_name
@@ -46,7 +46,7 @@ def take_down(app: App, wish: ClusterWish) -> DownOutcome:
         return DownOutcome(name=story.name, gone=gone)
 
 
-def _down(story: Story, link: Link, facts: NodeFacts) -> list[str]:
+def _down(story: Story, link: NodeLink, facts: NodeFacts) -> list[str]:
     mine = [one for one in facts.clusters if own_plan(one.labels, story.name, facts.uid)]
     ids = {one.labels[ID_LABEL] for one in mine}
     if record := load_cluster(facts.record):  # its containers may have been removed by hand

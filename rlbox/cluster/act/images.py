@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.cluster.act.reach.fleet import Fleet
-from rlbox.cluster.act.reach.link import Going, Link
+from rlbox.cluster.act.reach.link import Going, NodeLink
 from rlbox.cluster.act.spool import Spool, spooling
 from rlbox.cluster.image import SentImage
 from rlbox.engine.oci import parse_manifest
@@ -28,7 +28,7 @@ _PARTS = "parts"
 Tell = Callable[[Row], None]
 
 
-class Source:
+class ImageSource:
     """The image of this machine's engine, whose parts come into a spool when a node wants them."""
 
     def __init__(self, tag: str, image: Mapping[str, Any], spool: Spool, host: str) -> None:
@@ -96,10 +96,10 @@ class Source:
 
 
 @contextmanager
-def image_here(tag: str, image: Mapping[str, Any]) -> Iterator[tuple[Source, SentImage]]:
+def image_here(tag: str, image: Mapping[str, Any]) -> Iterator[tuple[ImageSource, SentImage]]:
     """Yield the image of this machine's engine, ready to be sent while the block runs."""
     with spooling() as (spool, host):
-        source = Source(tag, image, spool, host)
+        source = ImageSource(tag, image, spool, host)
         yield source, source.describe()
 
 
@@ -108,7 +108,7 @@ class Sending:
     """What is sent: the image, from where, under which name engines keep it, and the folder for parts on a node."""
 
     image: SentImage
-    source: Source
+    source: ImageSource
     keep: Reference
     folder: Callable[[str], str]
     tell: Tell
@@ -148,7 +148,7 @@ def send_image(fleet: Fleet, names: Sequence[str], sending: Sending, addresses: 
 class _Sent:
     """The way of an image to one node."""
 
-    def __init__(self, link: Link, sending: Sending) -> None:
+    def __init__(self, link: NodeLink, sending: Sending) -> None:
         self.link, self._sending = link, sending
         self.port = self.beside = 0
         self._done = 0

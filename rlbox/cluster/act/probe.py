@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlbox.cluster.act.reach.fleet import Fleet
-from rlbox.cluster.act.reach.link import Link
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.facts import NodeFacts, read_facts
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.plan import ClusterPlan, folder_of, own_plan, plan_of_labels
@@ -26,7 +26,7 @@ def probe_nodes(fleet: Fleet, wishes: Sequence[NodeWish], image: str, name: str,
     known = tuple(wish for wish in wishes if wish.name in fleet.links)
     names = [wish.name.rpartition("@")[2] for wish in known]
 
-    def ask(link: Link) -> tuple[NodeFacts, float]:
+    def ask(link: NodeLink) -> tuple[NodeFacts, float]:
         row = link.ask(
             "facts",
             timeout_s=_FACTS_S,
@@ -46,7 +46,7 @@ def probe_nodes(fleet: Fleet, wishes: Sequence[NodeWish], image: str, name: str,
     )
 
 
-def _offset(link: Link) -> float:
+def _offset(link: NodeLink) -> float:
     """Return how many seconds a node's clock is ahead: of the quickest of a few answers, half of its way taken off."""
     best = (float("inf"), 0.0)
     for _ in range(_CLOCK_TRIES):
@@ -86,12 +86,12 @@ def probe_ways(fleet: Fleet, survey: Survey) -> Survey:
     return replace(survey, seats=choose_seats(survey, ways), ways=ways)
 
 
-def _open(link: Link, ports: Sequence[int], word: str, family: str) -> dict[str, Any]:
+def _open(link: NodeLink, ports: Sequence[int], word: str, family: str) -> dict[str, Any]:
     return link.ask("listen", ports=list(ports), word=word, family=family)
 
 
 def _reach(fleet: Fleet, goals: dict[str, list[tuple[str, str, int]]], word: str) -> tuple[Way, ...]:
-    def ask(link: Link) -> list[Way]:
+    def ask(link: NodeLink) -> list[Way]:
         rows = goals[link.name]
         told = link.ask("reach", goals=[(address, port) for _, address, port in rows], word=word)["reached"]
         return [
@@ -113,7 +113,7 @@ def probe_ports(fleet: Fleet, survey: Survey, ports: PortPlan) -> Survey:
     word, names = secrets.token_hex(8), list(survey.seats)
     wanted = {name: _ports_of(ports, name == survey.head) for name in names}
 
-    def listen(link: Link) -> dict[int, str]:
+    def listen(link: NodeLink) -> dict[int, str]:
         if link.name not in wanted:
             return {}
         taken = _open(link, wanted[link.name], word, "4")["taken"]

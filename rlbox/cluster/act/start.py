@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.amounts import limit_text
 from rlbox.cluster.act.reach.fleet import Fleet
-from rlbox.cluster.act.reach.link import Link
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.labels import rules_name
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ray import RECORD_FILE, container_name, member_container
@@ -56,7 +56,7 @@ def undone(
     call, known = secrets.token_hex(8), set(names)
     rules = rules_name(plan.id) if new and plan.closed == "tls" else ""
 
-    def guard(link: Link) -> None:
+    def guard(link: NodeLink) -> None:
         if link.name in known:
             path = plan.folder(link.name) if new else ""
             link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules, mount=mount)
@@ -78,7 +78,7 @@ def close_nodes(fleet: Fleet, plan: ClusterPlan, names: Iterable[str]) -> None:
     ports = [[plan.ports.base, plan.ports.base + 19], list(plan.ports.worker_range)]
     sources = [member.address for member in plan.members]
 
-    def close(link: Link) -> None:
+    def close(link: NodeLink) -> None:
         if link.name in known:
             link.ask("close-ports", rules=rules_name(plan.id), ports=ports, sources=sources)
 
@@ -88,7 +88,7 @@ def close_nodes(fleet: Fleet, plan: ClusterPlan, names: Iterable[str]) -> None:
 def write_files(fleet: Fleet, plan: ClusterPlan, keys: Mapping[str, Secret], callers: Mapping[str, str]) -> None:
     """Write a cluster's keys and its record on every node, for its owner alone."""
 
-    def write(link: Link) -> None:
+    def write(link: NodeLink) -> None:
         owner = _owner(callers[link.name])
         folder = plan.folder(link.name)
         texts = {**{name: key.reveal() for name, key in keys.items()}, RECORD_FILE: plan.text()}
@@ -102,7 +102,7 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
     """Start the containers of the nodes `names`, all at once; every failure is told."""
     known = set(names)
 
-    def start(link: Link) -> None:
+    def start(link: NodeLink) -> None:
         member = started.plan.member(link.name)
         if member and link.name in known:
             plan = member_container(
@@ -123,7 +123,7 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
         raise NodeError(f"Ray could not be started\n{lines}", next_step=first.next_step)
 
 
-def _gpus(link: Link, member: ClusterMember) -> GpuAccess:
+def _gpus(link: NodeLink, member: ClusterMember) -> GpuAccess:
     if not member.gpus:
         return NO_GPUS
     offer = probe_offer(link.engine().info(), link.name, here=link.wish.local)
@@ -133,7 +133,7 @@ def _gpus(link: Link, member: ClusterMember) -> GpuAccess:
 def retire(fleet: Fleet, started: Started, containers: Mapping[str, str]) -> None:
     """End the containers of nodes, by id, that are to be started anew; what their Ray wrote stays."""
 
-    def end(link: Link) -> None:
+    def end(link: NodeLink) -> None:
         if link.name in containers:
             link.ask(
                 "retire",
@@ -155,13 +155,13 @@ def _owner(caller: str) -> list[int]:
 class StateWatch:
     """What Ray says of its nodes, heard from a program in the head's container for as long as that runs."""
 
-    def __init__(self, head: Link, plan: ClusterPlan, limit_s: float) -> None:
+    def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float) -> None:
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
         words = (_PYTHON, "-I", "-c", _STATE.read_text("utf-8"), _gcs(plan), f"{limit_s:g}")
         threading.Thread(target=self._listen, args=(head, container_name(plan), words), daemon=True).start()
 
-    def _listen(self, head: Link, name: str, words: tuple[str, ...]) -> None:
+    def _listen(self, head: NodeLink, name: str, words: tuple[str, ...]) -> None:
         try:
             for line in head.engine().execute(name, words):
                 self._states.put(read_state(line))
@@ -181,7 +181,7 @@ def _gcs(plan: ClusterPlan) -> str:
     return f"{plan.head.address}:{plan.ports.of('gcs')}"
 
 
-def ask_state(head: Link, plan: ClusterPlan) -> RayState:
+def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
     """Return what Ray says now, or why it cannot be asked."""
     words = (_PYTHON, "-I", "-c", _STATE.read_text("utf-8"), _gcs(plan), "0")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlbox.app import App
-from rlbox.cluster.act.reach.link import Link
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.facts import ClusterContainer
@@ -31,7 +31,7 @@ def status_here(story: Story, survey: Survey, standing: StandingCluster) -> Clus
     return status_of(plan, state, containers, disks)
 
 
-def _state(head: Link | None, standing: StandingCluster) -> RayState:
+def _state(head: NodeLink | None, standing: StandingCluster) -> RayState:
     if head is None:
         return RayState(said="its head is none of the nodes that answer")
     if not standing.going(head.name):

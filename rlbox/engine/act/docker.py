@@ -293,8 +293,7 @@ class DockerEngine:
             for block in api.exec_start(made["Id"], stream=True):
                 *lines, rest = (rest + block).split(b"\n")
                 yield from (line.decode("utf-8", "replace") for line in lines)
-            if rest:
-                yield rest.decode("utf-8", "replace")
+            yield from [rest.decode("utf-8", "replace")] if rest else []
 
     def output(self, name: str, lines: int) -> str:
         """Return the last lines that a container wrote itself, nothing when it is gone."""
@@ -307,13 +306,8 @@ class DockerEngine:
     def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine pull what a reference names by digest or tag, and yield what it says."""
         with self._heard():
-            words = self._client.api.pull(
-                reference.name,
-                tag=reference.digest or reference.tag,
-                stream=True,
-                decode=True,
-                auth_config=dict(login) or None,
-            )
+            what, own = reference.digest or reference.tag, dict(login) or None
+            words = self._client.api.pull(reference.name, tag=what, stream=True, decode=True, auth_config=own)
             yield from cast(Iterator[dict[str, Any]], words)
 
     def stop(self, name: str, grace_s: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
-from rlbox.cluster.act.reach.link import Link, Unreached
+from rlbox.cluster.act.reach.link import NodeLink, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.facts import NodeAddress, read_facts
@@ -90,14 +90,14 @@ def test_few_ask_all_and_many_ask_their_neighbours() -> None:
 def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError, match="there is no ssh on PATH") as caught:
-        Link(NodeWish(name="b", data="/data"), Starts()).open()
+        NodeLink(NodeWish(name="b", data="/data"), Starts()).open()
     assert caught.value.next_step == "install the OpenSSH client"
 
 
 @pytest.mark.allow("processes", "sockets")
 def test_a_connection_that_broke() -> None:
     """The node `local` is this machine: no ssh is between, and all else is the same."""
-    link = Link(NodeWish(name="local", data="/data"), Starts())
+    link = NodeLink(NodeWish(name="local", data="/data"), Starts())
     link.open()
     try:
         assert link.ask("clock")["clock"] > 0

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rlbox.cluster.act.reach.link import PATIENCE_S, Link, Unreached
+from rlbox.cluster.act.reach.link import PATIENCE_S, NodeLink, Unreached
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.nodes import NodeWish, same_machine
 from rlbox.errors import RlboxError, SpecError
@@ -23,17 +23,17 @@ _SHOWN_S = 5.0
 class Fleet:
     """The nodes of a cluster that are connected, in their order, and why the others are not."""
 
-    def __init__(self, links: Mapping[str, Link], unreached: Sequence[Finding]) -> None:
+    def __init__(self, links: Mapping[str, NodeLink], unreached: Sequence[Finding]) -> None:
         self.links, self.unreached = dict(links), tuple(unreached)
 
-    def each(self, do: Callable[[Link], T]) -> dict[str, T]:
+    def each(self, do: Callable[[NodeLink], T]) -> dict[str, T]:
         """Return what each node gave, all done at once; the first error of the nodes is raised when all are through."""
         done, failed = self.tried(do)
         if failed:
             raise next(iter(failed.values()))
         return done
 
-    def tried(self, do: Callable[[Link], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
+    def tried(self, do: Callable[[NodeLink], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
         """Return what each node gave, and the errors of the others."""
         done: dict[str, T] = {}
         failed: dict[str, RlboxError] = {}
@@ -44,7 +44,7 @@ class Fleet:
                 failed[name] = error
         return done, failed
 
-    def _started(self, do: Callable[[Link], T]) -> dict[str, Future[T]]:
+    def _started(self, do: Callable[[NodeLink], T]) -> dict[str, Future[T]]:
         with ThreadPoolExecutor(max(1, len(self.links))) as pool:
             return {name: pool.submit(do, link) for name, link in self.links.items()}
 
@@ -67,7 +67,7 @@ def connected(wishes: Sequence[NodeWish], say: Callable[[str], None]) -> Iterato
         Two names are one machine.
     """
     starts = Starts()
-    links = {wish.name: Link(wish, starts) for wish in wishes}
+    links = {wish.name: NodeLink(wish, starts) for wish in wishes}
     unreached: list[Finding] = []
     try:
         with ThreadPoolExecutor(len(links)) as pool:
@@ -93,7 +93,7 @@ def _wait(ways: Mapping[str, Future[None]], say: Callable[[str], None]) -> None:
         say(f"waiting for {', '.join(slow[:8])}{' …' if len(slow) > 8 else ''}")
 
 
-def _refuse_same(links: Mapping[str, Link]) -> None:
+def _refuse_same(links: Mapping[str, NodeLink]) -> None:
     for one, other in same_machine((name, str(link.facts["identity"])) for name, link in links.items()):
         raise SpecError(
             f"nodes {one} and {other} are one machine", next_step="name each machine once, in --nodes or cluster.nodes"

@@ -58,7 +58,7 @@ class Unreached(NodeError):
 class Going:
     """Something that goes on at a node; iterated, it gives what the node tells of it, until that or the node ends."""
 
-    def __init__(self, link: Link, number: int, answers: queue.Queue[dict[str, Any]]) -> None:
+    def __init__(self, link: NodeLink, number: int, answers: queue.Queue[dict[str, Any]]) -> None:
         self._link, self._number, self._answers = link, number, answers
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -75,7 +75,7 @@ class Going:
         self._link.tell({"do": "end", "of": self._number})
 
 
-class Link:
+class NodeLink:
     """The connection to one node, from `open` to `close`; several threads may ask at a time."""
 
     def __init__(self, wish: NodeWish, starts: Starts) -> None:
