@@ -306,9 +306,8 @@ class DockerEngine:
     def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine pull what a reference names by digest or tag, and yield what it says."""
         with self._heard():
-            what, own = reference.digest or reference.tag, dict(login) or None
-            words = self._client.api.pull(reference.name, tag=what, stream=True, decode=True, auth_config=own)
-            yield from cast(Iterator[dict[str, Any]], words)
+            named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
+            yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
 
     def stop(self, name: str, grace_s: int) -> None:
         """Ask the container to end, and end it after `grace_s` seconds."""
