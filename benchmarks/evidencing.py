@@ -92,14 +92,19 @@ def _failed_run(place: Place) -> _Failed:
 
 
 def _write_log(log: Path, size: int) -> FatalSpot:
-    rows = (f"step:{n} - actor/pg_loss:{n / 7:.6f} - perf/throughput:{n * 3.1:.3f}\n".encode() for n in range(16_000))
-    block = b"".join(rows)
+    """Write steps, the failure, and as much again of what says nothing: after steps it would be no failure."""
+    steps = (f"step:{n} - actor/pg_loss:{n / 7:.6f} - perf/throughput:{n * 3.1:.3f}\n".encode() for n in range(16_000))
+    idle = (
+        f"worker {n % 64}: shard {n:>9} of the cache is written back, {n * 3.1:.3f} kB\n".encode()
+        for n in range(16_000)
+    )
+    half = size // 2
     write_atomic(log, b"")
     with open(log, "wb") as file:
-        for number in range(size // len(block)):
-            file.write(block)
-            if number == size // len(block) // 2:
-                file.write(FAILURE)
+        for block, text in ((b"".join(steps), FAILURE), (b"".join(idle), b"")):
+            for _ in range(max(1, half // len(block))):
+                file.write(block)
+            file.write(text)
     spot = scan_log(log)
     if spot is None:
         raise Unusable("the planted failure was not found")

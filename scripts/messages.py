@@ -28,7 +28,8 @@ from rlbox.spec.load import load_toml  # noqa: E402
 FOLDER = CHECKOUT / "rlbox/messages/zh"
 HAND = "words"
 """The file that is kept by hand: single words, joints, states, which no rule can tell from names."""
-UNSHOWN = ("doctor/act/programs/", "docs/", "messages/", "sandbox/act/programs/", "scaffold/files/")
+PROGRAMS = ("doctor/act/programs/", "evaluation/act/programs/", "sandbox/act/programs/")
+UNSHOWN = (*PROGRAMS, "docs/", "messages/", "scaffold/files/")
 TABLES = ("templates/**/*.toml", "images/*/target.toml", "jobs/*.toml", "rlbox/**/*.toml")
 KEYS = (
     "title",
@@ -80,7 +81,7 @@ _EDGE = re.compile(r"^(?:[\s;:,.?·–#*>]+(?=\S)|-+ |\((?=[^)]*$))+|(?:\s+)$")
 def halves() -> dict[str, str]:
     """Return what shipped tables say in both languages themselves: `title` beside `title_zh`."""
     found: dict[str, str] = {}
-    for path in (CHECKOUT / "templates").rglob("*.toml"):
+    for path in (*(CHECKOUT / "templates").rglob("*.toml"), *(CHECKOUT / "rlbox/evaluation/suites").glob("*.toml")):
         table = load_toml(path)
         for key in KEYS:
             if f"{key}_zh" in table:

@@ -14,6 +14,7 @@ _NAMES = re.compile(
     r"`[^`]*`|'[^']*'|\"[^\"]*\""  # names, values, commands
     r"|\b(?:rlbox|vastai|docker|ray|uv|ssh|sudo|apptainer) [^;:(]*"  # commands without backticks
     r"|\[[^\]]*\]$"  # where a fact is from
+    r"|\S+ (?:accepted@1|exec)\b"  # a figure of a suite
 )
 _OTHERS = re.compile(
     r"^\s*(?:\||/|[✓=✗] \[|ERROR: |#? *gate: (?:require|forbid|benign) |ray-start |\S+  # service )"
@@ -32,6 +33,7 @@ _OTHERS = re.compile(
     r"|nothing here|read the reason|rent two|how long|of the GPU's memory|an answer$|import sys"
     r"|logprob gap|inal collected|samples from rollout"
     r"|attention kernels|(?:gamma|beta) \d"
+    r"|Write the Python 3 code|Answer with one code block"  # what a model is asked
     r"|git \w+(?:-lm)? [0-9a-f]{12}"
 )
 

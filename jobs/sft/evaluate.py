@@ -1,31 +1,45 @@
 """Judge checkpoints: vLLM up, problems of a tier through the code sandbox, vLLM down, one after the other (P182, P183).
 
-The last checkpoint gets the final tier, those before it the first one. A checkpoint that fails does not stop the rest.
-What an interrupted evaluation finished is kept and not asked for again.
+The last checkpoint gets the final tier, as does the model before training; the others get the first one. One that fails
+does not stop the rest. What an interrupted evaluation answered is kept and not asked again. The evaluation is rlbox's
+own (`rlbox eval`), run by its interpreter: what is here is which checkpoints, which suites, which server.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sft import eval_config, results
-from sft.checkpoints import Checkpoint, find_checkpoints, one_checkpoint
-from sft.judge import Sandbox, judge
-from sft.policy import Policy, PolicyError
-from sft.problems import Problem, ProblemError, load_set
-from sft.server import Engine, ServerError, serve, served_model
+from rlbox.evaluation.act.judge import Judging, NotJudged
+from rlbox.evaluation.act.outputs import HISTORY, read_results
+from rlbox.evaluation.act.policy import Policy
+from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served, serving
+from rlbox.evaluation.act.suites import load_sets
+from rlbox.evaluation.export import Export
+from rlbox.evaluation.problem import EvalProblem, ProblemError
+from rlbox.evaluation.result import table
+from rlbox.evaluation.suite import Suite
+from rlbox.machine.act.http import loopback_http
+from rlbox.machine.no_answer import NoAnswer
+from sft import eval_config
+from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 
-QA_LOGS = 20  # answers of each set that are kept to be read
-BAR_S = 10.0  # how often it is told how far a set is
+SILENT_S = 1800.0
+Sets = dict[str, tuple[Suite, list[EvalProblem]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """An export that is to be judged on a tier; `missing` says what it lacks, or nothing."""
+
+    export: Export
+    tier: int
+    missing: str
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -34,6 +48,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--checkpoints", type=Path, help="folder of global_step_*: all of them")
     which.add_argument("--checkpoint", type=Path, help="one global_step_N")
+    parser.add_argument("--base", default="", help="folder of the model before training: judged, too, as the baseline")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--raw", type=Path, required=True, help="folder of the raw problem sets")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
@@ -43,11 +58,13 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--vllm-url", default="", help="a server that is up already; nothing is started (P184)")
     parser.add_argument("--only", default="", help="steps to judge, 100,378; empty: all")
     parser.add_argument("--engine", choices=("vllm", "hf"), default="vllm")
+    parser.add_argument("--python", default="python3", help="interpreter of the engine")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--gpu-memory", type=float, default=0.85)
     parser.add_argument("--max-model-len", type=int, default=6144)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--remote-code", type=_yes, default=False, help="carry out Python code of the export")
     parser.add_argument("--start-s", type=float, default=1800.0, help="limit for the server to come up")
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--any-size", type=_yes, default=False, help="take sets of another size than the seed's")
@@ -61,162 +78,106 @@ def _yes(text: str) -> bool:
 def main() -> None:
     """Judge every checkpoint and print the comparison."""
     args = options()
-    sandbox = Sandbox(args.sandbox_url)
-    if problem := sandbox.check():
-        sys.exit(f"sft.evaluate: error: {problem}; training does not need it, the evaluation does (P163)")
+    try:
+        found = wanted(args)
+        sets = load(args, max(one.tier for one in found))
+        sandbox = Sandbox(args.sandbox_url, loopback_http(3600.0))
+        sandbox.probe()
+    except NoAnswer as error:
+        sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does (P163)")
+    except ValueError as error:
+        sys.exit(f"sft.evaluate: error: {error}")
+    settings = engine_settings(args)
+    judging = Judging(
+        sandbox=sandbox,
+        serve=serve(args, settings),
+        engine=engine_facts(args.vllm_url, settings),
+        out=args.out,
+        at_once=args.concurrency,
+    )
+    failed = [f"{one.export.name}: {problem}" for one in found if (problem := _judge(judging, one, sets, args))]
+    print(table(read_results(args.out)), flush=True)
+    if failed:
+        sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
+    print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY}", flush=True)
+
+
+def wanted(args: argparse.Namespace) -> list[Wanted]:
+    """Return what is to be judged, the model before training first; `ValueError` where there is none."""
     found = [one_checkpoint(args.checkpoint)] if args.checkpoint else find_checkpoints(args.checkpoints)
     if not found:
-        sys.exit(f"sft.evaluate: error: no global_step_* in {args.checkpoints}")
+        raise ValueError(f"no global_step_* in {args.checkpoints}")
     tiers = {checkpoint.step: args.tier for checkpoint in found}
     if args.checkpoints:
         tiers[found[-1].step] = args.final_tier
     only = [int(step) for step in args.only.split(",") if step]
     if missing := [step for step in only if step not in tiers]:
-        sys.exit(f"sft.evaluate: error: no global_step_{missing[0]} in {args.checkpoints}")
-    found = [checkpoint for checkpoint in found if not only or checkpoint.step in only]
-    sets = _load(args, max(tiers[checkpoint.step] for checkpoint in found))
-    failed = [
-        f"step {checkpoint.step}: {problem}"
-        for checkpoint in found
-        if (problem := _judge_checkpoint(checkpoint, tiers[checkpoint.step], sets, sandbox, args))
+        raise ValueError(f"no global_step_{missing[0]} in {args.checkpoints}")
+    rows = [
+        Wanted(
+            export=Export(path=one.export, name=f"step_{one.step}", step=one.step),
+            tier=tiers[one.step],
+            missing=one.missing,
+        )
+        for one in found
+        if not only or one.step in only
     ]
-    print(results.table(results.read_history(args.out)), flush=True)
-    if failed:
-        sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
-    print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / results.HISTORY}", flush=True)
+    if args.vllm_url and len(rows) + bool(args.base) > 1:
+        raise ValueError(f"{args.vllm_url} serves one model: say with --only which checkpoint it is")
+    if not args.base:
+        return rows
+    base = Export(path=Path(args.base), name=eval_config.BASE, step=-1)
+    return [Wanted(export=base, tier=args.final_tier, missing=what_is_missing(base.path)), *rows]
 
 
-def _load(args: argparse.Namespace, tier: int) -> dict[str, list[Problem]]:
-    try:
-        names = eval_config.TIERS[tier]
-        return {name: load_set(name, args.raw, args.manifests, any_size=args.any_size) for name in names}
-    except ProblemError as error:
-        sys.exit(f"sft.evaluate: error: {error}")
-
-
-def _judge_checkpoint(
-    checkpoint: Checkpoint, tier: int, sets: dict[str, list[Problem]], sandbox: Sandbox, args: argparse.Namespace
-) -> str:
-    """Judge one checkpoint; return what went wrong, or nothing."""
-    if checkpoint.missing:
-        return f"incomplete checkpoint: {checkpoint.missing}"
-    folder = args.out / f"step_{checkpoint.step}"
-    began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def load(args: argparse.Namespace, tier: int) -> Sets:
+    """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    print(
-        f"[evaluate] step {checkpoint.step}: tier {tier}, {sum(len(sets[name]) for name in names)} problems", flush=True
-    )
+    found = load_sets(names, args.raw, manifests=args.manifests, any_size=args.any_size)
+    longest = max(suite.decoding.max_tokens for suite, _ in found)
+    if args.max_model_len < longest:
+        raise ProblemError(f"--max-model-len {args.max_model_len} has no room for {longest} new tokens")
+    return {suite.name: (suite, problems) for suite, problems in found}
+
+
+def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the server is started with, as it stands in the lock (P184)."""
+    if args.engine == "hf":
+        return {"engine": "transformers"}
+    return {
+        "tensor_parallel_size": args.tensor_parallel,
+        "gpu_memory_utilization": args.gpu_memory,
+        "max_model_len": args.max_model_len,
+        "dtype": args.dtype,
+        "trust_remote_code": args.remote_code,
+    }
+
+
+def serve(args: argparse.Namespace, settings: dict[str, Any]) -> Serve:
+    """Return what serves an export: vLLM, the server that is named, or the job's own small one over transformers."""
+    http = loopback_http(SILENT_S)
+    if args.engine == "vllm" or args.vllm_url:
+        return serving(args.vllm_url, args.python, args.port, settings, args.start_s, http)
+
+    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
+        argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
+        engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
+        return served(engine, folder / "server.log", http)
+
+    return small
+
+
+def _judge(judging: Judging, one: Wanted, sets: Sets, args: argparse.Namespace) -> str:
+    """Judge one checkpoint; return what went wrong, or nothing."""
+    if one.missing:
+        return f"incomplete checkpoint: {one.missing}"
+    facts = {"tier": one.tier, "expected_at_most_s": 2 * 60 * eval_config.MINUTES[one.tier]}
+    facts |= {"engine": args.vllm_url or args.engine, "sandbox": args.sandbox_url}
     try:
-        with _server(checkpoint, args, folder) as url:
-            policy = Policy(url, served_model(url))
-            scores = {name: _judge_set(name, sets[name], policy, sandbox, folder, checkpoint, args) for name in names}
-    except (ServerError, PolicyError) as error:
+        judging.judge(one.export, [sets[name] for name in eval_config.TIERS[one.tier]], facts)
+    except NotJudged as error:
         return str(error)
-    if broken := [name for name in names if scores[name]["outcomes"].get("sandbox")]:
-        return f"the code sandbox failed while {', '.join(broken)} ran: these problems have no score; run it again"
-    facts = {"step": checkpoint.step, "tier": tier, "config": eval_config.digest(), "scores": scores}
-    _write(folder, facts, args, checkpoint, stamp, time.monotonic() - began)
-    results.append_history(args.out, facts | {"began": stamp})
     return ""
-
-
-@contextlib.contextmanager
-def _server(checkpoint: Checkpoint, args: argparse.Namespace, folder: Path) -> Iterator[str]:
-    if args.vllm_url:
-        yield args.vllm_url
-        return
-    engine = Engine(
-        kind=args.engine,
-        port=args.port,
-        tensor_parallel=args.tensor_parallel,
-        gpu_memory=args.gpu_memory,
-        max_model_len=args.max_model_len,
-        start_s=args.start_s,
-        dtype=args.dtype,
-    )
-    with serve(engine, checkpoint.export, folder / "server.log") as url:
-        yield url
-
-
-def _judge_set(
-    name: str,
-    problems: list[Problem],
-    policy: Policy,
-    sandbox: Sandbox,
-    folder: Path,
-    checkpoint: Checkpoint,
-    args: argparse.Namespace,
-) -> dict[str, Any]:
-    """Return the scores of one set; each problem is asked and judged once, `concurrency` of them at a time."""
-    weights = checkpoint.export / "config.json"
-    key = f"{eval_config.digest()}:{weights.resolve()}:{weights.stat().st_mtime_ns}"
-
-    def one(problem: Problem) -> dict[str, Any]:
-        path = results.problem_file(folder, name, problem.id)
-        if kept := results.read_problem(path, key):
-            return kept
-        answer = policy.answer(problem.ask)
-        verdict = judge(problem, answer.text, sandbox)
-        row = {"id": problem.id, "key": key, **asdict(verdict), "executed": verdict.executed, **asdict(answer)}
-        results.write_json(path, row)
-        return row
-
-    with ThreadPoolExecutor(args.concurrency) as pool:
-        rows = list(counted(pool.map(one, problems), f"Evaluating step {checkpoint.step} {name}", len(problems)))
-    found = results.scores(rows)
-    by_id = dict(zip((problem.id for problem in problems), problems, strict=True))
-    lines = (json.dumps({"ask": by_id[row["id"]].ask, **row}, ensure_ascii=False) for row in rows[:QA_LOGS])
-    (folder / "qa_logs").mkdir(parents=True, exist_ok=True)
-    (folder / "qa_logs" / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
-    print(
-        f"[evaluate] step {checkpoint.step} {name}: accepted@1 {found['accepted_at_1']:.2%}, "
-        f"exec {found['exec_success_rate']:.2%} of {found['problems']}",
-        flush=True,
-    )
-    return found
-
-
-def counted(
-    rows: Iterable[dict[str, Any]], label: str, total: int, clock: Callable[[], float] = time.monotonic
-) -> Iterator[dict[str, Any]]:
-    """Yield rows as they come, and print now and then how far they are, as a bar of tqdm's."""
-    began = told = clock()
-    for done, row in enumerate(rows, 1):
-        yield row
-        now = clock()
-        if now - told >= BAR_S and done < total:
-            told, took = now, now - began
-            left = _clock(took / done * (total - done))
-            print(f"{label}: {100 * done // total}%| | {done}/{total} [{_clock(took)}<{left}]", flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _write(
-    folder: Path, facts: dict[str, Any], args: argparse.Namespace, checkpoint: Checkpoint, stamp: str, took_s: float
-) -> None:
-    """Write the four files of a checkpoint."""
-    flat = {
-        f"{name}/{key}": value
-        for name, row in facts["scores"].items()
-        for key, value in row.items()
-        if key != "outcomes"
-    }
-    results.write_json(folder / "metrics.json", flat)
-    results.write_json(folder / "summary.json", facts)
-    results.write_json(folder / "eval_info.json", {"parameters": eval_config.parameters(), "config": facts["config"]})
-    limit_s = 2 * 60 * eval_config.MINUTES[facts["tier"]]
-    run = {
-        "checkpoint": str(checkpoint.path),
-        "began": stamp,
-        "took_s": round(took_s, 1),
-        "expected_at_most_s": limit_s,
-    }
-    run |= {"engine": args.engine if not args.vllm_url else args.vllm_url, "sandbox": args.sandbox_url}
-    results.write_json(folder / "run_info.json", run)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ class Model:
 
     def __init__(self, path: str) -> None:
         import torch
+        import transformers
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.torch, self.path, self.lock = torch, path, threading.Lock()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = AutoModelForCausalLM.from_pretrained(path).to(self.device).eval()
+        self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
 
     def chat(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the greedy answer to a chat request."""
@@ -47,7 +49,11 @@ def application(model: Model) -> FastAPI:
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": model.path, "object": "model"}]}
+        return {"object": "list", "data": [{"id": model.path, "object": "model", "root": model.path}]}
+
+    @app.get("/version")
+    def version() -> dict[str, str]:
+        return {"version": model.version}
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def conversations(count: int) -> list[Messages]:
 def write_problems(raw: Path, each: int = 3) -> None:
     """Write every raw problem set with `each` problems."""
     raw.mkdir(parents=True, exist_ok=True)
-    for name, (file, _) in eval_config.SETS.items():
+    for name in eval_config.TIERS[3]:
         rows = [_problem(name, number) for number in range(each)]
-        (raw / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (raw / eval_config.raw_file(name)).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _problem(name: str, number: int) -> dict[str, object]:

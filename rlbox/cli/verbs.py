@@ -39,6 +39,9 @@ SECTIONS = {
         "stop": "end a run that goes on, from any shell",
         "watch": "show a run as a live page in a browser",
     },
+    "scores": {
+        "eval": "judge checkpoints, compare their scores, choose the best",
+    },
     "machines": {
         "apply": "bring this machine, which has no Docker, to a target's lock",
         "ckpt": "list checkpoints, or check that they are whole",
@@ -72,6 +75,7 @@ TITLES = {
     "start": "Begin",
     "images": "Images: lock, build, look, ship",
     "runs": "Runs: start, follow, understand",
+    "scores": "Scores: what a checkpoint can do, and how sure that is",
     "machines": "Machines: see what they have, and bring them to a target",
     "clusters": "Clusters: several machines as one",
     "rented": "Rented machines: there and back",
@@ -108,6 +112,8 @@ OTHER_WORDS = {
     "install": "apply",
     "setup": "apply",
     "rent": "vast",
+    "evaluate": "eval",
+    "score": "eval",
     "new": "init",
     "pull": "fetch",
     "download": "fetch",

@@ -32,13 +32,17 @@ class LogFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The root of a failure, what followed from it, and what was none; see `as_json` for the keys."""
+    """The root of a failure, what followed from it, and what was none; see `as_json` for the keys.
+
+    `ended`: the logs say how it ended, well or not.
+    """
 
     root: Case | None
     chain: tuple[Link, ...] = ()
     also: tuple[Case, ...] = ()
     noise: tuple[Case, ...] = ()
     ending: Ending = "unseen"
+    ended: bool = False
     files: tuple[LogFacts, ...] = ()
     signatures: int = 0
     fetch: str = ""
@@ -174,6 +178,7 @@ def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts
         also=tuple(apart[:_CHAIN_MOST]),
         noise=tuple(ruling.noise),
         ending=_ending(ruling, reads),
+        ended=ruling.root is not None or _has_ended(reads),
         files=facts,
         signatures=signatures,
         fetch=log_to_fetch(ruling.root, place) if ruling.root else "",
@@ -186,6 +191,9 @@ def _ending(ruling: Ruling, reads: Sequence[Read]) -> Ending:
         return "failed"
     if any(case.why_not == "survived" for case in ruling.noise):
         return "survived"
-    last = [read.marks[-1] for read in reads if read.marks]
-    ended = any(mark.sign in ("done", "saved", "stop") for mark in last)
-    return "clean" if ended else "unseen"
+    return "clean" if _has_ended(reads) else "unseen"
+
+
+def _has_ended(reads: Sequence[Read]) -> bool:
+    """Whether the last sign of work in a log is that of an end."""
+    return any(read.marks[-1].sign in ("done", "saved", "stop") for read in reads if read.marks)

@@ -6,26 +6,24 @@ Exit status 1: something was not judged, not proven, or not comparable.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlbox.evaluation.act.choosing import choose_best, compare_two
-from rlbox.evaluation.act.judge import Export, Judging, NotJudged
+from rlbox.evaluation.act.judge import Judging, NotJudged
 from rlbox.evaluation.act.outputs import read_results
-from rlbox.evaluation.act.policy import Policy, PolicyError
-from rlbox.evaluation.act.problems import load_problems
+from rlbox.evaluation.act.policy import PolicyError
 from rlbox.evaluation.act.prove import prove
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
-from rlbox.evaluation.act.server import EngineSettings, served, vllm_argv
-from rlbox.evaluation.act.suites import load_suites
+from rlbox.evaluation.act.server import engine_facts, serving, setting
+from rlbox.evaluation.act.suites import load_sets
+from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import NotComparable, table
 from rlbox.evaluation.suite import Suite
-from rlbox.machine.act.http import Http, loopback_http
+from rlbox.machine.act.http import loopback_http
 
 _SILENT_S = 1800.0
 
@@ -57,6 +55,7 @@ def options(words: Sequence[str]) -> argparse.Namespace:
     pick = verbs.add_parser("choose", help="the best checkpoint, and how it stands to the baseline")
     pick.add_argument("--baseline", type=Path, default=None, help="summary.json of the baseline")
     pick.add_argument("--guard", default="humaneval", help="suite that must not drop (P189)")
+    pick.add_argument("--by", action="append", default=[], help="suite that decides; else the seed's (P189)")
     pick.add_argument("--margin", type=float, default=0.0, help="loss that must be ruled out; 0: what shows")
     two = verbs.add_parser("compare", help="two results, suite by suite")
     two.add_argument("results", type=Path, nargs=2, help="summary.json")
@@ -82,14 +81,15 @@ def main(words: Sequence[str]) -> int:
 
 def _judge(asked: argparse.Namespace) -> int:
     exports = [_export(text) for text in asked.export]
+    if asked.url and len(exports) > 1:
+        raise ValueError(f"--url is one server, and {len(exports)} exports were named: which of them does it serve?")
     suites = _problems(asked, asked.suites)
     last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
-    http, ask = loopback_http(_SILENT_S), loopback_http(3600.0)
-    settings = dict(_setting(text) for text in asked.set)
+    settings = dict(setting(text) for text in asked.set)
     judging = Judging(
-        sandbox=Sandbox(asked.sandbox_url, ask),
-        serve=_serving(asked, settings, http),
-        engine={"settings": settings},
+        sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
+        serve=serving(asked.url, asked.engine, asked.port, settings, asked.start_s, loopback_http(_SILENT_S)),
+        engine=engine_facts(asked.url, settings),
         out=asked.out,
         at_once=asked.at_once,
     )
@@ -107,20 +107,6 @@ def _judge(asked: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _serving(asked: argparse.Namespace, settings: dict[str, Any], http: Http) -> Any:
-    def serve(export: Export, folder: Path) -> contextlib.AbstractContextManager[Policy]:
-        if asked.url:
-            return contextlib.nullcontext(Policy(asked.url, http))
-        engine = EngineSettings(
-            argv=vllm_argv(asked.engine, export.path, asked.port, settings),
-            url=f"http://127.0.0.1:{asked.port}",
-            start_s=asked.start_s,
-        )
-        return served(engine, folder / "server.log", http)
-
-    return serve
-
-
 def _prove(asked: argparse.Namespace) -> int:
     sandbox, wrong = Sandbox(asked.sandbox_url, loopback_http(3600.0)), 0
     for suite, problems in _problems(asked, asked.suites):
@@ -133,20 +119,19 @@ def _prove(asked: argparse.Namespace) -> int:
 
 
 def _problems(asked: argparse.Namespace, names: str) -> list[tuple[Suite, list[EvalProblem]]]:
-    return [
-        (suite, load_problems(suite, asked.problems, asked.packages, asked.manifests, any_size=asked.any_size))
-        for suite in load_suites(names.split(","), asked.own)
-    ]
+    return load_sets(
+        names.split(","),
+        asked.problems,
+        own=asked.own,
+        packages=asked.packages,
+        manifests=asked.manifests,
+        any_size=asked.any_size,
+    )
 
 
 def _export(text: str) -> Export:
     name, step, folder = text.split("=", 2)
     return Export(name=name, step=int(step), path=Path(folder))
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    return name, {"true": True, "false": False}.get(value, value)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,19 @@ class EvaluationLock:
     def digest(self) -> str:
         """The sha256 of the parts."""
         return content_digest(self.parts)
+
+    def of(self, suites: Collection[str]) -> EvaluationLock:
+        """Return it with what it says of some suites alone."""
+
+        def kept(name: str, part: Any) -> Any:
+            if name in ("suites", "decoding", "prompts"):
+                return {suite: row for suite, row in part.items() if suite in suites}
+            if name == "sandbox":
+                limits = {suite: row for suite, row in part.get("limits", {}).items() if suite in suites}
+                return {**part, "limits": limits}
+            return part
+
+        return EvaluationLock(parts={name: kept(name, part) for name, part in self.parts.items()}, subject=self.subject)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as it is written beside a result."""
@@ -66,13 +79,14 @@ def content_digest(value: Any) -> str:
 
 
 def differences(one: EvaluationLock, other: EvaluationLock) -> list[FieldChange]:
-    """Return every field in which the parts of two locks differ, by name."""
+    """Return every field in which the parts of two locks differ, by name; an empty part by what fills it."""
     first, second = dict(_leaves(one.parts)), dict(_leaves(other.parts))
-    return [
+    found = [
         FieldChange(field=field, one=first.get(field), other=second.get(field))
         for field in sorted({*first, *second})
         if field not in first or field not in second or canonical(first[field]) != canonical(second[field])
     ]
+    return [one for one in found if not any(other.field.startswith(f"{one.field}.") for other in found)]
 
 
 def refused(found: Sequence[FieldChange], across: Sequence[str]) -> list[FieldChange]:

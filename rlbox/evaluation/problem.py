@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +12,8 @@ PROGRAM = (
     "Answer with one code block.\n\n{statement}"
 )
 FUNCTION = "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+
+ANSWER = "Solve the problem. Think step by step, then write the answer alone in \\boxed{{}}.\n\n{statement}"
 
 
 class ProblemError(ValueError):
@@ -34,6 +37,10 @@ class EvalProblem:
         task with its helper functions, the imports of an MBPP task.
     names
         The functions that are tested; empty: those that `check` calls and nobody else defines.
+    judge
+        Who compares the answer with `wanted`: `math` or `reasoning-gym`; empty: it is code, which is run.
+    wanted
+        The expression that is right, or the task of reasoning-gym as JSON.
     solution
         The reference solution as an answer would give it, where the set has one: the suite is proven with it first.
     """
@@ -44,16 +51,36 @@ class EvalProblem:
     check: str = ""
     before: str = ""
     names: tuple[str, ...] = ()
+    judge: str = ""
+    wanted: str = ""
     solution: str = ""
+
+    @property
+    def own_answer(self) -> str:
+        """The reference solution as a model would answer; empty without one."""
+        return f"```python\n{self.solution}\n```" if self.solution and not self.judge else self.solution
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types: what its digest is made of."""
         return asdict(self) | {"runs": [list(run) for run in self.runs], "names": list(self.names)}
 
 
-def read_problem(row: Mapping[str, Any], program: str = PROGRAM, function: str = FUNCTION) -> EvalProblem:
-    """Return one row of HumanEval, MBPP or CodeContests as a problem, asked by `program` or `function`."""
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How problems are asked, `{statement}` being theirs, and who judges answers that are no code."""
+
+    program: str = PROGRAM
+    function: str = FUNCTION
+    answer: str = ANSWER
+    judge: str = ""
+
+
+def read_problem(row: Mapping[str, Any], asking: Asking = Asking()) -> EvalProblem:
+    """Return one row of HumanEval, MBPP or CodeContests, or a question with its answer, as a problem."""
+    program, function = asking.program, asking.function
     try:
+        if asking.judge:
+            return _compared(row, asking)
         if "entry_point" in row:
             return _humaneval(row, function)
         if "test_list" in row:
@@ -63,14 +90,14 @@ def read_problem(row: Mapping[str, Any], program: str = PROGRAM, function: str =
         raise ProblemError(f"a row with the keys {', '.join(map(str, row))} is no problem: {error!r}") from error
 
 
-def read_problems(rows: Iterator[Mapping[str, Any]], program: str, function: str) -> dict[str, EvalProblem]:
+def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str, EvalProblem]:
     """Return problems by their id, in the order of the rows; two with one id are refused."""
     found: dict[str, EvalProblem] = {}
     for row in rows:
-        problem = read_problem(row, program, function)
+        problem = read_problem(row, asking)
         if problem.id in found:
             raise ProblemError(f"two problems are called {problem.id!r}")
-        if not problem.runs and not problem.check.strip():
+        if not problem.runs and not problem.check.strip() and not problem.wanted:
             raise ProblemError(f"problem {problem.id!r} has no test")
         found[problem.id] = problem
     return found
@@ -107,3 +134,18 @@ def _codecontests(row: Mapping[str, Any], ask: str) -> EvalProblem:
         runs += zip(map(str, part["input"]), map(str, part["output"]), strict=True)
     name = str(row.get("problem_id") or row["name"])
     return EvalProblem(id=name, ask=ask.format(statement=row["description"]), runs=tuple(runs))
+
+
+def _compared(row: Mapping[str, Any], asking: Asking) -> EvalProblem:
+    """Read MATH's and GSM8K's rows, whose answer stands behind `####`, and tasks that were made."""
+    statement = str(row.get("problem") or row["question"])
+    right = str(row["answer"]).rpartition("####")[2].strip()
+    known = row.get("unique_id") or row.get("id") or hashlib.sha256(statement.encode()).hexdigest()[:12]
+    gym = asking.judge == "reasoning-gym"
+    return EvalProblem(
+        id=str(known),
+        ask=asking.answer.format(statement=statement),
+        judge=asking.judge,
+        wanted=str(row["wanted"]) if gym else right,
+        solution=f"<answer>{row['answer']}</answer>" if gym else f"\\boxed{{{right}}}",
+    )

@@ -85,25 +85,11 @@ def require_comparable(results: Sequence[EvaluationResult], across: Sequence[str
     found: dict[str, FieldChange] = {}
     for one in results[1:]:
         common = set(results[0].by_problem) & set(one.by_problem)
-        changes = differences(_of_suites(results[0].lock, common), _of_suites(one.lock, common))
+        changes = differences(results[0].lock.of(common), one.lock.of(common))
         if wrong := refused(changes, across):
             raise NotComparable(wrong)
         found |= {change.field: change for change in changes}
     return [found[name] for name in sorted(found)]
-
-
-def _of_suites(lock: EvaluationLock, suites: set[str]) -> EvaluationLock:
-    """Return a lock with what it says of some suites alone."""
-
-    def kept(name: str, part: Any) -> Any:
-        if name in ("suites", "decoding", "prompts"):
-            return {suite: row for suite, row in part.items() if suite in suites}
-        if name == "sandbox":
-            limits = {suite: row for suite, row in part.get("limits", {}).items() if suite in suites}
-            return {**part, "limits": limits}
-        return part
-
-    return EvaluationLock(parts={name: kept(name, part) for name, part in lock.parts.items()}, subject=lock.subject)
 
 
 def compare(one: EvaluationResult, other: EvaluationResult, figure: str = ACCEPTED) -> dict[str, Paired]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from rlbox.evaluation.lock import content_digest
-from rlbox.evaluation.problem import FUNCTION, PROGRAM, EvalProblem, ProblemError
+from rlbox.evaluation.problem import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError
 from rlbox.spec.kinds import Frozen
 
 
@@ -30,6 +30,15 @@ class JudgingLimits(Frozen):
     memory_mb: int = Field(1024, ge=1)
 
 
+class MadeTasks(Frozen):
+    """Tasks of one of reasoning-gym's datasets: the same seed makes the same tasks."""
+
+    dataset: str
+    size: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    settings: dict[str, Any] = Field({}, description="of the dataset")
+
+
 class Suite(Frozen):
     """A set of problems and its protocol."""
 
@@ -41,8 +50,16 @@ class Suite(Frozen):
     rows: int = Field(0, ge=0, description="how many problems it has; 0: as many as there are")
     ask_program: str = PROGRAM
     ask_function: str = FUNCTION
+    ask_answer: str = ANSWER
+    judge: Literal["", "math", "reasoning-gym"] = Field("", description="who compares answers that are no code")
+    make: tuple[MadeTasks, ...] = Field((), description="tasks that are made instead of read")
     decoding: Decoding = Decoding()
     limits: JudgingLimits = JudgingLimits()
+
+    @property
+    def asking(self) -> Asking:
+        """How its problems are asked."""
+        return Asking(program=self.ask_program, function=self.ask_function, answer=self.ask_answer, judge=self.judge)
 
 
 def chosen_problems(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import limit_text
+from rlbox.foreign import parse_json
 
 EXTRACTION = 1
 """Counts up when `code_of` changes: other code out of the same answer is another score."""
@@ -15,6 +17,8 @@ SCORING = 1
 """Counts up when a verdict may be another for the same answer."""
 _BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _CODE = re.compile(r"^(def|import|from|print|for|while|class)\b", re.MULTILINE)
+MISSING = 3
+"""Exit status of a comparison whose package is not there."""
 _TOLD = 300
 
 
@@ -80,3 +84,28 @@ def same_output(printed: str, expected: str) -> bool:
 
 def _lines(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def score_verdict(reply: Mapping[str, Any]) -> AnswerVerdict:
+    """Return how a comparison of an answer with what is wanted went; one that cannot be made is no score."""
+    found, told = scored(reply)
+    if found is not None and isinstance(found.get("score"), (int, float)):
+        right = found["score"] >= 1
+        return AnswerVerdict(outcome="accepted" if right else "wrong", passed=right, clean=1, detail="")
+    result = reply.get("run_result") or {}
+    if result.get("status") == "TimeLimitExceeded":
+        return AnswerVerdict(outcome="timeout", detail="the comparison took longer than it may")
+    broken = reply.get("status") == "SandboxError" or not result or result.get("return_code") == MISSING
+    return AnswerVerdict(outcome="sandbox" if broken else "failed", detail=told)
+
+
+def scored(reply: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the last line of a comparison, and else why there is none."""
+    result = reply.get("run_result") or {}
+    lines = str(result.get("stdout") or "").strip().splitlines()
+    if reply.get("status") == "Success" and lines:
+        with contextlib.suppress(ValueError):
+            found = parse_json(lines[-1].encode())
+            if isinstance(found, dict):
+                return found, ""
+    return None, str(reply.get("message") or result.get("stderr") or "it said nothing").strip()[-_TOLD:]

@@ -7,6 +7,8 @@ from typing import Any
 
 from rlbox.sandbox.strength import Strength
 
+VERSION = 1
+"""Counts up when the same program may get another verdict: scores of two versions are not compared."""
 _SAYS = {
     "sleep": "it slept for as long as it may run",
     "wall": "it neither slept nor took processor time that was seen",
@@ -83,7 +85,8 @@ def facts(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is ours in an answer."""
     strength = Strength.of(told["layers"], dict(told["missing"]))
     kept = ("limit", "cpu_s", "wall_s", "memory_mb", "alive")
-    return {"strength": strength.name, "missing": strength.missing, **{name: told[name] for name in kept}}
+    known = {"version": VERSION, "strength": strength.name, "missing": strength.missing}
+    return {**known, **{name: told[name] for name in kept}}
 
 
 def broken(message: str) -> dict[str, Any]:

@@ -113,7 +113,10 @@ class Connection:
             return outcome.stdout
         said = (outcome.stderr or outcome.stdout).strip().splitlines()
         why = said[-1] if said else f"exit code {outcome.exit_code}"
-        raise NodeError(f"{what}: {why}", where=self.address.name, next_step="look there yourself, and try again")
+        there = f"ssh{self._port} {self.address.name}"
+        raise NodeError(
+            f"{what}: {why}", where=self.address.name, next_step=f"look there with `{there}`, and try again"
+        )
 
     def start(self, command: str, *, stdin: int, stdout: int) -> Started:
         """Start a shell command there whose streams are the caller's to read and write."""
@@ -134,14 +137,17 @@ class Connection:
         )
 
     @property
+    def _port(self) -> str:
+        return f" -p {self.address.port}" if self.address.port else ""
+
+    @property
     def _socket(self) -> str:
         return str(self._folder / "s")
 
     def _failed(self, said: str) -> NodeError:
-        port = f" -p {self.address.port}" if self.address.port else ""
         return NodeError(
             f"ssh to {self.address.name} failed: {said}",
-            next_step=f"make `ssh -oBatchMode=yes{port} {self.address.name} true` work: key, known host, network",
+            next_step=f"make `ssh -oBatchMode=yes{self._port} {self.address.name} true` work: key, known host, network",
         )
 
     def _end(self) -> None:

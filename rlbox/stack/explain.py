@@ -140,6 +140,9 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | 
     before = problem.domains(problem.wishes)
     for name in names:
         domains[name] = tuple(_near(problem.versions[name], before[name], domains[name], absent))
+    if "cuda" in names and domains["default"] == ("",):
+        # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
+        domains |= {"default": ("0",), "abi": problem.versions["abi"], "nccl": problem.versions["nccl"]}
     if not all(domains.values()) or (free := solve(domains, problem.rules)) is None:
         return None
     if "nvcc" in names and free["cuda"] in domains["nvcc"]:

@@ -64,7 +64,8 @@ def next_step(name: str, verdict: Verdict) -> str:
     ways = [_change(change) for change in verdict.changes[:3]]
     facts = ", ".join(rule.id for rule in verdict.clash_rules)
     off = f"a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason"
-    return "; or ".join(ways) + f"; {off}" if ways else f"no change of versions helps; {off}"
+    others = "".join(f"; or else {way}" for way in ways[1:])
+    return f"{ways[0]}{others}; {off}" if ways else f"no change of versions helps; {off}"
 
 
 def _change(change: WayOut) -> str:
@@ -74,13 +75,18 @@ def _change(change: WayOut) -> str:
 def _one_change(name: str, version: str) -> str:
     match name:
         case "default" | "cuda":
-            return f"take torch from the channel cu{version.replace('.', '')} of the torch wheel index"
+            channel = f"cu{version.replace('.', '')}"
+            return (
+                f'take torch from a channel of the torch wheel index (source = "torch-wheels", channel = "{channel}")'
+            )
         case "nvcc":
             return _compiler(version) if version else "take the CUDA compiler out"
         case "flashinfer-jit-cache" if version:
             return f"add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
         case "driver":
-            return f"take a machine with driver {version} or newer"
+            return f"take a machine with driver {version} or newer, and set hardware.cuda_driver to what it takes"
+        case "cuda-compat" if version:
+            return f"put cuda-compat-{version.replace('.', '-')} into base.packages"
         case _ if name.endswith("-compiled") and version:
             return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
         case _ if not version:

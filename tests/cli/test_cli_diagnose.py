@@ -208,6 +208,83 @@ def test_a_run_without_a_log(disk: Path, follow: Follow) -> None:
     follow.types(step)
 
 
+def test_a_log_that_grows_is_followed_to_its_end(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parts = folder.write("train.log", "step 1 loss 1.0\n"), FAILED.splitlines(keepends=True)
+
+    def write(_s: float) -> None:
+        with path.open("a") as file:
+            file.write(parts.pop(0) if parts else "")
+
+    monkeypatch.setattr("rlbox.cli.runs.diagnose.time.sleep", write)
+    said = rlbox("diagnose", "train.log", "--follow")
+    assert said.code == 1
+    assert said.out.count(f"first: train.log:5, TaskRunner pid=12: (TaskRunner pid=12) {OOM}\n") >= 2
+    assert "after: one consequence, in train.log" in said.out
+    parts += ["Training completed\n"]
+    path.write_text("step 1 loss 1.0\n")
+    said = rlbox("diagnose", "train.log", "--follow", "--json")
+    assert (said.code, said.data["ending"], said.data["files"][0]["lines"]) == (0, "clean", 2)
+
+
+def test_an_error_that_is_survived_is_taken_back(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parts = folder.write("train.log", ""), WENT_ON.splitlines(keepends=True)
+
+    def write(_s: float) -> None:
+        with path.open("a") as file:
+            file.write(parts.pop(0) if parts else "")
+
+    monkeypatch.setattr("rlbox.cli.runs.diagnose.time.sleep", write)
+    said = rlbox("diagnose", "train.log", "--follow")
+    assert said.code == 0
+    assert said.out.startswith("first: train.log:2: ConnectionError: the tracker is away\n")
+    assert "\nnothing fatal any more: the work went on\n" in said.out
+
+
+def test_what_cannot_grow_is_not_followed(rlbox: Rlbox, folder: Folder) -> None:
+    (folder.path / "a.log.gz").write_bytes(gzip.compress(FAILED.encode()))
+    said = rlbox("diagnose", "a.log.gz", "--follow")
+    assert (said.code, "--follow is about files that grow" in said.err) == (2, True)
+
+
+@pytest.mark.allow("processes")
+def test_a_command_is_asked_with_what_may_be_shown(
+    rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = (
+        "hf_" + "a1" * 12,
+        "planted-5ecret-value",
+        "gpu-17.corp.example",
+        "10.20.30.40",
+        "jane@corp.example",
+        "jane",
+    )
+    monkeypatch.setenv("WANDB_API_KEY", planted[1])
+    lane = f"(TaskRunner pid=12, ip={planted[3]}) "
+    lines = [
+        f"login with {planted[0]}",
+        f"key is {planted[1]}",
+        f"connect to http://{planted[2]}:8000/v1 as {planted[4]}",
+        f"{lane}Traceback (most recent call last):",
+        f'{lane}  File "/data/users/{planted[5]}/train.py", line 3, in main',
+        f'{lane}  File "/opt/{planted[5]}/lib/site-packages/torch/nn.py", line 9, in run',
+        f"{lane}{OOM}",
+    ]
+    folder.write("train.log", "\n".join(lines) + "\n")
+    plain = rlbox("diagnose", "train.log", "--json").data
+    said = rlbox("diagnose", "train.log", "--ask", "tee asked.txt | wc -c")
+    asked = (folder.path / "asked.txt").read_text()
+    assert said.code == 1
+    assert "guess of that command, and no part of the verdict:\n" in said.out
+    assert int(said.out.split()[-1]) == len(asked.encode()) <= 8000
+    assert [word for word in planted if word in asked] == []
+    assert OOM in asked
+    assert "site-packages/torch/nn.py" in asked
+    told = rlbox("diagnose", "train.log", "--ask", "echo cosmic rays", "--json").data
+    assert told == {**plain, "guess": "cosmic rays"}
+    failed = rlbox("diagnose", "train.log", "--ask", "exit 3")
+    assert (failed.code, "--ask has no answer" in failed.err) == (1, True)
+
+
 def test_what_is_hostile_is_read_to_its_end(rlbox: Rlbox, folder: Folder) -> None:
     path = folder.path / "odd.log"
     path.write_bytes(b"\0\xff\xfe" * 99 + b"\n" + b"x" * 3_000_000 + b"\n\r\r\x1b[31m" + OOM.encode() + b"\n\xe4")

@@ -29,6 +29,7 @@ WOULD = {
     "data tiny text.txt --to tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
     "doctor --fix": "",
     "engine up": "",
+    "eval judge x --suite human-eval --url http://127.0.0.1:9": "",
     "export mine --to compose": "print this, and write nothing",
     "export mine --to compose --output c.yaml": "write c.yaml",
     "fetch mine": "fetch 1 files",
@@ -77,7 +78,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
 
 def test_every_verb_with_a_dry_run_is_typed_here() -> None:
     found = set(verbs_with_dry_run(root)) - RENTED
-    two = ("vast", "runs", "images")
+    two = ("vast", "runs", "images", "eval")
     assert found == {" ".join(line.split()[: 1 + line.startswith(two)]) for line in WOULD}
 
 

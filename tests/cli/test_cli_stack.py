@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import pytest
 from fakes import Folder, Rlbox
@@ -47,7 +48,7 @@ def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
         "vllm ==0.12.0  (stack.s)",
         "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
     ]
-    assert said.out.splitlines()[4].startswith("nearest change: set torch to 2.9.0; or set vllm to 0.11.0; ")
+    assert said.out.splitlines()[4].startswith("nearest change: set torch to 2.9.0; or else set vllm to 0.11.0; ")
     data = rlbox("stack", "mine", "--json").data
     assert data["fits"] is False
     assert data["changes"][:2] == [{"torch": "2.9.0"}, {"vllm": "0.11.0"}]
@@ -59,7 +60,7 @@ def test_the_lock_refuses_it_and_asks_nobody(rlbox: Rlbox, folder: Folder) -> No
     said = rlbox("lock", "mine")
     assert said.code == 2
     assert said.err.splitlines()[0] == "rlbox: error: the stack of target mine contradicts itself:"
-    assert "  next:  set torch to 2.9.0; or set vllm to 0.11.0; " in said.err
+    assert "  next:  set torch to 2.9.0; or else set vllm to 0.11.0; " in said.err
     assert not (folder.path / "images/mine/lock.json").exists()
 
 
@@ -93,3 +94,144 @@ def test_a_fact_that_is_wrong_is_left_out(follow: Follow, folder: Folder) -> Non
     assert found
     path.write_text(path.read_text() + f'{found[2]}\n{found[1]} = "a build of ours"\n')
     assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
+
+
+class Way(NamedTuple):
+    """A spec that contradicts itself, and what mends it.
+
+    `step` finds what the advice names; in the place of `old` stands `to` then, and `each` of the names that come first.
+    """
+
+    packages: str
+    step: str
+    old: str
+    to: str = ""
+    each: str = ""
+    gpu: str = "sm_80"
+    grade: str = "datacenter"
+    driver: str = "13.0"
+    base: str = ""
+    group: str = ""
+
+
+IN_BASE, IN_GROUP, IN_STACK = "# of the base", "# of the group", "# of the stack"
+WRITTEN = """
+title = "t"
+[hardware]
+arch = "{gpu}"
+grade = "{grade}"
+cuda_driver = "{driver}"
+[base]
+bootstrap = "debian:bookworm"
+{base} # of the base
+[[stack]]
+name = "s"
+packages = [{packages}]
+{group} # of the group
+# of the stack
+[disk]
+host = "~/disk"
+"""
+OLD_COMPILER = 'packages = ["cuda-nvcc-12-6"]'
+SHA256 = "0" * 64
+WHEEL = f'url = "https://example.org/flashinfer_jit_cache-{{0}}-py3-none-any.whl"\nsha256 = "{SHA256}"'
+WAYS = {
+    "driver": Way(
+        packages='"torch==2.9.0"',
+        gpu="sm_120",
+        grade="consumer",
+        driver="12.4",
+        step=r"driver 570 or newer, and set hardware\.(cuda_driver) to",
+        old='cuda_driver = "12.4"',
+        to='{0} = "12.8"',
+    ),
+    "channel": Way(
+        packages='"torch==2.11.0"',
+        gpu="sm_120",
+        grade="consumer",
+        driver="12.8",
+        step=r'\((source = "\S+"), (channel = "\w+")\)',
+        old=IN_GROUP,
+        to="{0}\n{1}",
+    ),
+    "another build": Way(
+        packages='"torch==2.9.0"',
+        group='source = "torch-wheels"\nchannel = "cpu"',
+        step=r'(channel = "\w+")\); a fact',
+        old='channel = "cpu"',
+        to="{0}",
+    ),
+    "forward compatibility": Way(
+        packages='"torch==2.11.0"',
+        driver="12.4",
+        step=r"put (cuda-compat-[\d-]+) into base\.(packages)",
+        old=IN_BASE,
+        to='{1} = ["{0}"]',
+    ),
+    "left out": Way(
+        packages='"torch==2.11.0", "flash-attn-3==3.0.0"',
+        step=r"leave out ([\w-]+);",
+        old=', "flash-attn-3==3.0.0"',
+    ),
+    "no compiler": Way(
+        packages='"six", "flash-attn-3==3.0.0"',
+        gpu="sm_120",
+        base=OLD_COMPILER,
+        step=r"leave out (flash-attn-3) and take the CUDA compiler out",
+        old=f'{OLD_COMPILER} # of the base\n[[stack]]\nname = "s"\npackages = ["six", "flash-attn-3==3.0.0"]',
+        to='[[stack]]\nname = "s"\npackages = ["six"]',
+    ),
+    "devel image": Way(
+        packages='"torch==2.9.0", "flash-attn==2.8.3"',
+        step=r"a base (image) that has the compiler of CUDA 12\.8",
+        old='bootstrap = "debian:bookworm"',
+        to=f'{{0}} = "example.org/devel@sha256:{SHA256}"',
+    ),
+    "wheel by address": Way(
+        packages='"sglang==0.5.7"',
+        group='[python]\nexclude = ["flashinfer-jit-cache"]\n[[stack]]\nname = "t"\npackages = ["six"]',
+        step=r"flashinfer-jit-cache ([\d.]+) by address and checksum \((\[\[stack\.wheels\]\])\)",
+        old=IN_STACK,
+        to=f"{{1}}\n{WHEEL}",
+    ),
+    "whole compiler": Way(
+        packages='"torch==2.11.0", "flash-attn==2.8.3"',
+        step=r"put ([\w, -]+) of CUDA ([\d.]+) into a group",
+        old='"flash-attn==2.8.3"',
+        to='"flash-attn==2.8.3"',
+        each=', "{0}=={1}.*"',
+    ),
+    "compiled": Way(
+        packages='"torch==2.11.0", "transformer-engine==2.20.2"',
+        step=r"compile ([\w-]+) beforehand \((\[\[stack\.compile\]\])",
+        old=IN_STACK,
+        to='{1}\nname = "{0}"\nversion = "2.20.2"\ncuda = "13.0"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_would_fit_is_done(follow: Follow, folder: Folder, name: str) -> None:
+    way = WAYS[name]
+    path = folder.target("mine", WRITTEN.format(**way._asdict()))
+    step = follow("lock", "mine")
+    found = re.search(way.step, step.text)
+    assert found, step.text
+    first, *rest = found.groups("") or ("",)
+    to = way.to.format(first, *rest) + "".join(way.each.format(one, *rest) for one in re.split(r" and |, ", first))
+    assert way.old in path.read_text()
+    path.write_text(path.read_text().replace(way.old, to))
+    assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
+
+
+def test_no_change_of_versions_helps(rlbox: Rlbox, folder: Folder) -> None:
+    spec = WRITTEN.format(
+        **Way(
+            step="",
+            old="",
+            packages='"openrlhf==0.8.3", "transformer-engine==2.16.1", "slime==0.2.2"',
+            base=OLD_COMPILER,
+        )._asdict()
+    )
+    folder.target("mine", spec.replace("sm_80", "sm_100"))
+    assert "  next:  no change of versions helps; a fact that is wrong here (" in rlbox("lock", "mine").err

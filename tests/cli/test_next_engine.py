@@ -156,6 +156,15 @@ def test_ssh_is_installed(follow: Follow, mine: Folder, monkeypatch: pytest.Monk
     assert "no route to host" in follow.again(step, code=4).err
 
 
+def test_an_engine_elsewhere_is_reached_over_ssh(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://far.example:2375")
+    step = follow("runs")
+    name, _, value = step.text.partition("=")
+    monkeypatch.setenv(name, value.replace("USER", "me").replace("HOST", "far.example"))
+    mine.write("bin/ssh", "#!/bin/sh\necho 'no route to host' >&2\nexit 255\n").chmod(0o755)
+    assert "no route to host" in follow.again(step, code=4).err
+
+
 def test_containers_of_ended_runs_are_removed(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
     labels = {"rlbox.target": "mine", "rlbox.run": "own-1", "rlbox.owner": "1000"}
     engine.containers = [{"Id": "c", "Names": ["/rlbox-own-1"], "Labels": labels, "State": "exited", "Mounts": []}]

@@ -206,6 +206,7 @@ def _alone(folder: Path) -> Iterator[None]:
         for name in ("fork", "posix_spawn", "execv", "execve", "kill", "killpg"):
             stack.enter_context(mock.patch.object(os, name, _no_program))
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
+        stack.enter_context(mock.patch("rlbox.report.act.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))
         stack.callback(os.chdir, before)
         yield

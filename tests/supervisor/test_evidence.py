@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 from supervised import Bench, free_port, python, service
 
+from rlbox.diagnose.catalogue import LogSignature, rows_json
 from rlbox.evidence.act.failure_report import FailureReport
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
@@ -147,11 +148,14 @@ def test_a_secret_in_the_fatal_line_is_masked_everywhere(bench: Bench) -> None:
 
 
 def test_the_catalogue_gives_the_next_step(bench: Bench) -> None:
-    row = {"pattern": "ray: command not found", "id": "ray-not-on-path", "title": "No ray", "remedy": "add it to PATH"}
+    name = "ray-not-on-path"
+    row = LogSignature(
+        cause=name, fix=name, title="No ray", remedy="add it to PATH", pattern="ray: command not found",
+    )  # fmt: skip
     bench.stage("train", ("sh", "-c", "echo 'run.sh: line 3: ray: command not found' >&2; exit 127"))
     bench.write_plan()
     (bench.run_dir / "spec").mkdir()
-    (bench.run_dir / "spec/signatures.json").write_text(json.dumps([row]))
+    (bench.run_dir / "spec/signatures.json").write_text(rows_json([row]))
     assert bench.run() == 1
     assert (bench.cause().known, bench.cause().next_step) == ("ray-not-on-path", "add it to PATH")
     page = (evidence(bench) / "REPORT.md").read_text()

@@ -105,7 +105,10 @@ DOORS = {
         ("rlbox.foreign",),
         {
             "rlbox.doctor.act.programs.probe_data",  # run by the stack's interpreter, which has no rlbox
-            "rlbox.sandbox.act.programs.checker",  # as are these
+            "rlbox.evaluation.act.programs.gym_make",  # as are these
+            "rlbox.evaluation.act.programs.gym_score",
+            "rlbox.evaluation.act.programs.math_score",
+            "rlbox.sandbox.act.programs.checker",
             "rlbox.sandbox.act.programs.wire",
             "rlbox.cluster.act.programs.node_wire",  # sent to a node
         },

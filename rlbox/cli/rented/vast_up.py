@@ -55,6 +55,7 @@ def up(
     """
     from rlbox.cli.rented.onstart import require_rented
     from rlbox.job.load import load_job
+    from rlbox.vast.act.instance import project_files
     from rlbox.vast.stay import Stay, check_notice
 
     name = target or load_job(app.project, job).target
@@ -68,6 +69,7 @@ def up(
     brought = _brought(data)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "")
+        project_files(app.project)  # that they are more than specs is told before anything costs money
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
@@ -97,8 +99,8 @@ def _begin(
             total = sum(one.stat().st_size for path, _ in brought for one in _files(path))
             with bytes_view(app, "upload", total) as tell:
                 bring_data(connection, stay, brought, tell)
-            bring_stay(connection, stay, app.project, env_file)
-            run = start_keeper(connection, stay)
+            bring_stay(connection, stay, app.project, env_file, number)
+            run = start_keeper(connection, stay, number)
     except (Exception, KeyboardInterrupt) as error:
         app.say(f"instance {number} is there, and costs money: the same with --instance {number} goes on")
         if isinstance(error, KeyboardInterrupt):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +14,17 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
+from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
+    from rlbox.diagnose.catalogue import SignatureSet
     from rlbox.diagnose.verdict import Diagnosis
 
+QUIET_S = 30.0
+"""Seconds without a byte after which a log that has an ending is at its end."""
+_PAUSE_S = 0.2
+_ASKED_S = 300.0
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 
@@ -31,19 +39,34 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder of signatures of another team, beside the shipped ones.",
 )
+@click.option("--follow", "-f", "grow", is_flag=True, help="Go on reading what comes, until the logs say how it ended.")
+@click.option(
+    "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
+)
 @disk_options
 @shared
-def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], target: str, data: str | None) -> int:
+def verb(
+    app: App,
+    logs: tuple[str, ...],
+    why: bool,
+    packs: tuple[Path, ...],
+    grow: bool,
+    ask: str | None,
+    target: str,
+    data: str | None,
+) -> int:
     """Say what broke first in logs, why, on which rank, and the smallest next step.
 
     LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
-    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine.
-    Exit 1 when something was fatal.
+    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine
+    but what --ask is given. Exit 1 when something was fatal.
 
     \b
     Examples:
       rlbox diagnose train.log
       rlbox diagnose node0.log node1.log --json
+      rlbox diagnose train.log --follow
+      rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.act.catalogue import load_catalogue
@@ -52,10 +75,31 @@ def verb(app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ta
 
     sources = _sources(app, logs, target, data)
     catalogue = load_catalogue(app.project.fix_files(), packs)
-    found = _placed(diagnose_sources(sources, catalogue))
-    text = "" if app.as_json else report(found, _excerpt(found, sources), why=why, tell=app.told)
-    app.result(found.as_json(), text, verbatim=True)
+    found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
+    excerpt = _excerpt(found, sources)
+    guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
+    text = "" if app.as_json else report(found, excerpt, why=why, tell=app.told)
+    if guess:
+        text += f"\n\n{app.told('guess of that command, and no part of the verdict:')}\n{guess['guess']}"
+    app.result({**found.as_json(), **guess}, text, verbatim=True)
     return int(found.fatal)
+
+
+def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
+    """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
+    from rlbox.diagnose.private import evidence_pack
+    from rlbox.machine.act.command import run_command
+    from rlbox.values import Command
+
+    asked = evidence_pack(found, excerpt, os.environ)
+    try:
+        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
+    except WorkFailed as error:
+        app.say(f"warning: --ask has no answer: {error}")
+        return ""
+    if not outcome.ok:
+        app.say(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
+    return outcome.stdout.strip()
 
 
 def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
@@ -67,6 +111,27 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
     runs = [name for name in logs if name not in paths] if logs else [None]
     ledger = known_disk(app, target, data) if runs else None
     return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
+
+
+def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnosis:
+    """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
+    from rlbox.diagnose.act.follow import GrowingLogs
+    from rlbox.diagnose.act.sources import is_packed
+    from rlbox.diagnose.told import report
+
+    if any(source.path is None or source.member or is_packed(source.path) for source in sources):
+        raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
+    logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
+    while True:
+        quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
+        found = logs.diagnosis
+        first = report(replace(found, chain=()), tell=app.told) if found.fatal else ""
+        if first != told and not app.as_json:
+            app.show(first or app.told("nothing fatal any more: the work went on"), verbatim=True)
+        told = first
+        if quiet_s >= QUIET_S and found.ended:
+            return found
+        time.sleep(_PAUSE_S)
 
 
 def _placed(found: Diagnosis) -> Diagnosis:

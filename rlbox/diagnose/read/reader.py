@@ -102,6 +102,7 @@ class EventReader:
         self._until = 0
         self._clock = ""
         self._last_mark = 0
+        self._unmarked: tuple[int, Texts] | None = None
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
@@ -124,13 +125,18 @@ class EventReader:
             while 0 <= hit < index:
                 hit = next(hits, -1)
         self.read.lines = first + count - 1
+        self._unmarked = None
         if self._several or self.read.events or self._open:
             self._mark(first, block)
+        else:
+            self._unmarked = first, block
 
     def close(self) -> Read:
         """End all tracebacks, and return what was read."""
         for lane in list(self._open):
             self._end(lane)
+        if self._unmarked:
+            self._mark(*self._unmarked)
         self._tails.clear()
         return self.read
 

@@ -109,7 +109,8 @@ class _Round:
     def _answer(self, task: Task) -> Row:
         prompt = self._prompts[task.suite.name, task.problem.id]
         answer = asdict(self._policy.answer(prompt, task.suite.decoding, task.number))
-        return self._kept.write(task.suite.name, {"problem": task.problem.id, "number": task.number, **answer})
+        known = {"problem": task.problem.id, "number": task.number, "ask": task.problem.ask}
+        return self._kept.write(task.suite.name, {**known, **answer})
 
     def _judge(self, task: Task, asked: Row) -> Row:
         verdict = self._sandbox.judge(task.problem, asked["text"], task.suite.limits)

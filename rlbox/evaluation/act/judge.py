@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.evaluation.act.bar import CountedBar
 from rlbox.evaluation.act.evaluate import evaluate
-from rlbox.evaluation.act.kept import KeptRows
+from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
 from rlbox.evaluation.act.outputs import append_history, make_result, write_json, write_outputs
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
+from rlbox.evaluation.act.server import Serve
 from rlbox.evaluation.act.weights import export_facts
+from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
-Serve = Callable[["Export", Path], contextlib.AbstractContextManager[Policy]]
-"""Starts what serves an export, its log in a folder; ends it behind the block."""
-_SHOWN = 20
 
 
 class NotJudged(Exception):
     """A checkpoint has no result; the text says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """A checkpoint in Hugging Face's form: its folder, a name, the training step (-1: none, as of a base model)."""
-
-    path: Path
-    name: str
-    step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +42,10 @@ class Judging:
     engine: dict[str, Any]
     out: Path
     at_once: int
+    say: Callable[[str], None] = say
 
-    def judge(self, export: Export, suites: Suites) -> EvaluationResult:
-        """Return the result of one checkpoint, and write its files.
+    def judge(self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
+        """Return the result of one checkpoint, and write its files; `facts` are what `run_info.json` says besides.
 
         Raises
         ------
@@ -63,16 +54,18 @@ class Judging:
         """
         began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         folder = self.out / export.name
-        say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
+        self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
         try:
-            facts = export_facts(export.path)
+            contents = export_facts(export.path)
             strength = self.sandbox.probe()
-            with self.serve(export, folder) as policy:
+            judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, _ in suites if suite.judge}
+            with self.serve(export.path, folder) as policy:
+                _same_weights(policy, export)
                 chosen = ask_for_prompts(suites, policy, self.at_once)
-                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, facts)
+                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents, judges)
                 write_json(folder / "lock.json", lock.as_json())
-                kept = KeptRows(folder, f"{lock.digest}:{lock.subject['weights']}")
-                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=_tell(export.name))
+                kept = KeptRows(folder, rows_keys(lock))
+                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
@@ -84,22 +77,31 @@ class Judging:
             "began": stamp,
             "took_s": round(time.monotonic() - began, 1),
             "machine": machine,
+            **(facts or {}),
         }
-        write_outputs(folder, result, chosen, rows, run)
+        write_outputs(folder, result, rows, run)
         append_history(self.out, result, stamp)
         for suite, row in result.scores.items():
-            say(
+            self.say(
                 f"[evaluate] {export.name} {suite}: accepted@1 {row['accepted_at_1']:.2%}, "
                 f"exec {row['exec_success_rate']:.2%} of {row['problems']}",
             )
         return result
 
+    def _tell(self, name: str) -> Callable[[str, int, int], None]:
+        """Return what says now and then how far a suite is, as a bar of tqdm's, which live views read."""
+        bars: dict[str, CountedBar] = {}
 
-def _tell(name: str) -> Callable[[str, int, int], None]:
-    """Return what says now and then how far a suite is."""
+        def tell(suite: str, done: int, whole: int) -> None:
+            bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
+            if line := bar.line(done):
+                self.say(line)
 
-    def tell(suite: str, done: int, whole: int) -> None:
-        if done == whole or done % max(1, whole // _SHOWN) == 0:
-            say(f"[evaluate] {name} {suite}: {done} of {whole}")
+        return tell
 
-    return tell
+
+def _same_weights(policy: Policy, export: Export) -> None:
+    """Refuse a server that says it serves another folder of this machine (P195)."""
+    served = Path(policy.root) if policy.root else export.path
+    if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
+        raise PolicyError(f"{policy.url} serves {served}, not {export.path} (P195)")

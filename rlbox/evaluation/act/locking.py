@@ -32,8 +32,12 @@ def make_lock(
     engine: Mapping[str, Any],
     sandbox: Mapping[str, Any],
     export: tuple[Mapping[str, Any], Mapping[str, Any]],
+    judges: Mapping[str, Any],
 ) -> EvaluationLock:
-    """Return the lock: `export` is the subject and the tokenizer's part of what is judged."""
+    """Return the lock: `export` is the subject and the tokenizer's part of what is judged.
+
+    `judges` are the packages, with their versions, of what compares answers that are no code.
+    """
     facts = {one.suite.name: suite_facts(one.suite, one.problems) for one in chosen}
     subject, tokenizer = export
     return EvaluationLock(
@@ -45,7 +49,7 @@ def make_lock(
             "engine": dict(engine),
             "extraction": {"version": EXTRACTION},
             "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
-            "scoring": {"version": SCORING},
+            "scoring": {"version": SCORING, **judges},
         },
         subject=subject,
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.act.evaluate import Chosen, Rows
+from rlbox.evaluation.act.evaluate import Rows
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.files.act.folders import write_atomic
 from rlbox.foreign import parse_json
 
-HISTORY, BEST, SUMMARY = "eval_history.jsonl", "best_checkpoint.json", "summary.json"
+HISTORY, BEST, SUMMARY, RUN = "eval_history.jsonl", "best_checkpoint.json", "summary.json", "run_info.json"
 _QA = 20
 """Answers of each suite that are kept together to be read."""
 
@@ -30,9 +30,7 @@ def make_result(name: str, step: int, lock: EvaluationLock, rows: Rows) -> Evalu
     )
 
 
-def write_outputs(
-    folder: Path, result: EvaluationResult, chosen: Sequence[Chosen], rows: Rows, run: Mapping[str, Any]
-) -> None:
+def write_outputs(folder: Path, result: EvaluationResult, rows: Rows, run: Mapping[str, Any]) -> None:
     """Write what belongs to one checkpoint; `run` is the machine and the time, which decide nothing."""
     flat = {
         f"{suite}/{key}": value
@@ -42,10 +40,9 @@ def write_outputs(
     }
     write_json(folder / "metrics.json", flat)
     write_json(folder / "eval_info.json", result.lock.as_json())
-    write_json(folder / "run_info.json", dict(run))
-    asks = {one.suite.name: {problem.id: problem.ask for problem in one.problems} for one in chosen}
+    write_json(folder / RUN, dict(run))
     for suite, of in rows.items():
-        lines = (json.dumps({"ask": asks[suite][row["problem"]], **row}, ensure_ascii=False) for row in of[:_QA])
+        lines = (json.dumps(row, ensure_ascii=False) for row in of[:_QA])
         (folder / "qa_logs").mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "qa_logs" / f"{suite}.jsonl", "".join(f"{line}\n" for line in lines))
     write_json(folder / SUMMARY, result.as_json())
@@ -64,6 +61,14 @@ def read_summary(path: Path) -> EvaluationResult:
         return read_result(parse_json(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def export_of(folder: Path) -> str:
+    """Return the export that the result in `folder` is of, as it was when it was judged; empty where that is lost."""
+    try:
+        return str(parse_json((folder / RUN).read_bytes())["export"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def read_results(out: Path) -> list[EvaluationResult]:

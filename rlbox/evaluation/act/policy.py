@@ -42,7 +42,7 @@ class Policy:
 
     def __init__(self, url: str, http: Http) -> None:
         self.url, self._http = url.rstrip("/"), http
-        self.name, self.facts = self._served()
+        self.name, self.root, self.facts = self._served()
         self._tokenizes = True
 
     def prompt(self, ask: str) -> Prompt:
@@ -93,8 +93,8 @@ class Policy:
             raise PolicyError(f"{self.url}: {said!r} answered, {self.name!r} was asked (P195)")
         return ModelAnswer(text=text or "", finish=finish, tokens=tokens)
 
-    def _served(self) -> tuple[str, dict[str, Any]]:
-        """Return the id of the one model, and what the server says of itself."""
+    def _served(self) -> tuple[str, str, dict[str, Any]]:
+        """Return the id of the one model, the folder it was loaded from, and what the server says of itself."""
         status, found = self._get("/v1/models")
         try:
             rows = found["data"]
@@ -105,7 +105,7 @@ class Policy:
             raise PolicyError(f"{self.url} serves {len(names)} models ({', '.join(names)}): which would answer?")
         _, version = self._get("/version")
         facts = {"version": version.get("version", "")} if isinstance(version, dict) else {"version": ""}
-        return names[0], facts | {"max_model_len": rows[0].get("max_model_len")}
+        return names[0], str(rows[0].get("root") or ""), facts | {"max_model_len": rows[0].get("max_model_len")}
 
     def _get(self, path: str) -> tuple[int, Any]:
         return self._exchange("GET", path, b"")

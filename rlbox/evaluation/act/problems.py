@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import gzip
+import json
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
+from rlbox.errors import RlboxError
 from rlbox.evaluation.problem import EvalProblem, ProblemError, read_problems
-from rlbox.evaluation.suite import Suite, chosen_problems
+from rlbox.evaluation.suite import MadeTasks, Suite, chosen_problems
 from rlbox.foreign import parse_json
+from rlbox.machine.act.command import run_command
+from rlbox.values import Command
 
+GYM_MAKE = Path(__file__).resolve().parent / "programs/gym_make.py"
+_MAKING_S = 600.0
 _MOST = 4 << 30
 """Bytes of an unpacked set of problems; the largest of the seed's has 1.5 GB."""
 
 
 def load_problems(
-    suite: Suite, folder: Path, packages: Path | None, manifests: Path, *, any_size: bool
+    suite: Suite, folder: Path, packages: Path | None, manifests: Path, python: str = "", *, any_size: bool
 ) -> list[EvalProblem]:
     """Return the problems of a suite, from `folder` or from a package below `packages`.
 
@@ -26,14 +33,32 @@ def load_problems(
     ----------
     manifests
         Folder that may hold `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line.
+    python
+        Interpreter that has what makes tasks; empty: rlbox's own.
     any_size
         A set of another size than the suite's is taken, too.
     """
     path = folder / suite.file
     if suite.package and packages is not None and not path.is_file():
         path = packages / suite.file
-    found = read_problems(read_rows(path), suite.ask_program, suite.ask_function)
+    rows = made_rows(suite.make, python) if suite.make else read_rows(path)
+    found = read_problems(rows, suite.asking)
     return chosen_problems(suite, found, list(_manifest(suite.name, manifests)), any_size=any_size)
+
+
+def made_rows(make: Sequence[MadeTasks], python: str) -> Iterator[dict[str, Any]]:
+    """Yield the tasks that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
+    asked = json.dumps([one.model_dump(mode="json") for one in make])
+    command = Command(argv=(python or sys.executable, "-W", "ignore", str(GYM_MAKE)), timeout_s=_MAKING_S)
+    try:
+        done = run_command(command, asked)
+    except RlboxError as error:
+        raise ProblemError(error.what) from error
+    if done.exit_code:
+        told = (done.stderr.strip().splitlines() or [""])[-1]
+        raise ProblemError(f"reasoning-gym makes no tasks with {command.argv[0]}: {told}")
+    for line in done.stdout.splitlines():
+        yield _row(GYM_MAKE, 0, line.encode())
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import JudgingLimits
-from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome
+from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
 from rlbox.foreign import parse_json
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer
 
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}
+"""What compares answers, by the name that a suite calls it."""
+_PROBE = "import platform\nprint(1 + 1)\nprint(platform.python_version())"
 _WAIT_S = 3600.0
 """For an answer: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 
@@ -24,6 +29,8 @@ class Sandbox:
 
     def judge(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Return how `answer` does on `problem`; the first run that is not right ends it."""
+        if problem.judge:
+            return self._score(problem, answer, limits)
         code = code_of(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.runs) or 1)
@@ -38,13 +45,30 @@ class Sandbox:
             passed += 1
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
+    def packages(self, judge: str) -> dict[str, str]:
+        """Return the versions of what compares answers; `NoAnswer` where the sandbox's interpreter lacks it."""
+        score, told = scored(self._ask_score(judge, {}, JudgingLimits()))
+        if score is None:
+            raise NoAnswer(f"{judge} does not work there: {told}", "address", self.url)
+        return dict(score.get("packages") or {})
+
     def probe(self) -> dict[str, Any]:
-        """Return what the sandbox says of itself; raise `NoAnswer` where it cannot run a program (P162)."""
-        reply = self._run("print(1 + 1)", "", JudgingLimits(run_s=10))
-        if reply.get("status") == "Success" and (reply.get("run_result") or {}).get("stdout") == "2\n":
-            return {"strength": str((reply.get("rlbox") or {}).get("strength", ""))}
+        """Return what the sandbox is, and the interpreter of its programs; `NoAnswer` where it runs none (P162)."""
+        reply = self._run(_PROBE, "", JudgingLimits(run_s=10))
+        said = str((reply.get("run_result") or {}).get("stdout") or "").splitlines()
+        if reply.get("status") == "Success" and said[:1] == ["2"]:
+            own = reply.get("rlbox") or {}
+            python = said[1] if len(said) > 1 else ""
+            return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
         raise NoAnswer(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
+
+    def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
+        """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
+        return score_verdict(self._ask_score(problem.judge, {"answer": answer, "wanted": problem.wanted}, limits))
+
+    def _ask_score(self, judge: str, asked: dict[str, str], limits: JudgingLimits) -> dict[str, Any]:
+        return self._run(SCORERS[judge].read_text("utf-8"), json.dumps(asked), limits)
 
     def _check(self, problem: EvalProblem, code: str, limits: JudgingLimits) -> AnswerVerdict:
         """Check functions: the program is the whole prompt with the answer behind it, as in the official harness."""

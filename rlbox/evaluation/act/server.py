@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
 from rlbox.values import Command
 
+Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
+"""Serves an export, the log in a folder, and ends what it started behind the block."""
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
 _PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
@@ -42,9 +46,37 @@ def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) ->
     )
 
 
+def engine_facts(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
+
+    Of a server at `url`, which others started, neither is known.
+    """
+    own = {name: value for name, value in os.environ.items() if name.startswith("VLLM_") and not _SECRET.search(name)}
+    return {"settings": settings, "environment": {} if url else own}
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Return NAME=VALUE as name and value; a value that says yes or no is a switch."""
+    name, _, value = text.partition("=")
+    return name, {"true": True, "false": False}.get(value, value)
+
+
 def _option(name: str, value: Any) -> list[str]:
     flag = "--" + name.replace("_", "-")
     return [flag] if value is True else [] if value is False else [flag, str(value)]
+
+
+def serving(url: str, python: str, port: int, settings: dict[str, Any], start_s: float, http: Http) -> Serve:
+    """Return what serves an export: the server at `url` as it is up, or else vLLM of `python` on `port`."""
+
+    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
+        if url:
+            return contextlib.nullcontext(Policy(url, http))
+        argv = vllm_argv(python, export, port, settings)
+        engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
+        return served(engine, folder / "server.log", http)
+
+    return serve
 
 
 @contextlib.contextmanager
@@ -58,7 +90,7 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
-        process = start_command(Command(argv=engine.argv), stdout=stream, stderr=WITH_OUTPUT)
+        process = start_command(Command(argv=engine.argv), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True)
     try:
         yield _ready(process, engine, log, http)
     finally:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.act.problems import load_problems
+from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.suite import Suite
 from rlbox.foreign import toml_table
 
@@ -23,6 +24,23 @@ def suite_names(own: Path | None = None) -> list[str]:
     """Return the names of all suites that there are."""
     folders = [SHIPPED, *([own] if own else [])]
     return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def load_sets(
+    names: Sequence[str],
+    problems: Path,
+    *,
+    own: Path | None = None,
+    packages: Path | None = None,
+    manifests: Path = Path(),
+    python: str = "",
+    any_size: bool = False,
+) -> list[tuple[Suite, list[EvalProblem]]]:
+    """Return suites by name with their problems; see `load_problems`."""
+    return [
+        (suite, load_problems(suite, problems, packages, manifests, python, any_size=any_size))
+        for suite in load_suites(names, own)
+    ]
 
 
 def _load(name: str, own: Path | None) -> Suite:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TypeAlias
 
 from rlbox.amounts import limit_text
@@ -28,6 +28,7 @@ def start_command(
     stderr: Stream = None,
     session: bool = True,
     keep: Sequence[int] = (),
+    dies_with_us: bool = False,
 ) -> Started:
     """Start `command` and return its process; its `timeout_s` is for the caller to mind.
 
@@ -41,6 +42,8 @@ def start_command(
         Whether it leads a session of its own, which neither Ctrl-C nor a hang-up of the terminal reaches.
     keep
         Open files that it inherits under the same numbers.
+    dies_with_us
+        Whether it is told to end when the thread that started it ends, however this process dies.
 
     Raises
     ------
@@ -56,7 +59,14 @@ def start_command(
         cwd=command.cwd or None,
         start_new_session=session,
         pass_fds=tuple(keep),
+        preexec_fn=_end_with_parent() if dies_with_us else None,
     )
+
+
+def _end_with_parent() -> Callable[[], None]:
+    from rlbox.machine.act.libc import end_with_parent  # before the fork, behind which nothing may be imported
+
+    return end_with_parent
 
 
 def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 """The library that this process runs with; a call that another system's lacks raises `AttributeError`."""
 
-_SUBREAPER = 36
+_DEATH_SIGNAL, _SUBREAPER = 1, 36
 
 
 def checked(name: str, result: int) -> int:
@@ -33,3 +34,8 @@ def prctl(name: str, *args: int) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of all below it that lose theirs; raises as `checked`."""
     prctl("adopt orphans", _SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Have this process told to end when the thread that started it ends; raises as `checked`."""
+    prctl("end with parent", _DEATH_SIGNAL, signal.SIGTERM)

@@ -71,8 +71,8 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
         time.sleep(_POLL_S)
 
 
-def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None) -> None:
-    """Bring the user's own specs, the secrets' file and the stay; a stay that is there and the same keeps its run.
+def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
+    """Bring to instance `number` the user's specs, the secrets' file and the stay; one that is the same keeps its run.
 
     Raises
     ------
@@ -83,10 +83,12 @@ def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: P
     before = connection.ask(f"cat {folder}/{STAY}").stdout
     rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", text) else ()
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
+        tool = connection.ask(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
             f"the instance carries out run {going[0]}",
             where=connection.address.name,
-            next_step=f"wait for its end, or end it there: rlbox stop {going[0]}",
+            next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
+            f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
         )
     if names := project_files(project):
         send_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
@@ -108,19 +110,23 @@ def bring_data(connection: Connection, stay: Stay, data: Sequence[tuple[Path, st
             send_file(connection, path, f"{stay.disk}/{goal}", tell)
 
 
-def start_keeper(connection: Connection, stay: Stay) -> str:
-    """Start what keeps the job going, unless it is there, and return the name of the run once there is one."""
+def start_keeper(connection: Connection, stay: Stay, number: int) -> str:
+    """Start what keeps the job going on instance `number`, unless it is there; return its run once there is one."""
     end, folder = time.monotonic() + _STARTED_S, shlex.quote(stay.folder)
     connection.need(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
     while time.monotonic() < end:
         if run := connection.ask(f"cat {folder}/{RUN}").stdout.strip():
             return run
         if refused := connection.ask(f"cat {folder}/{REFUSED}").stdout.strip():
-            raise WorkFailed(f"the job does not start there: {refused}", next_step="mend it, and the same again")
+            raise WorkFailed(
+                f"the job does not start there: {refused}",
+                next_step=f"mend it, then type the same with --instance {number}",
+            )
         connection.need(keep_text(stay.disk), "the job cannot be started")  # one that ends a stay may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
-        f"no run began within {limit_text(_STARTED_S)}", where=f"{stay.folder}/{LOG}", next_step="look there"
+        f"no run began within {limit_text(_STARTED_S)}",
+        next_step=f"rlbox vast ssh {number} 'tail -n 40 {stay.folder}/{LOG}'",
     )
 
 

@@ -107,7 +107,7 @@ def test_the_mark_of_a_run_says_whose_a_process_is(tmp_path: Path, alive: bool) 
 
 def test_processes_with_numbers_of_their_own_are_not_ours() -> None:
     """As of a container that no engine has made: numbers and paths are others there."""
-    argv = ["unshare", "--user", "--map-root-user", "--pid", "--fork", *named("raylet")]
+    argv = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *named("raylet")]
     outer = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rlbox.evaluation.choice import Contender, choose, look_for_regression
 from rlbox.evaluation.paired import ByProblem, compare_pairs
 
-TRAININGS = 1000
+TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117
 RUNS = 0.44
 """Share of problems whose program runs, of a model that has lost nothing."""

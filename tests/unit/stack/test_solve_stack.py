@@ -254,7 +254,7 @@ def test_the_words_of_a_contradiction() -> None:
         "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
     ]
     assert next_step("t", found) == (
-        "set torch to 2.9.0; or set vllm to 0.11.0; "
+        "set torch to 2.9.0; or else set vllm to 0.11.0; "
         "a fact that is wrong here (vllm-0-12) goes into [compat.off] of the spec with the reason"
     )
 

@@ -20,20 +20,21 @@ HELPER = "def plus(x, y):\n    return x + y\n\n\n"
 class Player:
     """What a server was asked; `answers` decides what it says. `tokenizes`: whether it has vLLM's /tokenize."""
 
-    def __init__(self, answers: Answers, *, tokenizes: bool = True, model: str = "judged") -> None:
-        self.answers, self.tokenizes, self.model = answers, tokenizes, model
+    def __init__(self, answers: Answers, *, tokenizes: bool = True, model: str = "judged", root: str = "") -> None:
+        self.answers, self.tokenizes, self.model, self.root = answers, tokenizes, model, root
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
         self.lock = threading.Lock()
         self.refuses = lambda: False
+        self.version, self.context, self.bos = "0.0.1", 4096, False
 
     def say(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and answer."""
         if path == "/tokenize":
             if not self.tokenizes:
                 return 404, {"detail": "Not Found"}
-            return 200, {"tokens": list(body["messages"][0]["content"].encode())}
+            return 200, {"tokens": [2] * self.bos + list(body["messages"][0]["content"].encode())}
         whole = path == "/v1/completions"
         ask = bytes(body["prompt"]).decode() if whole else body["messages"][0]["content"]
         with self.lock:
@@ -56,8 +57,8 @@ def playing(player: Player) -> Iterator[Player]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            models = {"data": [{"id": "judged", "max_model_len": 4096}]}
-            self._send(200, models if self.path == "/v1/models" else {"version": "0.0.1"})
+            models = {"data": [{"id": "judged", "root": player.root, "max_model_len": player.context}]}
+            self._send(200, models if self.path == "/v1/models" else {"version": player.version})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -1,0 +1,92 @@
+"""`rlbox eval judge`: a result for each export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, shared
+from rlbox.cli.scores.eval_asked import Sets, judged_by, problem_options, sets_of, told
+from rlbox.errors import SpecError
+
+if TYPE_CHECKING:
+    from rlbox.evaluation.act.judge import Judging
+    from rlbox.evaluation.export import Export
+
+_SILENT_S = 1800.0
+
+
+@click.command("judge")
+@click.argument("exports", metavar="EXPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--suite", "suites", multiple=True, required=True, metavar="SUITE", help="Suite; may be repeated.")
+@click.option("--url", default="", metavar="URL", help="Server of OpenAI's API that serves the one EXPORT.")
+@click.option("--engine", default="", metavar="FILE", help="Interpreter that has vLLM: it is started for each EXPORT.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Option of vLLM's; may be repeated.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="vLLM's, on loopback.")
+@click.option("--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked at a time.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
+)
+@problem_options
+@dry_run
+@shared
+def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Path, **asked: Any) -> int:
+    """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
+
+    What was answered and judged is kept: typed again, it goes on. Code that a model wrote runs in the sandbox alone.
+
+    \b
+    Examples:
+      rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
+      rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
+    """
+    from rlbox.evaluation.export import export_at
+    from rlbox.evaluation.view import result_facts, result_lines
+
+    if bool(asked["url"]) == bool(asked["engine"]):
+        raise click.UsageError("Either --url URL of a server that is up, or --engine FILE to start one.")
+    if asked["url"] and len(exports) > 1:
+        raise click.UsageError("--url is one server: name the one EXPORT that it serves.")
+    with told():
+        found = [export_at(path) for path in exports]
+    if len({one.name for one in found}) < len(found):
+        raise SpecError("two exports have one name", where=", ".join(str(one.path) for one in found))
+    sets = sets_of(app, suites, asked)
+    count = sum(len(problems) * suite.decoding.samples for suite, problems in sets)
+    if app.dry_run:
+        app.not_checked("it is asked when it is judged", "server")
+        rows = [{"name": one.name, "step": one.step, "path": str(one.path)} for one in found]
+        text = "\n".join(f"{one.name}: {count} answers to judge, {one.path}" for one in found)
+        return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
+    results = _judge(app, found, sets, out, asked)
+    lines = [line for one in results for line in result_lines(one, unsolved=app.verbosity > 0)]
+    told_of = [result_facts(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results]
+    app.result({"results": told_of, "out": str(out)}, "\n".join(lines))
+    return 0
+
+
+def _judge(app: App, found: list[Export], sets: Sets, out: Path, asked: dict[str, Any]) -> list[Any]:
+    with told(), judged_by(asked, sets) as sandbox:
+        judging = _judging(app, out, sandbox, asked)
+        return [judging.judge(export, sets) for export in found]
+
+
+def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judging:
+    from rlbox.evaluation.act.judge import Judging
+    from rlbox.evaluation.act.sandbox import Sandbox
+    from rlbox.evaluation.act.server import engine_facts, serving, setting
+    from rlbox.machine.act.http import loopback_http
+
+    settings = dict(setting(text) for text in asked["settings"])
+    http = loopback_http(_SILENT_S)
+    return Judging(
+        sandbox=Sandbox(sandbox, loopback_http(3600.0)),
+        serve=serving(asked["url"], asked["engine"], asked["port"], settings, _SILENT_S, http),
+        engine=engine_facts(asked["url"], settings),
+        out=out,
+        at_once=asked["at_once"],
+        say=app.say,
+    )

@@ -1,0 +1,124 @@
+"""How results and comparisons are shown, and written as JSON types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlbox.amounts import columns
+from rlbox.evaluation.lock import FieldChange
+from rlbox.evaluation.paired import Paired, smallest_difference
+from rlbox.evaluation.result import EvaluationResult, compare, require_comparable
+from rlbox.evaluation.results import ACCEPTED, RUNS
+
+_SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
+_SHOWN = 12
+"""Problems that are named in a line, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two results: the fields that were allowed to differ, and the suites that both were judged on."""
+
+    one: EvaluationResult
+    other: EvaluationResult
+    across: Sequence[FieldChange]
+    suites: Mapping[str, Paired]
+
+    def smallest(self, suite: str) -> float:
+        """Return the true difference that this suite shows with a chance of 95 %, beside the others."""
+        return smallest_difference(self.suites[suite], comparisons=len(self.suites))
+
+
+def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequence[str] = ()) -> Comparison:
+    """Return how `one` stands to `other`; `NotComparable` where their locks differ in what `across` does not allow.
+
+    `ValueError` where they have no suite in common.
+    """
+    allowed = require_comparable([one, other], across)
+    suites = compare(one, other)
+    if not suites:
+        raise ValueError(f"{one.name} and {other.name} were judged on no common suite")
+    return Comparison(one=one, other=other, across=allowed, suites=suites)
+
+
+def comparison_json(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON types; differences are shares of 1, the first result less the second."""
+    return {
+        "one": result_facts(found.one),
+        "other": result_facts(found.other),
+        "across": [{"field": one.field, "one": one.one, "other": one.other} for one in found.across],
+        "suites": {suite: paired_json(pair, found.smallest(suite)) for suite, pair in found.suites.items()},
+    }
+
+
+def comparison_lines(found: Comparison) -> Iterator[str]:
+    """Yield what may differ, then a line for each suite and what it could show."""
+    yield from (f"across {one.field}: {one.one!r} and {one.other!r}" for one in found.across)
+    for suite, pair in found.suites.items():
+        by, low, high = points(pair)
+        counts = len(pair.won), len(pair.lost), pair.problems
+        yield f"{suite}: {by} points ({low} to {high}), {counts[0]} won, {counts[1]} lost of {counts[2]}"
+        verdict = "not told apart" if pair.undecided else "higher" if pair.difference > 0 else "lower"
+        yield f"  {verdict}; a difference of {found.smallest(suite):.1%} shows with a chance of 95 %"
+        if pair.won:
+            yield f"  won: {_names(pair.won)}"
+        if pair.lost:
+            yield f"  lost: {_names(pair.lost)}"
+
+
+def result_facts(found: EvaluationResult) -> dict[str, Any]:
+    """Return which result it is: name, step, digest of its lock, weights."""
+    weights = str(found.lock.subject.get("weights", ""))
+    return {"name": found.name, "step": found.step, "lock": found.lock.digest, "weights": weights}
+
+
+def result_lines(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
+    """Yield one result: what was judged, with which lock, each suite with its interval; `unsolved` names problems."""
+    step = f", step {found.step}" if found.step >= 0 else ""
+    yield f"{found.name}{step}"
+    facts = result_facts(found)
+    rows = [_suite_row(suite, row) for suite, row in found.scores.items()]
+    yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
+    yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
+    for suite in found.scores if unsolved else ():
+        missed = [name for name, values in found.figure(suite, ACCEPTED).items() if not any(values)]
+        if missed:
+            yield f"  {suite}, not solved: {', '.join(missed)}"
+
+
+def paired_json(pair: Paired, smallest: float) -> dict[str, Any]:
+    """Return a paired difference as JSON types, with the smallest true one that shows with a chance of 95 %."""
+    return {
+        "difference": pair.difference,
+        "interval": [pair.low, pair.high],
+        "undecided": pair.undecided,
+        "smallest": smallest,
+        "problems": pair.problems,
+        "won": list(pair.won),
+        "lost": list(pair.lost),
+    }
+
+
+def points(pair: Paired) -> tuple[str, str, str]:
+    """Return a difference and the ends of its interval in percentage points."""
+    by, low, high = (f"{100 * share:+.1f}" for share in (pair.difference, pair.low, pair.high))
+    return by, low, high
+
+
+def _suite_row(suite: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    told = ", ".join(f"{count} {outcome}" for outcome, count in row.get("outcomes", {}).items())
+    return (suite, str(row.get("problems", "")), _share(row, ACCEPTED), _share(row, RUNS), told)
+
+
+def _share(row: Mapping[str, Any], name: str) -> str:
+    if row.get(name) is None:
+        return "-"
+    low, high = row.get(f"{name}_interval", (row[name], row[name]))
+    return f"{row[name]:.2%} ({low:.1%}-{high:.1%})"
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + rest

@@ -1,0 +1,138 @@
+"""Answers that are compared and not run: mathematics and tasks of reasoning-gym, by the packages themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playbox import Player, export, playing, write_rows
+
+from rlbox.evaluation.__main__ import main
+from rlbox.evaluation.act.own_sandbox import sandbox_here
+from rlbox.evaluation.act.prove import prove
+from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.act.suites import load_sets
+from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.suite import JudgingLimits
+from rlbox.machine.act.http import loopback_http
+from rlbox.machine.no_answer import NoAnswer
+
+ROWS = [
+    {"unique_id": "half", "problem": "Half as a fraction?", "answer": "\\frac{1}{2}"},
+    {"unique_id": "roots", "problem": "Roots of x^2 = 4?", "answer": "\\{-2, 2\\}"},
+    {"id": "gsm", "question": "3 and 4?", "answer": "Adding gives seven.\n#### 7"},
+]
+SUITE = 'title = "sums"\nfile = "sums.jsonl"\njudge = "math"\n'
+MADE = """
+title = "made"
+judge = "reasoning-gym"
+make = [{ dataset = "chain_sum", size = 2, seed = 1 }, { dataset = "number_sorting", size = 1, seed = 1 }]
+"""
+
+
+@pytest.fixture
+def mathematics(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "sums.jsonl", ROWS)
+    (tmp_path / "sums.toml").write_text(SUITE)
+    (tmp_path / "made.toml").write_text(MADE)
+    return tmp_path
+
+
+def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
+    ((_, problems),) = load_sets(["sums"], mathematics, own=mathematics)
+    assert [(one.id, one.wanted, one.judge) for one in problems] == [
+        ("half", "\\frac{1}{2}", "math"),
+        ("roots", "\\{-2, 2\\}", "math"),
+        ("gsm", "7", "math"),
+    ]
+    assert "\\boxed{}" in problems[0].ask
+    assert problems[0].ask.endswith("Half as a fraction?")
+    assert problems[2].own_answer == "\\boxed{7}"
+
+
+def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
+    ((suite, problems),) = load_sets(["sums"], mathematics, own=mathematics)
+    sandbox = Sandbox(sandbox_url, loopback_http(600))
+    with pytest.raises(NoAnswer, match="math does not work there: No module named 'math_verify'"):
+        sandbox.packages("math")
+    verdict = sandbox.judge(problems[0], "\\boxed{0.5}", suite.limits)
+    assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
+    with pytest.raises(NoAnswer):
+        prove(suite, problems, sandbox)
+    with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
+        load_sets(["made"], mathematics, own=mathematics)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter that has the packages, which are downloaded."""
+    venv = tmp_path_factory.mktemp("packages") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    packages = ["math-verify[antlr4-13-2]==0.9.0", "reasoning-gym==0.1.25"]
+    subprocess.run([str(venv / "bin/pip"), "install", "-q", *packages], check=True)
+    return str(venv / "bin/python")
+
+
+@pytest.fixture(scope="module")
+def comparing(python: str) -> Iterator[Sandbox]:
+    with sandbox_here(python, 30, 1024) as url:
+        yield Sandbox(url, loopback_http(3600))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("wanted", "answer", "outcome"),
+    [
+        ("half", "So it is \\boxed{0.5}.", "accepted"),
+        ("half", "So it is \\boxed{\\frac{2}{4}}.", "accepted"),
+        ("half", "The answer is $\\frac13$.", "wrong"),
+        ("half", "I do not know.", "wrong"),
+        ("half", "", "wrong"),
+        ("half", "\\boxed{" + "{" * 500, "wrong"),
+        ("roots", "They are \\boxed{\\{2, -2\\}}", "accepted"),
+        ("roots", "\\boxed{2}", "wrong"),
+        ("gsm", "7 apples: \\boxed{7}", "accepted"),
+        ("gsm", "\\boxed{9^{9^{9^{9}}}}", "timeout"),
+    ],
+)
+def test_mathematics_is_compared(mathematics: Path, comparing: Sandbox, wanted: str, answer: str, outcome: str) -> None:
+    ((_, problems),) = load_sets(["sums"], mathematics, own=mathematics)
+    problem = next(one for one in problems if one.id == wanted)
+    limits = JudgingLimits(run_s=10.0) if outcome == "timeout" else JudgingLimits()
+    assert comparing.judge(problem, answer, limits).outcome == outcome
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
+    mathematics: Path, python: str, comparing: Sandbox
+) -> None:
+    made = [load_sets(["made"], mathematics, own=mathematics, python=python) for _ in range(2)]
+    ((suite, problems),) = made[0]
+    assert made[0] == made[1]
+    assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
+    assert prove(suite, problems, comparing) == (3, {})
+    assert comparing.judge(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
+    assert comparing.judge(problems[2], "I sort: " + problems[2].own_answer, suite.limits).accepted
+    assert comparing.judge(problems[0], "no idea", suite.limits).outcome == "wrong"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_model_is_judged_and_the_packages_are_locked(mathematics: Path, python: str, comparing: Sandbox) -> None:
+    def answers(ask: str, number: int) -> str:
+        return "\\boxed{7}" if "3 and 4" in ask else "\\boxed{1/2}"
+
+    with playing(Player(answers)) as player:
+        asked = ["judge", "--export", f"one=1={export(mathematics / 'export')}", "--suites", "sums"]
+        asked += ["--own", str(mathematics), "--problems", str(mathematics), "--out", str(mathematics / "out")]
+        assert main([*asked, "--sandbox-url", comparing.url, "--url", player.url]) == 0
+    found: dict[str, Any] = json.loads((mathematics / "out/one/summary.json").read_text())
+    assert found["by_problem"]["sums"]["accepted_at_1"] == {"half": [1.0], "roots": [0.0], "gsm": [1.0]}
+    assert found["lock"]["parts"]["scoring"]["math"]["math-verify"] == "0.9.0"

@@ -1,0 +1,135 @@
+"""The inference server of an export: started, asked, and gone with the block, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.server import EngineSettings, served, serving, setting, vllm_argv
+from rlbox.machine.act.http import loopback_http
+
+STUB = """
+import json, subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        rows = [{"id": name} for name in sys.argv[2:]]
+        body = json.dumps({"data": rows} if self.path == "/v1/models" else {"version": "1"}).encode()
+        self.send_response(200); self.end_headers(); self.wfile.write(body)
+    def log_message(self, *words): pass
+print(child.pid, flush=True)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def engine(*models: str, start_s: float = 60.0, code: str = STUB) -> EngineSettings:
+    port = free_port()
+    argv = (sys.executable, "-c", code, str(port), *models)
+    return EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
+
+
+def free_port() -> int:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.server_close()
+    return server.server_port
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
+    with served(engine("m"), tmp_path / "log", loopback_http(10)) as policy:
+        assert (policy.name, policy.facts["version"]) == ("m", "1")
+        child = int((tmp_path / "log").read_text().splitlines()[0])
+        assert not gone(child)
+    assert gone(child)
+
+
+def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), served(engine("m"), tmp_path / "log", loopback_http(10)):
+        raise KeyError
+    assert gone(int((tmp_path / "log").read_text().splitlines()[0]))
+
+
+def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from test_server import engine, served, loopback_http\n"
+        "with served(engine('m'), Path(sys.argv[2]), loopback_http(10)) as policy:\n"
+        "    print(policy.url, flush=True)\n    time.sleep(60)\n"
+    )
+    argv = (sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "log"))
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    assert Policy(url, loopback_http(10)).name == "m"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    child = int((tmp_path / "log").read_text().splitlines()[0])
+    try:
+        for _ in range(300):
+            try:
+                Policy(url, loopback_http(1))
+            except PolicyError:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("the server outlived the evaluation")
+    finally:
+        os.kill(child, signal.SIGKILL)  # the stub does not take its child along; vLLM's engine ends with its server
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "start_s", "told"),
+    [
+        ("raise SystemExit(3)", 60.0, r"ended with status 3; read .*log"),
+        ("import time; time.sleep(60)", 0.1, r"was not ready after 0.1 s; read .*log"),
+    ],
+)
+def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, told: str) -> None:
+    with (
+        pytest.raises(PolicyError, match=told),
+        served(engine(code=code, start_s=start_s), tmp_path / "log", loopback_http(10)),
+    ):
+        pass
+
+
+def test_two_served_models_are_refused(tmp_path: Path) -> None:
+    with served(engine("one"), tmp_path / "log", loopback_http(10)) as policy:
+        assert policy.name == "one"
+    with (
+        pytest.raises(PolicyError, match="was not ready"),
+        served(engine("one", "two", start_s=5.0), tmp_path / "log", loopback_http(10)),
+    ):
+        pass
+
+
+def test_the_command_of_vllm() -> None:
+    settings = dict(map(setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false")))
+    assert " ".join(vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
+        "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
+        "--port 1 --generation-config vllm --enforce-eager --tensor-parallel-size 2"
+    )
+
+
+def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
+    http = loopback_http(10)
+    with served(engine("m"), tmp_path / "log", http) as policy:
+        with serving(policy.url, "", 0, {}, 1.0, http)(Path("/e"), tmp_path) as other:
+            assert other.name == "m"
+        assert Policy(policy.url, http).name == "m"
