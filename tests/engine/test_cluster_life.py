@@ -17,6 +17,7 @@ from attackbox import try_all
 from clusterbox import DISK, NODES, Hosts, findings, hosts_up, ids, script, until_gone
 from enginebox import Result
 from following import Follow
+from projectbox import PROJECT
 
 TARGET = """
 title = "Two small nodes"
@@ -113,7 +114,14 @@ def planned(result: Result) -> set[int]:
 
 def strangers_are_refused(hosts: Hosts, image: str, up: Result, nodes: Sequence[str] = NODES, token: str = "") -> None:
     """From this machine, which is no node: every port that listens on either; none does that the plan has not named."""
-    python = ["docker", "run", "--rm", "--network=host", "--entrypoint=/opt/venv/bin/python", f"rlbox/{image}:latest"]
+    python = [
+        "docker",
+        "run",
+        "--rm",
+        "--network=host",
+        "--entrypoint=/opt/venv/bin/python",
+        f"rlbox/{image}:{PROJECT}",
+    ]
     for host in nodes:
         ports = listening(hosts, host)
         assert ports
