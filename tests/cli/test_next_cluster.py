@@ -40,7 +40,17 @@ from rlbox.errors import RlboxError
 from rlbox.files.act.progress import Row
 from rlbox.target.load import load_target
 
-GPUS = f'[hardware]\nnodes = 2\ngpus = 2\ngpu = "{A800}"\ngpu_memory_gib = 80.0\nmemory_gib = 100.0\ncores = 16\n[run]\nnetwork = "host"\n'
+GPUS = f"""
+[hardware]
+nodes = 2
+gpus = 2
+gpu = "{A800}"
+gpu_memory_gib = 80.0
+memory_gib = 100.0
+cores = 16
+[run]
+network = "host"
+"""
 DOCTOR = ("cluster", "doctor", "pair", "--nodes", "a,b", "--data", "/data", "--path", "/models/m")
 FILE = "tests/cli/test_next_cluster.py"
 MENDED = [name for name in FAULTS if proven_by(f"{FILE}::test_a_fault_is_mended[{name}]")]

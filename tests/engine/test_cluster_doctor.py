@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,12 +82,15 @@ def test_every_planted_fault_is_named_at_once(hosts: Hosts, follow: Follow) -> N
 
 def test_a_port_that_is_asked_for_and_taken_names_its_holder(hosts: Hosts, follow: Follow) -> None:
     hosts.on("node1", f"nohup python3 -c '{LISTEN}' >/dev/null 2>&1 </dev/null & echo $! >/run/planted")
+    hosts.on("node1", "until ss -Hltn | grep -q :8110; do sleep 0.1; done")
     try:
         step = follow("cluster", "up", "local", *NODES, "--port", "8100", "--dry-run")
         other = hosts("cluster", "up", "local", *NODES, "--dry-run")
         free = hosts("cluster", "up", "local", *NODES, "--port", "8140", "--dry-run")
     finally:
-        hosts.on("node1", "kill $(cat /run/planted); rm /run/planted")
+        hosts.on(
+            "node1", "kill $(cat /run/planted); rm /run/planted; while ss -Hltn | grep -q :8110; do sleep 0.1; done"
+        )
     assert "8110 by process" in step.said.err
     assert "create_server" in step.said.err
     assert step.said.code == 5
@@ -156,6 +160,13 @@ def test_another_disk_is_named(hosts: Hosts, follow: Follow) -> None:
 
 
 def test_where_there_is_no_cluster_one_is_brought_up(hosts: Hosts, follow: Follow) -> None:
-    step = follow("cluster", "status", "local", *NODES)
-    assert step.said.code == 5
-    follow.changed(step, [*shlex.split(step.text)[1:], "--dry-run"], 0)
+    """A dry run looks whether this machine has the image, and no more: here it is an empty one."""
+    follow.rlbox = lambda *words: hosts(*words, RLBOX_PROJECT_NAME="clusters")
+    image = "rlbox/local:clusters"
+    subprocess.run(["docker", "import", "-", image], input=bytes(10240), check=True, capture_output=True)
+    try:
+        step = follow("cluster", "status", "local", *NODES)
+        assert step.said.code == 5
+        follow.changed(step, [*shlex.split(step.text)[1:], "--dry-run"], 0)
+    finally:
+        subprocess.run(["docker", "image", "rm", image], check=True, capture_output=True)

@@ -40,7 +40,7 @@ need_gib = 0.1
 [cluster]
 nodes = ["node0", "node1"]
 """
-RAYS = {"pair": "2.60.0", "pair43": "2.43.0"}
+RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
 # Two processes, one a node, add a number each over the wire.
 REDUCE = """
 import ray
@@ -63,7 +63,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     project = tmp_path_factory.mktemp("project")
     for name, ray in RAYS.items():
         (project / f"images/{name}").mkdir(parents=True)
-        (project / f"images/{name}/target.toml").write_text(TARGET.replace("RAY", ray))
+        text = TARGET.replace("RAY", ray)
+        if name == "mixed":
+            text = text.replace('["node0", ', f'[{{ name = "local", data = "{project}/disk" }}, ')
+        (project / f"images/{name}/target.toml").write_text(text)
+    (project / "disk").mkdir(mode=0o700)
     with hosts_up(project) as found:
         for name in RAYS:
             for words in (("lock", name), ("build", name)):
@@ -226,6 +230,67 @@ def test_ctrl_c_leaves_nothing(hosts: Hosts) -> None:
     _, err = first.communicate(timeout=120)
     assert first.returncode == 130, err
     hosts.until(before)
+
+
+def test_an_image_that_does_not_get_there(hosts: Hosts, follow: Follow) -> None:
+    """A node without it, whose disk fills while it comes; then one that lets nobody in on its loopback."""
+    hosts.on("node1", "docker image ls -q | xargs -r docker image rm -f")
+    hosts.on("node1", f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 150000000 )) {DISK}/large")
+    try:
+        full = follow("cluster", "up", "pair")
+    finally:
+        hosts.on("node1", f"rm {DISK}/large")
+    assert full.text == "free space there", full.said.err
+    hosts.on("node1", "iptables -I INPUT -i lo -p tcp --syn -j REJECT")
+    try:
+        closed = follow("cluster", "up", "pair")
+    finally:
+        hosts.on("node1", "iptables -D INPUT -i lo -p tcp --syn -j REJECT")
+    assert "the image did not get to node node1" in closed.said.err
+    assert full.said.code == closed.said.code == 4
+    follow.again(closed)
+
+
+def test_an_image_that_was_built_anew(hosts: Hosts, follow: Follow) -> None:
+    """The name of the image is another image's when a worker is to be brought back."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    names = [f"rlbox/{name}:{PROJECT}" for name in ("pair", "pair43")]
+    own, other = (docker("image", "inspect", "-f", "{{.Id}}", name).strip() for name in names)
+    docker("tag", other, names[0])
+    try:
+        step = follow("cluster", "up", "pair")
+        assert step.said.code == 2
+        assert "started with another image" in step.said.err
+        follow.types(step)
+        follow.again(step, "--dry-run")
+    finally:
+        docker("tag", own, names[0])
+
+
+def test_one_node_is_this_machine(hosts: Hosts) -> None:
+    """`local`, the head, whose engine and disk are the machine's own; it is as it was after `down`."""
+    disk = hosts.project / "disk"
+    before = (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports())
+    healthy(hosts("cluster", "up", "mixed", "--json"))
+    container = docker("ps", "-q", "--filter=label=rlbox.cluster=mixed").strip()
+    done = docker("exec", container, "/opt/venv/bin/python", "-c", REDUCE).split()
+    assert done[-3:] == ["nodes", "10.234.9.1", ADDRESSES["node1"]]
+    down = hosts("cluster", "down", "mixed")
+    assert down.code == 0, down.err
+    assert (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports()) == before
+
+
+def docker(*words: str) -> str:
+    """Ask this machine's engine."""
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
+
+
+def machine_ports() -> set[int]:
+    """Return the ports of the plan's that listen on this machine."""
+    rows = subprocess.run(["ss", "-Hltn"], check=True, capture_output=True, text=True).stdout.splitlines()
+    found = {int(row.split()[3].rpartition(":")[2]) for row in rows}
+    return found & {*range(8100, 8500), *range(10002, 30002)}
 
 
 def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
