@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.printable import printable
+from rlbox.foreign import parse_json
+from rlbox.printable import isolated, printable, unmarked
 from rlbox.spec.project import Project
 
 
@@ -42,20 +43,21 @@ class DryRun:
     def as_json(self, would: str) -> dict[str, Any]:
         """Return it as JSON types; `would` is what the real run does."""
         return {
-            "would": "" if self.refused else would,
+            "would": "" if self.refused else unmarked(would),
             "exit_code": self.exit_code,
             "refused": [error.as_json() for error in self.refused],
-            "not_checked": [{"what": what, "why": why} for why, what in self.unchecked.items()],
-            "first": self.first,
+            "not_checked": [{"what": what, "why": unmarked(why)} for why, what in self.unchecked.items()],
+            "first": [*map(unmarked, self.first)],
         }
 
     def lines(self, would: str) -> list[str]:
         """Return it for people, as comments of a shell; the last line is the verdict."""
         found = [f"# first: {text}" for text in self.first]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
-        found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
-        count = "1 refusal" if len(self.refused) == 1 else f"{len(self.refused)} refusals"
-        no = f"this would be refused: {count}, exit code {self.exit_code}"
+        found += [f"# {line}" for error in self.refused for line in f"refused: {error.shown}".splitlines()]
+        count = len(self.refused)
+        no = f"this would be refused: 1 refusal, exit code {self.exit_code}"
+        no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.exit_code}"
         yes = f"this would {would}" + ", as far as it is checked" * bool(self.unchecked)
         yes += f"; exit code {self.exit_code}" if self.exit_code else ""
         return [*found, f"# verdict: {no if self.refused else yes}"]
@@ -91,7 +93,7 @@ class App:
     def say(self, text: str) -> None:
         """Write a line of talk to stderr."""
         if self.verbosity >= 0:
-            sys.stderr.write(self.told(printable(text)) + "\n")
+            sys.stderr.write(printable(self.told(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -103,7 +105,7 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, NotAnswered):
-                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *what)
+                self.not_checked(error.what + (f" ({isolated(error.where)})" if error.where else ""), *what)
             elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
                 self.dry.refused.append(error)
 
@@ -139,7 +141,7 @@ class App:
 
     def show(self, text: str, *, verbatim: bool = False) -> None:
         """Write a part of the result for people to stdout."""
-        sys.stdout.write((str if verbatim else self.told)(printable(text)) + "\n")
+        sys.stdout.write(printable((str if verbatim else self.told)(text)) + "\n")
         sys.stdout.flush()
 
 
@@ -148,7 +150,8 @@ def write_json(data: Mapping[str, Any]) -> None:
     import json
 
     escaped = not sys.stdout.encoding.lower().startswith("utf")
-    sys.stdout.write(printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=escaped)) + "\n")
+    text = printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
+    sys.stdout.write((json.dumps(parse_json(text), indent=2) if escaped else text) + "\n")
     sys.stdout.flush()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rlbox.printable import unmarked
+
 _PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
 
 
@@ -33,9 +35,15 @@ class RlboxError(Exception):
 
     def as_json(self) -> dict[str, str | int]:
         """Return it as JSON types."""
-        return {"what": self.what, "where": self.where, "next": self.next_step, "exit_code": self.exit_code}
+        what, where, next_step = map(unmarked, (self.what, self.where, self.next_step))
+        return {"what": what, "where": where, "next": next_step, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
+        return unmarked(self.shown)
+
+    @property
+    def shown(self) -> str:
+        """It as lines, with the marks of others' words in it: what is told."""
         lines = [self.what]
         if self.where:
             lines.append(f"  where: {self.where}")

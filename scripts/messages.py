@@ -46,6 +46,7 @@ KEYS = (
     "next_step",
     "next",
     "cause",
+    "untested",
 )
 """Keys of shipped specs and tables whose values are sentences."""
 DEAF_CALLS = (
@@ -285,6 +286,9 @@ def heard(node: ast.AST) -> Iterator[ast.AST]:
 
 def _heard_of_call(node: ast.Call) -> Iterator[ast.AST]:
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if name == "counted" and len(node.args) == len(_COUNTED) + 1:
+        yield from _counted(*node.args)
+        return
     if isinstance(node.func, ast.Call):
         yield node.func
     if isinstance(node.func, ast.Attribute) and not isinstance(node.func.value, ast.Constant):
@@ -292,6 +296,17 @@ def _heard_of_call(node: ast.Call) -> Iterator[ast.AST]:
     if name not in DEAF_CALLS:
         yield from node.args
     yield from (one.value for one in node.keywords if one.arg not in DEAF_KEYWORDS)
+
+
+_COUNTED = ("1 ", "{count} ")
+
+
+def _counted(count: ast.AST, *words: ast.AST) -> Iterator[ast.AST]:
+    """Yield what `amounts.counted` makes of two words, as templates; those of words handed to it are kept by hand."""
+    yield count
+    for before, word in zip(_COUNTED, words, strict=True):
+        if isinstance(word, ast.Constant):
+            yield ast.Constant(before + str(word.value))
 
 
 def literal(node: ast.AST) -> str | None:
@@ -360,8 +375,8 @@ def is_message(text: str) -> bool:
     """Whether a text has words for people: two, or one beside a place; no command, path, pattern or key."""
     bare = PLACE.sub(" {} ", re.sub(r"`[^`]*`|'[^']*'", " {} ", text))
     words = _WORD.findall(bare)
-    enough = len(words) >= 2 or (len(words) == 1 and "{}" in bare and len(words[0]) > 1)
-    odd = re.search(r"\\[wdsSb.]|\(\?|\[\^|^\s*(SELECT|import|from \w+ import|def |#!|set -)|\$\(|&&|<\w+>|</", text)
+    enough = len(words) >= 2 or (len(words) == 1 and re.search(r"\{\}|^\d+ ", bare) and len(words[0]) > 1)
+    odd = re.search(r"\\[wdsSb.]|\(\?|\[\^|^\s*(SELECT|import\b|from \w+ import|def |#!|set -)|\$\(|&&|<\w+>|</", text)
     return bool(enough and " " in text.strip() and not odd and not COMMAND.match(text))
 
 

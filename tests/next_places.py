@@ -21,6 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SHOWN = re.compile(r"(?s)\A(?:.*\n)? *next: +(?P<step>.*)")
 _WORD = re.compile(r"[A-Za-z]{2}")
 _NAMES = frozenset({"next_step", "remedy"})
+_MARKS = frozenset({"isolated", "marked", "of_spec", "unmarked"})
 _TAKES_OFF = frozenset({"strip", "rstrip", "lstrip", "format", "removesuffix", "removeprefix"})
 
 
@@ -182,6 +183,19 @@ def _alternatives(node: ast.expr) -> Sequence[ast.expr]:
             return ()
 
 
+def _through(node: ast.Call) -> Sequence[ast.expr]:
+    """Return what a call gives as it was, or nearly so; nothing for a call of another kind."""
+    match node.func:
+        case ast.Attribute(attr="get", value=table):
+            return table, *node.args[1:]
+        case ast.Attribute(attr=attr, value=text) if attr in _TAKES_OFF:
+            return (text,)
+        case ast.Name(id=mark) if mark in _MARKS:
+            return node.args
+        case _:
+            return ()
+
+
 class Finder:
     """Follows what is given as a next step to the texts; `found` are their places."""
 
@@ -291,19 +305,16 @@ class Finder:
 
     def _call(self, node: ast.Call, scope: Scope, at: int | None) -> None:
         match node.func:
-            case ast.Attribute(attr="get", value=table):
-                for one in (table, *node.args[1:]):
-                    self.value(one, scope, at)
-                return
             case ast.Attribute(attr="join", value=between):
                 if _WORD.search(_template(between).replace("{}", "")):
                     self._add(f"{{}}{_template(between)}{{}}", scope)
                 for one in node.args:
                     self.value(one, scope)
                 return
-            case ast.Attribute(attr=attr, value=text) if attr in _TAKES_OFF:
-                self.value(text, scope, at)
-                return
+        if through := _through(node):
+            for one in through:
+                self.value(one, scope, at)
+            return
         for callee in self._callees(node, scope):
             assert callee.function
             for inner in ast.walk(callee.function):

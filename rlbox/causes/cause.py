@@ -12,6 +12,7 @@ from typing import Literal
 from rlbox.amounts import size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
+from rlbox.printable import of_spec
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
@@ -26,6 +27,8 @@ _KILLED = 137
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
 BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
 """Causes that say that something took too long."""
+EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
+"""Causes whose own next step is better than that of a line's signature."""
 UNEXPECTED = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
@@ -48,6 +51,11 @@ class Cause:
     phase: str = ""
     waits: str = ""
     report: str = ""
+
+    @property
+    def shown_step(self) -> str:
+        """The next step for people: that of a known failure is the remedy of a fix, which may be somebody's own."""
+        return of_spec(self.next_step) if self.known and self.kind not in EXHAUSTED else self.next_step
 
 
 def exit_code(cause: Cause | None) -> int:

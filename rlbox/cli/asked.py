@@ -7,6 +7,7 @@ import sys
 import click
 
 from rlbox.app import App
+from rlbox.printable import printable
 
 
 def confirm(app: App, yes: bool, what: str) -> None:
@@ -14,6 +15,6 @@ def confirm(app: App, yes: bool, what: str) -> None:
     if yes:
         return
     if app.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"nobody can be asked here: --yes to {what}")
-    told = app.told(what)
+        raise click.UsageError(f"there is no terminal to ask on: pass --yes to {what}")
+    told = printable(app.told(what))
     click.confirm(f"{told[0].upper()}{told[1:]}?", abort=True, err=True)

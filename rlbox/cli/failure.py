@@ -18,19 +18,19 @@ from rlbox.cli.streams import NO_READER, OutputLost, discard_output
 from rlbox.cli.told import spoken
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.messages.language import teller
-from rlbox.printable import printable
+from rlbox.printable import isolated, printable
 
 _OTHER, _ROOM = "name another", "free space there, or name another place"
 _OF_THE_MACHINE = {
     errno.EACCES: "make it readable and writable for you, or name another",
-    errno.EPERM: "do it as its owner, or name another",
+    errno.EPERM: "run it as its owner, or name another",
     errno.EROFS: "name another place",
     errno.ENAMETOOLONG: _OTHER,
     errno.ELOOP: _OTHER,
     errno.ENOTDIR: _OTHER,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: "look at the disk: `dmesg` says what is wrong with it",
+    errno.EIO: "check the disk: `dmesg` shows what is wrong with it",
 }
 """Errors that are no bug wherever they come from, and the next step of each."""
 _LONGEST = 200
@@ -82,7 +82,7 @@ def _refusal(error: OSError) -> NodeError:
     name = str(error.filename or "")
     shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
     return NodeError(
-        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+        f"this machine refuses: {isolated(error.strerror)}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
     )
 
 
@@ -93,32 +93,32 @@ def _interrupted() -> int:
 
 def _report_lost(error: OutputLost) -> int:
     if not error.left:
-        _tell(f"rlbox: error: {error}\n", ())
+        _tell(f"rlbox: error: {error.shown}\n", ())
     discard_output()
     return NO_READER if error.left else error.exit_code
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
-    _tell(f"rlbox: error: {error}\n", words)
+    _tell(f"rlbox: error: {error.shown}\n", words)
     return _as_json(error, words)
 
 
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
     error = dry.refused[-1]
-    _tell(f"rlbox: error: {error}\n", words)
+    _tell(f"rlbox: error: {error.shown}\n", words)
     if _wants_json(words):
         with contextlib.suppress(OutputLost):
             write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.exit_code
     lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
-    sys.stdout.write(teller(spoken(words))(printable("\n".join(lines))) + "\n")
+    sys.stdout.write(printable(teller(spoken(words))("\n".join(lines))) + "\n")
     sys.stdout.flush()
     return dry.exit_code
 
 
 def _tell(text: str, words: Sequence[str]) -> None:
-    sys.stderr.write(teller(spoken(words))(printable(text)))
+    sys.stderr.write(printable(teller(spoken(words))(text)))
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
@@ -152,12 +152,12 @@ def _report_bug(error: Exception) -> int:
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))
-    told = f"rlbox: bug: {type(error).__name__}: {error}\n"
+    told = f"rlbox: bug: {isolated(f'{type(error).__name__}: {error}')}\n"
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
         told += f"  where: {path}\n  next:  report it with that file\n"
     except OSError:
-        told = text + told
+        told = isolated(text) + told
         told += "  next:  report it with the lines above\n"
     _tell(told, ())
     return 3

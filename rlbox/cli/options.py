@@ -27,9 +27,9 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-    @click.option("--lang", type=click.Choice(LANGUAGES), help="Language of what is told [RLBOX_LANG, else LANG].")
-    @click.option("-v", "--verbose", count=True, help="Say more.")
-    @click.option("-q", "--quiet", is_flag=True, help="Say only what goes wrong.")
+    @click.option("--lang", type=click.Choice(LANGUAGES), help="Language of all messages [RLBOX_LANG, else LANG].")
+    @click.option("-v", "--verbose", count=True, help="Print more detail.")
+    @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
     def with_app(
         *args: Any,
@@ -79,7 +79,7 @@ def _there(project: Project, *, named: bool) -> Project:
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--dry-run` to a verb that changes something; it reads `app.dry_run`."""
-    return click.option("--dry-run", is_flag=True, help="Say what would be done, and refused; change nothing.")(
+    return click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")(
         function
     )
 
@@ -96,6 +96,21 @@ class Amount(click.FloatRange):
         """As a float range, without `nan`."""
         number = super().convert(value, param, ctx)
         return self.fail(f"{value!r} is no number.", param, ctx) if number != number else number
+
+
+class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """How long ago: `7d`, `12h`; in seconds, and 0 for nothing."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a duration of a spec."""
+        from rlbox.spec.units import parse_quantity
+
+        try:
+            return float(parse_quantity("duration", value)) if value else 0.0
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
 
 
 class Action(click.Choice):  # type: ignore[type-arg,unused-ignore]
@@ -117,7 +132,7 @@ def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
             default=DEFAULT_TARGET,
             metavar="NAME",
             shell_complete=complete_target,
-            help="Target whose data disk to look at.",
+            help="Target whose data disk to use.",
         ),
     ):
         function = option(function)
@@ -141,7 +156,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="NAME",
             shell_complete=complete_profile,
-            help="Set of the job's parameters; a later one wins.",
+            help="Named set of the job's parameters; later ones win.",
         ),
         click.option(
             "--target",
@@ -179,7 +194,7 @@ def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
         default="auto",
         is_flag=False,
         flag_value="yes",
-        help="Show it in a browser.",
+        help="Open it in a browser.",
     )(function)
 
 
@@ -192,7 +207,7 @@ def open_browser(app: App, opened: str, address: str) -> None:
     import webbrowser
 
     if not webbrowser.open(address):
-        app.say(f"no browser is found here; the page is {address}")
+        app.say(f"no browser was found here; the page is {address}")
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,7 +81,7 @@ def _hint(word: str) -> str:
 )
 @click.version_option(__version__, message="rlbox %(version)s")
 def root() -> None:
-    """Carry the options that stand before a verb; the verbs do the work."""
+    """Hold the options that go before a verb; the verbs do the work."""
 
 
 def run_root(words: Sequence[str]) -> int:

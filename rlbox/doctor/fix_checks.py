@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlbox.doctor.judge.judge import Judge
-from rlbox.findings import Finding
+from rlbox.findings import SHOULD_BE, Finding
 
 # What a shell says that could not start a program: nothing about the fix.
 _NOT_RUN = ("Resource temporarily unavailable", "Cannot fork", "Cannot allocate memory", "No space left on device")
@@ -58,7 +58,7 @@ def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
             title=f"fix {check.id} is {'in effect in part' if check.partial else 'not in effect'}",
             level="note" if check.partial else "error",
             seen=_last_line(output) or f"its check ended with {code}",
-            where=f"what should be: {check.title}",
+            where=f"{SHOULD_BE}{check.title}",
             remedy=check.remedy,
             covers=check.heals,
         )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlbox.amounts import duration_text
+from rlbox.amounts import counted, duration_text
 from rlbox.findings import LEVELS, Finding
 
 
@@ -94,16 +94,16 @@ def _same(row: Finding, fix: Finding) -> bool:
 def report_text(report: Report, *, verbose: bool = False) -> str:
     """Return the findings as text, nothing when there is none; notes and what follows only when `verbose`."""
     shown = [finding for finding in report.findings if verbose or finding.level != "note"]
-    blocks = [_block(finding) for finding in shown]
+    blocks = [_block(finding.shown) for finding in shown]
     if verbose:
-        blocks += [f"follows: {_head(finding)}" for finding in report.follows]
+        blocks += [f"follows: {_head(finding.shown)}" for finding in report.follows]
     return "\n".join(blocks)
 
 
 def summary_line(report: Report) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
     counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
-    said = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
+    said = ", ".join(counted(count, level, f"{level}s") for level, count in counts.items() if count)
     late = f", not finished: {'; '.join(report.unfinished)}" if report.unfinished else ""
     return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {duration_text(report.seconds)}"
 

@@ -11,7 +11,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from rlbox.amounts import counted
 from rlbox.fixes.fix import Applies, Fix
+from rlbox.printable import isolated
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -76,7 +78,7 @@ def git_names(part: GitSource) -> tuple[str, str]:
 def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
     """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
-        return Decision(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
+        return Decision(applies=False, reasons=(f"switched off by the target: {isolated(target.fixes.off[fix.id])}",))
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
@@ -89,17 +91,18 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
     asked = Requirement(text)
     name = canonicalize_name(asked.name)
     if name not in versions:
-        return False, f"{name} is not in the stack"
+        return False, f"{isolated(name)} is not in the stack"
     version = versions[name]
     if not asked.specifier:
-        return True, f"{name} {version}".rstrip() + " is in the stack"
+        return True, f"{isolated(f'{name} {version}'.rstrip())} is in the stack"
     if not version:
-        return False, f"the version of {name} is not known before `rlbox lock`"
+        return False, f"the version of {isolated(name)} is not known before `rlbox lock`"
     try:
         holds = asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return False, f"{name} has the version {version!r}, which cannot be compared"
-    return holds, f"{name} {version} is {'' if holds else 'not '}{_plain(asked.specifier)}"
+        return False, f"{isolated(name)} has the version {version!r}, which cannot be compared"
+    shown, wanted = isolated(f"{name} {version}"), isolated(_plain(asked.specifier))
+    return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
 
 
 def _plain(specifier: SpecifierSet) -> str:
@@ -122,7 +125,7 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
 def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
     hardware = target.hardware
     if applies.gpu is not None:
-        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
+        yield bool(hardware.gpu) == applies.gpu, f"GPU {isolated(hardware.gpu)}" if hardware.gpu else "no GPU"
     if applies.arch:
         yield _one_of(hardware.arch, applies.arch, "GPU architecture")
     if applies.grade:
@@ -139,7 +142,10 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
     hardware = target.hardware
     if applies.rented is not None:
         rented = bool(hardware.platform)
-        yield rented == applies.rented, f"rented from {hardware.platform}" if rented else "a machine of one's own"
+        yield (
+            rented == applies.rented,
+            f"rented from {isolated(hardware.platform)}" if rented else "a machine of one's own",
+        )
     if applies.platform:
         yield _one_of(hardware.platform, applies.platform, "platform")
     if applies.region:
@@ -152,7 +158,8 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
     holds = value in wanted
-    return holds, f"{what} {value or 'not given'}" + ("" if holds else f", not {' or '.join(wanted)}")
+    fact = f"{what} {isolated(value) or 'not given'}"
+    return holds, fact if holds else f"{fact}, not {isolated(' or '.join(wanted))}"
 
 
 def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
@@ -162,7 +169,8 @@ def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]
     holds = {
         ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
     }[match[1]]  # fmt: skip
-    return holds, f"{value} {what[value != 1]}" + ("" if holds else f", not {wanted}")
+    fact = counted(value, *what)
+    return holds, fact if holds else f"{fact}, not {isolated(wanted)}"
 
 
 def _tight(target: Target, per_core: int) -> tuple[bool, str]:
@@ -175,4 +183,5 @@ def _tight(target: Target, per_core: int) -> tuple[bool, str]:
     if not cores:
         return True, f"process limit {min(limits)}, number of cores not known"
     holds = min(limits) < per_core * cores
-    return holds, f"process limit {min(limits)} is {'' if holds else 'not '}below {per_core} x {cores} cores"
+    bound = f"below {per_core} x {cores} cores"
+    return holds, f"process limit {min(limits)} is {bound}" if holds else f"process limit {min(limits)} is not {bound}"

@@ -12,6 +12,7 @@ from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import chosen_package
 from rlbox.fixes.words import BakedRow, baked_rows, condition_words, kind_of
+from rlbox.printable import isolated, of_spec
 from rlbox.target.target import Target
 
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
@@ -85,13 +86,13 @@ def _fix_lines(fix: Fix, language: str, tell: Callable[[str], str]) -> Iterator[
     rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
     yield from ("", tell("## what is baked"), *(rows or [tell("nothing")]))
     if fix.check:
-        yield from ("", tell(f"## check ({', '.join(fix.check.when)})"), *_indented(fix.check.run))
+        yield from ("", tell(f"## check ({isolated(', '.join(fix.check.when))})"), *_indented(fix.check.run))
     if fix.signature:
         yield from ("", tell("## what the log says"), *(f"  {row.example}" for row in fix.signature))
     yield from ("", tell("## remedy"), *(fix.remedy_zh if language == "zh" else fix.remedy).strip().splitlines())
     yield from ("", tell("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
-        yield from ("", tell("## no fault test"), tell(fix.untested))
+        yield from ("", tell("## no fault test"), tell(of_spec(fix.untested)))
 
 
 def _indented(text: str) -> list[str]:
@@ -133,21 +134,22 @@ def explain_text(
     given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
-    lines = [tell(f"# {target}: {_count(len(given), 'fix applies', 'fixes apply')}")]
+    count = len(given)
+    lines = [
+        tell(
+            f"# {isolated(target)}: {count} fix applies" if count == 1 else f"# {isolated(target)}: {count} fixes apply"
+        )
+    ]
     for one in given:
         lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix, lang)}"]
         lines += [tell(f"  because {'; '.join(one.reasons)}")]
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
     lines += ["", tell(f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign")]
     lines += columns((one.fix.id, _title(one.fix, lang)) for one in advice)
-    lines += ["", tell(f"# {_count(len(left), 'fix is', 'fixes are')} skipped")]
+    lines += ["", tell(f"# {len(left)} fix is skipped" if len(left) == 1 else f"# {len(left)} fixes are skipped")]
     lines += columns((one.fix.id, tell("; ".join(one.reasons))) for one in left)
     return "\n".join(lines)
 
 
 def _title(fix: Fix, lang: str) -> str:
     return fix.title_zh if lang == "zh" else fix.title
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"

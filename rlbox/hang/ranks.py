@@ -177,4 +177,5 @@ def _names(numbers: Iterable[int]) -> str:
 def _waiting(ranks: Sequence[Rank]) -> str:
     if not ranks:
         return "the others wait"
-    return f"{_names(rank.number for rank in ranks)} wait" + ("s" if len(ranks) == 1 else "")
+    names = _names(rank.number for rank in ranks)
+    return f"{names} waits" if len(ranks) == 1 else f"{names} wait"

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.act.inside import BUDGET_S, examine_inside
 from rlbox.doctor.act.stack_place import stack_here
@@ -17,6 +18,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.host.gpu_choice import choose_seen
 from rlbox.machine.act.identity import in_image
+from rlbox.printable import isolated
 
 
 def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
@@ -26,7 +28,7 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
         return _plan(app, report)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
-        done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
+        done = [f"{isolated(finding.id)}: {text}" for finding, text in repair(report.findings)]
         for text in done:
             app.say(f"fix: {text}")
         report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
@@ -37,13 +39,15 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
 
 def _plan(app: App, report: Report) -> int:
     """Say what would be repaired, and whether errors are left then."""
-    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
+    rows = [
+        f"{isolated(finding.id)}: {isolated(' '.join(finding.repair))}" for finding in report.findings if finding.repair
+    ]
     left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
-    repairs = f"{len(rows)} {'repair' if len(rows) == 1 else 'repairs'}"
+    repairs = counted(len(rows), "repair", "repairs")
     would = f"make {repairs}" if rows else "repair nothing"
     code = WorkFailed.exit_code if left else 0
     if left:
-        errors = f"{len(left)} {'error' if len(left) == 1 else 'errors'}"
+        errors = counted(len(left), "error", "errors")
         would = f"make {repairs}, and leave {errors}" if rows else f"repair nothing, and leave {errors}"
     return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
 

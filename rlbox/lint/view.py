@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rlbox.amounts import counted, padded
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.read.text import SEVERITIES, Defect
+from rlbox.printable import isolated, of_spec
 
 
 def findings_text(findings: Sequence[Defect]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
-        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
+        lines.append(f"{isolated(one.file)}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
         lines.append(f"  next: {one.next_step}")
     return "\n".join(lines)
 
@@ -32,8 +34,8 @@ def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
 def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
     """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
-    parts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
-    text = f"{files} file{'' if files == 1 else 's'}: {', '.join(parts) or 'nothing found'}"
+    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
+    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
 
 
@@ -42,12 +44,12 @@ def table_text(rules: Sequence[DriftRule]) -> str:
     wide = max(len(rule.id) for rule in rules)
     lines = []
     for rule in rules:
-        versions = f"  ({rule.package}: {_versions(rule)})" if rule.package else ""
-        lines.append(f"{rule.id:{wide}}  {rule.severity:7}  {rule.what}{versions}")
-        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
+        versions = f"  ({isolated(rule.package)}: {_versions(rule)})" if rule.package else ""
+        lines.append(f"{padded(isolated(rule.id), wide)}  {rule.severity:7}  {of_spec(rule.what)}{versions}")
+        lines.append(f"{'':{wide}}           next: {of_spec(rule.next)}  [{rule.dated}]")
     return "\n".join(lines)
 
 
 def _versions(rule: DriftRule) -> str:
     ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
-    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)
+    return ", ".join(f"{word} {isolated(text)}" for word, text in ranges.items() if text)

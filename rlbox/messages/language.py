@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.foreign import parse_json
+from rlbox.printable import marked
 
 if TYPE_CHECKING:
     from rlbox.messages.catalogue import Messages
@@ -18,6 +20,7 @@ PSEUDO = "pseudo"
 """English with other letters, from the same catalogue: what stays plain in it is text that no message knows."""
 _FOLDER = Path(__file__).parent
 _PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ASCII = re.compile(r"[A-Za-z](?:[\w-]*[A-Za-z0-9])?", re.ASCII)
 _OTHER = "àƀçđêƒĝĥîĵķļɱñôþɋŕšţûṽŵẋýžÀßÇÐÊƑĜĤÎĴĶĻṀÑÔÞɊŔŠŢÛṼŴẊÝŽ"
 
 
@@ -47,22 +50,33 @@ def catalogue(language: str) -> Messages:
     """Return the messages of a language."""
     from rlbox.messages.catalogue import Messages
 
-    pairs = messages("zh")
+    halves = (_halves(language, messages("zh", rooms)) for rooms in ("*", "table-*"))
+    return Messages(*halves, marking=language == PSEUDO)
+
+
+def _halves(language: str, pairs: Mapping[str, str | None]) -> dict[str, str]:
     told = {english: english if other is None else other for english, other in pairs.items() if other != ""}
     if language == PSEUDO:
-        told = {english: english if other is None else _pseudo(english) for english, other in pairs.items()}
-    return Messages(told)
+        same = {english: marked(english) for english, other in told.items() if other == english}
+        told = {english: _pseudo(english, other) for english, other in told.items()} | same
+    return told
 
 
-def messages(language: str) -> dict[str, str | None]:
-    """Return every message with its other half: empty when it lacks one, `None` when it is the same in both."""
-    files = sorted((_FOLDER / language).glob("*.json"))
+def messages(language: str, rooms: str = "*") -> dict[str, str | None]:
+    """Return every message of rooms with its other half: empty when it lacks one, `None` when both are the same."""
+    files = sorted((_FOLDER / language).glob(f"{rooms}.json"))
     return {english: other for path in files for english, other in parse_json(path.read_text("utf-8")).items()}
 
 
-def _pseudo(english: str) -> str:
+def _pseudo(english: str, other: str) -> str:
     from rlbox.messages.template import PLACE
 
+    places = {hit[1]: hit[0] for hit in PLACE.finditer(other)}
     parts, table = PLACE.split(english), str.maketrans(_PLAIN, _OTHER)
-    told = "".join(f"{{{part}}}" if at % 2 else part.translate(table) for at, part in enumerate(parts))
-    return told.replace("rlbox".translate(table), "rlbox")
+    kept = set(_ASCII.findall(PLACE.sub(" ", other)))  # commands, options, names
+    parts[::2] = [
+        _ASCII.sub(lambda hit: marked(hit[0]) if hit[0] in kept else hit[0].translate(table), part)
+        for part in parts[::2]
+    ]
+    parts[1::2] = [places.get(name, f"{{{name}}}") for name in parts[1::2]]
+    return "".join(parts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlbox.amounts import card_text, size_text
 from rlbox.planner.needs import RunNeeds, StageNeeds
 from rlbox.planner.room import CONTEXT, Room
+from rlbox.printable import of_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,14 @@ def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
 
 
 def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
-    yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
+    yield from (Lack(kind="rule", stage=row.stage, text=of_spec(text)) for text in row.broken)
     if row.nodes > room.nodes:
         yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
     if room.gpus >= 0 and row.gpus > room.gpus:
-        none = "; the target names none: hardware.gpu, or --gpus" if not room.gpus else ""
-        few = "GPU" if row.gpus == 1 else "GPUs"
-        yield Lack(kind="gpus", stage=row.stage, text=f"{row.gpus} {few} of a machine, there are {room.gpus}{none}")
+        asked = f"1 GPU of a machine, there are {room.gpus}"
+        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
+        none = () if room.gpus else ("the target names none: hardware.gpu, or --gpus",)
+        yield Lack(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
         others = f" and {card_text(room.taken)} that other processes hold" if room.taken else ""
@@ -60,5 +62,5 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
 
 def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    shown = ", ".join(f"{name.replace('_', ' ')} {text(size)}" for name, size in most if size)
+    shown = ", ".join(f"{of_spec(name.replace('_', ' '))} {text(size)}" for name, size in most if size)
     return f"{what}: {text(sum(parts.values()))} needed ({shown}), {text(have)} there"

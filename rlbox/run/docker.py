@@ -279,6 +279,6 @@ def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
     found = own_image(app, image)
     if why := outdated(image, found):
-        what = f"the image {image.tag} is not what its specs say now: {why}"
+        what = f"the image {image.tag} is out of date: {why}"
         raise EngineError(what, next_step=f"rlbox build {image.target}")
     return found

@@ -17,6 +17,7 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.interrupt import Interrupt, signals_to
+from rlbox.printable import isolated
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
@@ -104,7 +105,7 @@ def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], boo
             state = None
         if state and state.attempt >= start.plan.attempt and state.state == "running":
             app.result({"run": run, "folder": str(start.run_dir), "state": state.state}, run)
-            app.say(f"run {run} goes on by itself: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
+            app.say(f"run {run} keeps running: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
             return 0
         time.sleep(_PAUSE_S)
     return finish(app, ledger, start.run_dir, start.plan, Holder(what="the end of a run"))
@@ -210,7 +211,7 @@ def _say_next(app: App, state: RunState, cause: Cause | None) -> None:
     """End with what to do: of a run that did not pass there is always something."""
     run = state.run_id
     if cause and cause.next_step:
-        app.say(f"next: {cause.next_step}")
+        app.say(f"next: {cause.shown_step}")
     elif state.state == "interrupted":
         app.say(f"next: rlbox run --resume {run}")
     else:
@@ -250,9 +251,9 @@ def cause_text(cause: Cause) -> str:
     """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
-        lines.append(f"  line:  {cause.line}")
+        lines.append(f"  line:  {isolated(cause.line)}")
     if cause.where:
-        lines.append(f"  where: {cause.where}")
+        lines.append(f"  where: {isolated(cause.where)}")
     if cause.known:
         lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
     return "\n".join(lines)

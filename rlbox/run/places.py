@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ DEFAULT_TARGET = "local"
 def place_named(name: str) -> RunPlace:
     """Return the place `name`; `SpecError` when there is none, as for a run of an rlbox that knows more of them."""
     if name not in PLACES:
-        raise SpecError(f"unknown place {name!r}", next_step=f"choose one of: {', '.join(PLACES)}")
+        raise SpecError(f"unknown place {name!r}", next_step=f"choose one of: {isolated(', '.join(PLACES))}")
     place: RunPlace = importlib.import_module(f"rlbox.run.{name}").PLACE
     return place
 

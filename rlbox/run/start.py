@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
@@ -23,6 +24,7 @@ from rlbox.machine.act.identity import user_name
 from rlbox.planner.act.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
 from rlbox.planner.nearest import Asked
 from rlbox.planner.view import needs_json, needs_lines
+from rlbox.printable import isolated, of_spec
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
@@ -118,7 +120,7 @@ def _asked(job: str, wish: RunWish) -> Asked:
 def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
-    lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
+    lines = [f"# run of {plan.job} {on}, profile {isolated(plan.profile) or 'default'}"]
     lines += [f"# {line}" for line in param_lines(plan.params, plan.origins, units_of(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
@@ -126,14 +128,14 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
         if stage.name in plan.skipped:
             lines += ["", f"# stage {stage.name}: left out"]
             continue
-        lines += ["", f"# stage {stage.name}: {stage.title}"]
-        lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
-        lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
+        lines += ["", f"# stage {stage.name}: {of_spec(stage.title)}"]
+        lines += [f"{isolated(shlex.join(service.argv))}  # service {service.name}" for service in stage.services]
+        lines += [isolated(shlex.join(stage.argv))]
+        lines += [f"#   gate: {rule.shown_named}" for rule in GateJudge(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)
-    stages = f"{count} {'stage' if count == 1 else 'stages'}"
+    stages = counted(count, "stage", "stages")
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
@@ -148,7 +150,9 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SpecError(f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {', '.join(names)}")
+        raise SpecError(
+            f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {isolated(', '.join(names))}"
+        )
     return tuple(names[: names.index(name)]) if name else ()
 
 

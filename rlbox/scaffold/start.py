@@ -10,6 +10,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.image.templates import render
+from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project
@@ -46,7 +47,7 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
     known = sorted({name for one in machines.values() for name in one.frameworks})
     raise SpecError(
         f"no target has a framework {framework!r}{suggest(framework, known)}",
-        next_step=f"choose one of: {', '.join(known)}",
+        next_step=f"choose one of: {isolated(', '.join(known))}",
     )
 
 
@@ -68,17 +69,18 @@ def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str
     """
     machines = load_machines()
     if machine not in machines:
+        known = isolated(", ".join(machines))
         raise SpecError(
             f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
-            next_step=f"choose one of: {', '.join(machines)}; or begin with the nearest and change its target.toml",
+            next_step=f"choose one of: {known}; or begin with the nearest and change its target.toml",
         )
     found = machines[machine]
     if framework and framework not in found.frameworks:
         elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
+        there = f"; {isolated(framework)} is on {isolated(' and '.join(elsewhere))}" if elsewhere else ""
         raise SpecError(
-            f"no target has {framework} on {found.title}",
-            next_step=f"choose one of: {', '.join(found.frameworks)}"
-            + (f"; {framework} is on {' and '.join(elsewhere)}" if elsewhere else ""),
+            f"no target has {isolated(framework)} on {of_spec(found.title)}",
+            next_step=f"choose one of: {isolated(', '.join(found.frameworks))}{there}",
         )
     return found, found.frameworks[framework or next(iter(found.frameworks))]
 

@@ -1,4 +1,4 @@
-"""Read the pages on which mirrors list files: PEP 691 JSON, PEP 503 HTML, and flat pages of links."""
+"""Read the pages on which mirrors ls files: PEP 691 JSON, PEP 503 HTML, and flat pages of links."""
 
 from __future__ import annotations
 

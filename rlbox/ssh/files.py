@@ -12,6 +12,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.machine.act.command import NOTHING, PIPE, Started
+from rlbox.printable import isolated
 from rlbox.ssh.connection import Connection
 from rlbox.ssh.listing import PROGRAM, RemoteFile, read_listing
 
@@ -140,6 +141,6 @@ def _ended(process: Started, what: str) -> None:
     if process.returncode:
         lines = said.decode("utf-8", "replace").strip().splitlines()
         raise NodeError(
-            f"{what} did not get through: {lines[-1] if lines else f'exit code {process.returncode}'}",
+            f"{what} did not get through: {isolated(lines[-1]) if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",
         )

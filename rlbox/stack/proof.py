@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from rlbox.errors import page
 from rlbox.fixes.applies import stack_versions
 from rlbox.foreign import parse_json
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.target.lock import Lock
@@ -36,7 +37,8 @@ class ProvenRun:
     def text(self) -> str:
         """Return it in one line: `sft (tiny), 1 x NVIDIA H100 80GB HBM3, in place, 2026-11-25`."""
         where = "in place" if self.place == "here" else "in a container"
-        return f"{self.job} ({self.profile}), {self.gpus} x {self.gpu}, {where}, {self.date}"
+        run, cards = isolated(f"{self.job} ({self.profile})"), isolated(f"{self.gpus} x {self.gpu}")
+        return f"{run}, {cards}, {where}, {self.date}"
 
 
 def proven_runs() -> tuple[ProvenRun, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rlbox.amounts import padded
 from rlbox.errors import page
+from rlbox.printable import isolated
 from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.facts import MACHINE, Problem
@@ -25,6 +27,10 @@ _TITLES = {
 }
 
 
+def _title(name: str) -> str:
+    return _TITLES.get(name) or isolated(name)
+
+
 def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as JSON types."""
     return {
@@ -41,35 +47,39 @@ def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
 def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     if not verdict.fits:
-        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines = [f"{isolated(name)}  no solution, because these contradict each other:", *clash_lines(verdict)]
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [f"  {_TITLES.get(n, n):<28} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
+    rows = [
+        f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {isolated(where[n]) if n in where else 'follows'}"
+        for n in shown
+    ]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
-    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
+    kept = [f"  {_sentence(fact)}  [{isolated(fact.source)}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
     said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
-    return "\n".join([f"{name}  {said}", *rows, "facts:", *kept])
+    return "\n".join([f"{isolated(name)}  {said}", *rows, "facts:", *kept])
 
 
 def clash_lines(verdict: Verdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
-    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
+    said = [f"{_title(w.name)} {isolated(w.range) or 'none'}  ({isolated(w.where)})" for w in verdict.clash_wishes]
+    return said + [f"{_sentence(fact)}  [{isolated(f'{fact.id}: {fact.source}')}]" for fact in verdict.clash_rules]
 
 
 def next_step(name: str, verdict: Verdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change(change) for change in verdict.changes[:3]]
-    facts = ", ".join(rule.id for rule in verdict.clash_rules)
+    facts = isolated(", ".join(rule.id for rule in verdict.clash_rules))
     off = f"a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason"
     others = "".join(f"; or else {way}" for way in ways[1:])
     return f"{ways[0]}{others}; {off}" if ways else f"no change of versions helps; {off}"
 
 
 def _change(change: WayOut) -> str:
-    return " and ".join(_one_change(name, version) for name, version in change.to)
+    first, *more = (_one_change(name, version) for name, version in change.to)
+    return first + "".join(f", and {one}" for one in more)
 
 
 def _one_change(name: str, version: str) -> str:
@@ -90,9 +100,9 @@ def _one_change(name: str, version: str) -> str:
         case _ if name.endswith("-compiled") and version:
             return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
         case _ if not version:
-            return f"leave out {name}"
+            return f"leave out {isolated(name)}"
         case _:
-            return f"set {_TITLES.get(name, name)} to {version}"
+            return f"set {_title(name)} to {isolated(version)}"
 
 
 def _compiler(cuda: str) -> str:

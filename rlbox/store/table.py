@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import size_text
+from rlbox.amounts import padded, size_text
+from rlbox.printable import isolated
 from rlbox.target.artifact import Artifact, artifacts, artifacts_here
 from rlbox.target.lock import Lock
 
@@ -47,10 +48,13 @@ def group_rows(
     return tuple(_row(group, found, has) for group, found in files.items())
 
 
+TOTAL = "total"
+
+
 def total_row(rows: Sequence[GroupRow]) -> GroupRow:
     """Return the sum of all rows."""
     return GroupRow(
-        group="total",
+        group=TOTAL,
         files=sum(row.files for row in rows),
         bytes=sum(row.bytes for row in rows),
         present_files=sum(row.present_files for row in rows),
@@ -73,6 +77,7 @@ def table_text(rows: Sequence[GroupRow]) -> str:
     """Return the rows and their total as a table."""
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
     for row in (*rows, total_row(rows)):
+        shown = row.group if row.group == TOTAL else isolated(row.group)
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
-        lines.append(f"{row.group:<16} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
+        lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
+from rlbox.printable import isolated
 from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Group, Target
 
@@ -306,7 +307,8 @@ def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
             compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{where}: not a lock file: {type(error).__name__}: {error}", next_step=next_step) from error
+        why = isolated(f"{type(error).__name__}: {error}")
+        raise SpecError(f"{where}: not a lock file: {why}", next_step=next_step) from error
 
 
 def _compiled(row: Mapping[str, Any]) -> Compiled:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlbox.foreign import whole_number
+from rlbox.printable import isolated
 
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
@@ -92,7 +93,7 @@ def problems_of(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     if not entries:
         yield "it is empty"
         return
-    yield from (f"{entry.path}: {entry.damage}" for entry in entries if entry.damage)
+    yield from (f"{isolated(entry.path)}: {entry.damage}" for entry in entries if entry.damage)
     yield from _ranks(entries)
     yield from _zero(entries)
     yield from _lists(entries)
@@ -107,10 +108,10 @@ def _beside(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     exports = {entry.folder for entry in entries if entry.weights and (kind == "hf" or entry.part == "hf")}
     for folder in sorted(exports):
         if not names & {_join(folder, "config.json"), _join(folder, "adapter_config.json")}:
-            yield f"{_join(folder, 'config.json')} is missing"
+            yield f"{isolated(_join(folder, 'config.json'))} is missing"
     for folder in sorted({entry.folder for entry in entries if entry.path.endswith(".distcp")}):
         if _join(folder, ".metadata") not in names:
-            yield f"{_join(folder, '.metadata')} is missing, which is written last"
+            yield f"{isolated(_join(folder, '.metadata'))} is missing, which is written last"
 
 
 def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
@@ -121,11 +122,14 @@ def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
             groups.setdefault((match[1] or "", match[2], int(match[3])), set()).add(int(match[4]))
     for (folder, what, world), ranks in groups.items():
         if missing := _missing(world, ranks):
-            yield f"{_join(folder, what)}_world_size_{world}_rank_*.pt: ranks missing: {_numbers(missing)} (of {world})"
+            name = isolated(f"{_join(folder, what)}_world_size_{world}_rank_*.pt")
+            yield f"{name}: ranks missing: {_numbers(missing)} (of {world})"
     for folder in sorted({folder for folder, _, _ in groups}):
         worlds = sorted({world for name, _, world in groups if name == folder})
         if len(worlds) > 1:
-            yield f"{folder or 'its'} files are of {' and of '.join(map(str, worlds))} ranks"
+            some, last = isolated(", ".join(map(str, worlds[:-1]))), worlds[-1]
+            whose = f"files of {isolated(folder)} are of {some} and of {last} ranks"
+            yield whose if folder else f"its files are of {some} and of {last} ranks"
 
 
 def _zero(entries: Sequence[Entry]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlbox.amounts import duration_text, size_text
+from rlbox.amounts import counted, duration_text, size_text
 from rlbox.errors import NodeError
 
 PIECE = 64 << 20
@@ -131,7 +131,7 @@ def check_room(files: Sequence[WarmFile], room: int) -> None:
 
 def warmed_text(warmed: Warmed) -> str:
     """Return one line: how much is there, how fast it came."""
-    files = f"{len(warmed.files)} file{'' if len(warmed.files) == 1 else 's'}, {size_text(warmed.size)}"
+    files = f"{counted(len(warmed.files), 'file', 'files')}, {size_text(warmed.size)}"
     if warmed.share is None:
         there = "read, but the kernel does not tell how much of it is in memory"
     else:

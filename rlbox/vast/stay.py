@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
+from rlbox.printable import isolated
 from rlbox.training.ckpt import TRACKERS
 
 Then = Literal["keep", "stop"]
@@ -63,10 +64,11 @@ def check_notice(notify: str) -> None:
         else:
             why = "" if shlex.split(notify) or not notify else "no command"
     except ValueError as error:
-        why = f"no command: {error}" if not colon else f"no address that can be told: {error}"
+        why = f"no command: {isolated(error)}" if not colon else f"no address that can be told: {isolated(error)}"
     if why:
         raise SpecError(
-            f"--notify {notify}: {why}", next_step="give https://HOST/PATH, or a command of a shell on the instance"
+            f"--notify {isolated(notify)}: {why}",
+            next_step="give https://HOST/PATH, or a command of a shell on the instance",
         )
 
 
@@ -106,7 +108,7 @@ def keep_text(disk: str) -> str:
 def wanted_paths(runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str) -> tuple[str, ...]:
     """Return the folders below the disk that come home: every run, and every checkpoint that is whole.
 
-    `runs` and `series` are what `rlbox runs` and `rlbox ckpt list` say there as JSON.
+    `runs` and `series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
     found = [f"runs/{row['run']}" for row in runs]
     for one in series:

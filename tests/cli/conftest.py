@@ -41,11 +41,13 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def rlbox(rlbox: Rlbox) -> Iterator[Rlbox]:
-    """The command line; all it says must be known to the catalogue of messages, or be others' words."""
-    overheard = Overheard(rlbox)
-    yield overheard
-    assert overheard.plain == []  # a message without its other half, or a word of others to be named in plainbox.py
+def rlbox(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rlbox]:
+    """The command line; all it says must be known to the catalogue of messages, or be marked as others' words."""
+    overheard = Overheard()
+    for speaks in ("options", "failure"):
+        monkeypatch.setattr(f"rlbox.cli.{speaks}.teller", overheard.teller)
+    yield rlbox
+    assert overheard.plain == []  # a message without its other half, or words of others that are not marked
 
 
 class Away:

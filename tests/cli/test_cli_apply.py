@@ -427,7 +427,7 @@ def test_the_machines_own_paths_are_not_changed_unasked(
     said = rlbox("apply", "small", "--offline")
     assert (said.code, at_root) == (2, [])
     assert PATHS in said.err
-    assert re.search(r"nobody can be asked here: --yes to make \d+ changes at / for target small", said.err)
+    assert re.search(r"there is no terminal to ask on: pass --yes to make \d+ changes at / for target small", said.err)
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert (rlbox("apply", "small", "--offline").code, at_root) == (130, [])
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))

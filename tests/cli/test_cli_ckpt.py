@@ -68,7 +68,7 @@ def sft(tmp_path: Path) -> Path:
 
 
 def test_whole_checkpoints_and_what_can_go(rlbox: Rlbox, sft: Path) -> None:
-    said = rlbox("ckpt", "list", str(sft.parent))
+    said = rlbox("ckpt", "ls", str(sft.parent))
     assert said.code == 0
     lines = said.out.splitlines()
     assert lines[0] == str(sft)
@@ -145,7 +145,7 @@ def test_a_step_that_the_tracker_does_not_name_yet_was_not_finished(rlbox: Rlbox
     assert not last["being_written"]
     (sft / "global_step_378/data.pt").touch()
     assert check(rlbox, sft)[1]["checkpoints"][-1]["being_written"]
-    said = rlbox("ckpt", "list", str(sft))
+    said = rlbox("ckpt", "ls", str(sft))
     assert "torn, or being written" in said.out
     assert f"{sft}/global_step_378 " not in said.out
 
@@ -231,7 +231,7 @@ def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.
 
     folder = tmp_path / "runs/smoke-1/train/checkpoint"
     write_checkpoint(folder, lambda draft: write(draft, {"config.json": b"{}", "model.safetensors": safetensors()}))
-    said = rlbox("ckpt", "list", "--data", str(tmp_path))
+    said = rlbox("ckpt", "ls", "--data", str(tmp_path))
     assert (said.code, said.err) == (0, "ckpt: 1 checkpoint, none torn\n")
     assert said.out.splitlines()[0] == str(folder.parent)
     assert said.out.splitlines()[2].split()[:3] == ["-", "hf", "whole"]
@@ -244,7 +244,7 @@ def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_folder_that_is_not_there(rlbox: Rlbox, tmp_path: Path) -> None:
-    said = rlbox("ckpt", "list", str(tmp_path / "none"))
+    said = rlbox("ckpt", "ls", str(tmp_path / "none"))
     assert said.code == 2
     assert said.err.startswith("rlbox: error: there is no such folder\n")
 
@@ -287,5 +287,5 @@ def _header(series: Path, row: dict[str, object]) -> None:
 def test_whatever_lies_there(rlbox: Rlbox, sft: Path, plant: Callable[[Path], object]) -> None:
     (sft / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
     plant(sft)
-    assert rlbox("ckpt", "list", str(sft)).code == 0
+    assert rlbox("ckpt", "ls", str(sft)).code == 0
     check(rlbox, sft)

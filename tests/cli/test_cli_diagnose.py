@@ -237,7 +237,7 @@ def test_an_error_that_is_survived_is_taken_back(rlbox: Rlbox, folder: Folder, m
     said = rlbox("diagnose", "train.log", "--follow")
     assert said.code == 0
     assert said.out.startswith("first: train.log:2: ConnectionError: the tracker is away\n")
-    assert "\nnothing fatal any more: the work went on\n" in said.out
+    assert "\nnothing fatal after all: the work continued\n" in said.out
 
 
 def test_what_cannot_grow_is_not_followed(rlbox: Rlbox, folder: Folder) -> None:

@@ -25,6 +25,8 @@ WOULD = {
     "apply mine --remove": "change nothing: nothing of it is laid here",
     "build mine": "build nothing: the image is what its specs say now",
     "bundle own-1": "write DISK/own-1.tar.gz",
+    "caches prune": "remove nothing",
+    "caches rm nosuch": "",
     "compile mine": "",
     "data tiny text.txt --to tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
     "doctor --fix": "",
@@ -43,7 +45,7 @@ WOULD = {
     "render mine": "write Dockerfile.base, images/mine/Dockerfile",
     "report own-1": "write own-1.html",
     "runs prune": "remove 0 runs",
-    "runs rm own-1": "remove 1 runs",
+    "runs rm own-1": "remove 1 run",
     "run two": "start a run of two on mine, place docker: 2 stages",
     "run two --build": "start a run of two on mine, place docker: 2 stages",
     "run nosuch": "",
@@ -56,6 +58,7 @@ WOULD = {
     "stop": "stop nothing",
     "stop own-1": "stop nothing",
     "store prune": "remove nothing",
+    "store rm nosuch": "",
     "vast search vast-5090": "ask vast.ai for its offers",
     "warm text.txt": "",
 }
@@ -78,7 +81,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
 
 def test_every_verb_with_a_dry_run_is_typed_here() -> None:
     found = set(verbs_with_dry_run(root)) - RENTED
-    two = ("vast", "runs", "images", "eval")
+    two = ("vast", "runs", "images", "eval", "store", "caches")
     assert found == {" ".join(line.split()[: 1 + line.startswith(two)]) for line in WOULD}
 
 

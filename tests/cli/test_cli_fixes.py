@@ -386,6 +386,6 @@ def test_words_lead_to_the_fixes_that_have_them(rlbox: Rlbox, words: str) -> Non
     said = rlbox("fixes", "find", words)
     assert said.code == 0
     assert "gpu-oom-training" in [line.split()[0] for line in said.out.splitlines()]
-    assert re.fullmatch(r"no fix knows that line; \d+ have its words\nnext: rlbox fixes show ID\n", said.err)
+    assert re.fullmatch(r"no fix knows that line; \d+ share words with it\nnext: rlbox fixes show ID\n", said.err)
     data = rlbox("fixes", "find", words, "--json").data
     assert (data["fixes"], "gpu-oom-training" in [fix["id"] for fix in data["near"]]) == ([], True)

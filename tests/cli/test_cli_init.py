@@ -44,7 +44,7 @@ def test_again(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("init", "mine", "--machine", "cpu")
     folder.write("jobs/mine/train.py", "print('mine')\n")
     said = rlbox("init", "mine", "--machine", "cpu", "--json")
-    assert said.data["files"]["jobs/mine/train.py"] == "there already, left as it is"
+    assert said.data["files"]["jobs/mine/train.py"] == "already there, left as it is"
     assert said.data["files"]["jobs/mine.toml"] == "unchanged"
     assert (folder.path / "jobs/mine/train.py").read_text() == "print('mine')\n"
 

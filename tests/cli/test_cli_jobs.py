@@ -72,8 +72,8 @@ def test_show(rlbox: Rlbox, mine: Folder) -> None:
         "attention = flash      # attention kernels (one of flash, eager)",
         "sampling  = false      # dynamic sampling (bool)",
     ]
-    assert "# --profile full, over smoke" in lines
-    assert "data = {data}/small.jsonl  # of smoke" in lines
+    assert "# --profile full: changes profile smoke" in lines
+    assert "data = {data}/small.jsonl  # of profile smoke" in lines
     assert "# --resume: weights and progress only: the optimizer's state is lost" in lines
     assert "HF_TOKEN  # required, for train" in lines
 

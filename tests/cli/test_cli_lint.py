@@ -204,7 +204,7 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_is_read(rlbox: Rlbox, fol
         "1 file: 1 error\n"
         "rlbox: error: missing.sh: there is no such file\n"
         "  bin: is a binary file, it holds NUL bytes\n"
-        "  next:  name scripts, specs or notes\n"
+        "  next:  give the scripts, specs or notes to check\n"
     )
     data = rlbox("lint", "missing.sh", "x.sh", "--json")
     assert (data.code, data.data["unread"]) == (2, ["missing.sh: there is no such file"])

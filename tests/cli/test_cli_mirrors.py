@@ -91,7 +91,7 @@ def test_list(rlbox: Rlbox, folder: Folder) -> None:
         RULE.format(kind="python", protocol="index", url="https://a.example/simple", name="a")
         + "expires = 2020-01-01\n",
     )
-    said = rlbox("mirrors", "list", "--sources", "lan")
+    said = rlbox("mirrors", "ls", "--sources", "lan")
     assert said == Said(
         code=0,
         out="# the lan\npython  a  index  https://a.example/simple  expired 2020-01-01: read it up again\n",
@@ -103,7 +103,7 @@ def test_direct_has_nothing_to_list(rlbox: Rlbox) -> None:
     assert rlbox("mirrors", "-q") == Said(
         code=0,
         out="# The machine's own settings\n"
-        "no rule: files come from where this machine's own clients are set to get them\n",
+        "no rules: files come from wherever this machine's own clients are set to get them\n",
         err="",
     )
 
@@ -171,4 +171,4 @@ def test_another_profile_is_chosen(follow: Follow, folder: Folder, hosts: list[M
 @pytest.mark.allow("sockets")
 def test_what_is_listed_is_probed(follow: Follow, folder: Folder, hosts: list[MirrorServer]) -> None:
     write(folder, python_rule(hosts[0], "good"), apt_rule(hosts[1]))
-    follow.types(follow("mirrors", "list", "--sources", "lan"))
+    follow.types(follow("mirrors", "ls", "--sources", "lan"))

@@ -85,7 +85,7 @@ def test_without_a_browser_that_is_said(
     out = str(tmp_path / "x.html")
     said = rlbox("report", "--out", out, "--open")
     assert (said.code, said.out) == (0, f"{out}\n")
-    assert said.err == f"no browser is found here; the page is file://{out}\n"
+    assert said.err == f"no browser was found here; the page is file://{out}\n"
 
 
 def test_a_run_beside_itself_is_refused(rlbox: Rlbox, disk: Path, follow: Follow) -> None:

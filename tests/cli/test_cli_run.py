@@ -254,7 +254,7 @@ def test_an_image_of_other_specs(rlbox: Rlbox, two: Folder, engine: EngineSocket
     assert rlbox("run", "two") == Said(
         code=4,
         out="",
-        err="rlbox: error: the image rlbox/mine:tests is not what its specs say now: "
+        err="rlbox: error: the image rlbox/mine:tests is out of date: "
         "it was built by an rlbox that counted every line of its own code as part of the image\n"
         "  next:  rlbox build mine\n",
     )

@@ -116,7 +116,7 @@ def test_the_last_lines_of_each_log(rlbox: Rlbox, disk: Path) -> None:
 def test_a_data_disk_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
     """A slip of `--data` is no empty disk; every verb that looks says so, and none makes it."""
     slip = disk.with_name("dsik")
-    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "list"]):
+    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "ls"]):
         assert rlbox(*words, "--data", str(slip)) == Said(
             code=5,
             out="",
@@ -130,7 +130,7 @@ def test_a_data_disk_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
 
 def test_options_before_diff_are_not_passed_over(rlbox: Rlbox, disk: Path) -> None:
     said = rlbox("runs", "--data", str(disk), "diff", "a", "b")
-    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: options stand behind diff, which has its own.")
+    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: options go after diff, which has its own.")
 
 
 def test_the_beginning_of_a_name_will_do(rlbox: Rlbox, disk: Path) -> None:

@@ -177,7 +177,7 @@ WAYS = {
         packages='"six", "flash-attn-3==3.0.0"',
         gpu="sm_120",
         base=OLD_COMPILER,
-        step=r"leave out (flash-attn-3) and take the CUDA compiler out",
+        step=r"leave out (flash-attn-3), and take the CUDA compiler out",
         old=f'{OLD_COMPILER} # of the base\n[[stack]]\nname = "s"\npackages = ["six", "flash-attn-3==3.0.0"]',
         to='[[stack]]\nname = "s"\npackages = ["six"]',
     ),

@@ -1,4 +1,4 @@
-"""`rlbox store ls|verify|prune`."""
+"""`rlbox store`, and `rlbox prune`, which cleans up more."""
 
 from __future__ import annotations
 
@@ -120,20 +120,33 @@ def test_prune(rlbox: Rlbox, store: Store, folder: Folder) -> None:
     assert not list((store.root / "names").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["ls", "--fix"], "--fix goes with verify."),
-        (["verify", "--dry-run"], "--dry-run goes with prune."),
-        ([], "Missing argument '{ls|verify|prune}'. Choose from:"),
-        (["list"], "Invalid value for '{ls|verify|prune}': 'list' is not one of 'ls', 'verify', 'prune'."),
-    ],
-    ids=str,
-)
-def test_a_wrong_command_line(rlbox: Rlbox, words: list[str], message: str) -> None:
-    said = rlbox("store", *words)
-    assert said.code == 2
-    assert f"Error: {message}" in said.err
+def test_an_object_is_shown(rlbox: Rlbox, store: Store) -> None:
+    path = store.path(sha(ONE))
+    for name in (sha(ONE)[:8], sha(ONE), "n0.bin"):
+        assert rlbox("store", "show", name).out.splitlines() == [
+            "object  n0.bin (http, http; mine)",
+            f"sha256  {sha(ONE)}",
+            "size    3 B",
+            f"place   {path}",
+        ]
+    data = rlbox("store", "show", "n0.bin", "--json").data
+    assert (data["digest"], data["file"], data["targets"]) == (sha(ONE), "n0.bin", ["mine"])
+    assert rlbox("store", "show", sha(LOST)).out.startswith("object  unknown: no lock that was fetched names it\n")
+
+
+def test_objects_are_removed_by_name(rlbox: Rlbox, store: Store) -> None:
+    dry = rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--dry-run")
+    assert (dry.code, dry.out.splitlines()[-1]) == (0, f"# verdict: this would free 7 B in {store.root}")
+    refused = rlbox("store", "rm", "n0.bin")
+    assert (refused.code, "pass --yes to remove 1 object, 3 B" in refused.err) == (2, True), refused.err
+    assert len([*store.digests()]) == 3
+    assert rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--yes").out == "freed 7 B\n"
+    assert [*store.digests()] == [sha(TWO)]
+
+
+def test_what_the_store_has_is_listed(follow: Follow, store: Store) -> None:
+    assert sha(ONE)[:12] in follow.types(follow("store", "show", "nosuch")).out
+    assert sha(ONE)[:12] in follow.types(follow("store", "rm", "", "--yes")).out
 
 
 def test_what_is_damaged_is_removed(follow: Follow, store: Store) -> None:
@@ -155,7 +168,7 @@ def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: Store) ->
         "# verdict: this would free up to 1.0 kB\n"
     )
     refused = rlbox("prune")
-    assert (refused.code, "--yes to remove 1 images and 1 files, up to 1.0 kB" in refused.err) == (2, True)
+    assert (refused.code, "--yes to remove 1 images, 1 files and 0 caches, up to 1.0 kB" in refused.err) == (2, True)
     assert (len(engine.images), store.path(sha(LOST)).exists()) == (2, True)
     assert rlbox("prune", "--yes").out == "freed up to 1.0 kB\n"
     assert (list(engine.images), store.path(sha(LOST)).exists()) == (["rlbox/mine:ann-0a1b2c"], False)

@@ -103,7 +103,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     for words in (("create", "vast-5090", *IMAGE), ("destroy", "20000001", "--unfetched")):
         said = rlbox("vast", *words)
         assert said.code == 2
-        assert "nobody can be asked here: --yes to" in said.err
+        assert "there is no terminal to ask on: pass --yes to" in said.err
     assert platform.calls("PUT") + platform.calls("DELETE") == []
 
 
@@ -115,7 +115,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
         ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
         ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
         ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),
-        ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price ceiling"),
+        ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price limit"),
         (("--image", "i" * 1025), "the image's name has 1025 characters, and 1024 are taken"),
     ],
 )
@@ -206,7 +206,7 @@ def test_what_cannot_be_seen_is_not_destroyed(rlbox: Rlbox, platform: Platform) 
     platform.instances[20000001]["actual_status"] = "exited"
     said = rlbox("vast", "destroy", "20000001", "--yes")
     assert said.code == 5
-    assert "instance 20000001 is exited: what is on its disk cannot be seen" in said.err
+    assert "instance 20000001 is exited: what is on its disk cannot be checked" in said.err
     assert "next:  rlbox vast start 20000001, rlbox vast fetch 20000001, or --unfetched to lose it" in said.err
     assert platform.calls("DELETE") == []
 

@@ -46,7 +46,7 @@ def test_until_ctrl_c(disk: Path, folder: Folder) -> None:
     assert err.splitlines() == [
         "run holdem-1 is shown there until Ctrl-C",
         f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address",
-        "run holdem-1 is no longer shown",
+        "stopped showing run holdem-1",
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_port_that_is_taken(rlbox: Rlbox, disk: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = rlbox("watch", "--port", str(taken.getsockname()[1]), "--open", "no")
     assert said.code == 5
-    assert "the port cannot be listened on: Address already in use" in said.err
+    assert "cannot listen on the port: Address already in use" in said.err
     assert "next:  name another with --port" in said.err
 
 

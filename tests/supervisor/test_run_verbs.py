@@ -61,7 +61,7 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     assert following.returncode == 0
     said = site("attach", run)
     assert (said.code, site.states()) == (0, ["passed", "passed"])
-    assert site("stop").out == f"no run goes on, on {site.data}\n"
+    assert site("stop").out == f"no run is in progress on {site.data}\n"
     assert site("runs", "rm", run, "--yes").code == 0
     assert site("runs", "--json", "--target", "mine").data["runs"] == []
 

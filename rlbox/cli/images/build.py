@@ -11,7 +11,7 @@ from rlbox.cli.options import dry_run, shared, sources_option
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option("--no-cache", is_flag=True, help="Run every step again, ignoring the build cache.")
 @click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
 @click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
 @click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
@@ -21,7 +21,7 @@ from rlbox.cli.options import dry_run, shared, sources_option
 def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str) -> int:
     """Build the image of TARGET.
 
-    Nothing is done when the image's label proves that specs, lock, context and base are what they were.
+    Nothing is built when the image's label proves that specs, lock, context and base are unchanged.
 
     \b
     Examples:

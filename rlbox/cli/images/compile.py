@@ -12,9 +12,13 @@ from rlbox.cli.options import dry_run, shared, sources_option
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("wheels", metavar="[NAME]...", nargs=-1)
-@click.option("--jobs", type=click.IntRange(1), help="Most compilers at a time; else as many as memory and cores take.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Compilers to run at once, at most; default: as many as memory and cores allow.",
+)
 @click.option("--verify", is_flag=True, help="Compile twice, the second time from nothing; name what differs.")
-@click.option("--replace", is_flag=True, help="Put the wheel into the lock, though it has another one.")
+@click.option("--replace", is_flag=True, help="Replace the wheel that the lock has.")
 @sources_option
 @dry_run
 @shared
@@ -23,8 +27,8 @@ def verb(
 ) -> int:
     """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
 
-    A build sees its locked source, compiler and system at fixed paths, and no network. One that was killed goes on with
-    the files that were in work.
+    A build sees its locked source, compiler and system at fixed paths, and no network. A killed build continues with
+    the files it was working on.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared, sources_option
+from rlbox.printable import isolated, of_spec, unmarked
 
 if TYPE_CHECKING:
     from rlbox.sources.egress import Contact
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--closed", is_flag=True, help="List the hosts that a setting of the target closes as well.")
+@click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
 @shared
 def verb(app: App, name: str, closed: bool, sources: str) -> None:
@@ -41,8 +42,8 @@ def verb(app: App, name: str, closed: bool, sources: str) -> None:
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
     app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
     if count := len(found) - len(shown):
-        more = "1 more is" if count == 1 else f"{count} more are"
-        app.say(f"{more} closed by settings of the target: rlbox egress {name} --closed")
+        one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
+        app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
 def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
@@ -81,8 +82,9 @@ def _table(found: list[Contact]) -> str:
     lines = []
     for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
         mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
-        lines.append((one.host or "?", one.kind, "+".join(one.phases), one.declared, one.why + mark, one.rule))
-    width = max((len(row[0]) for row in lines), default=0)
+        names = map(isolated, (one.host or "?", one.kind, "+".join(one.phases)))
+        lines.append((*names, one.declared, one.why + mark, of_spec(one.rule)))
+    width = max((len(unmarked(row[0])) for row in lines), default=0)
     text = [
         head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
         for head, (*_, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)

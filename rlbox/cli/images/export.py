@@ -10,11 +10,12 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared
 from rlbox.image.forms.compose import WAYS
+from rlbox.printable import isolated
 
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Whose form.")
+@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
@@ -27,7 +28,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
-    files alone. What neither form can carry: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+    files alone. What neither format can express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
 
     \b
     Examples:
@@ -47,7 +48,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
     text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:
-        would = f"write {output}" if output else "print this, and write nothing"
+        would = f"write {isolated(output)}" if output else "print this, and write nothing"
         return app.planned(data, output or text.rstrip("\n"), would, verbatim=True)
     if output:
         write_atomic(Path(output), text)

@@ -13,7 +13,7 @@ from rlbox.cli.options import dry_run, place_option, shared, sources_option
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--export", "export_to", metavar="PLACE", help="Then write the files to ./DIR or HOST/NAME:TAG.")
 @click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files fetched at once.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files to fetch in parallel.")
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 @click.option("--unpack", is_flag=True, help="With --place here: the base image too, for `rlbox apply --unpack`.")
 @place_option
@@ -31,7 +31,7 @@ def verb(
     place: str,
     sources: str,
 ) -> int:
-    """Fetch every file that the lock of TARGET names, verified; what is there is not fetched again.
+    """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
     With --place here it is what `rlbox apply` takes, and no more: no file of the operating system, and the base image
     only with --unpack.

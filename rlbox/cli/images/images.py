@@ -11,12 +11,13 @@ import click
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
+from rlbox.cli.told import ToldGroup
 
 if TYPE_CHECKING:
     from rlbox.image.kept import KeptImage
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=ToldGroup, invoke_without_command=True)
 @shared
 @click.pass_context
 def verb(ctx: click.Context, app: App) -> None:
@@ -73,8 +74,8 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
 def prune(app: App, yes: bool) -> int:
     """Remove the images that nothing needs, and say what stays and why.
 
-    What goes was replaced by a later build, or its target or its project's folder is gone. Images of other users
-    and those that a container was made from stay.
+    Removed are images that a later build replaced, and those whose target or project folder is gone. Images of other
+    users stay, and so do those that a container was made from.
 
     \b
     Examples:

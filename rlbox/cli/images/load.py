@@ -8,6 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
+from rlbox.printable import isolated
 
 
 @click.command()
@@ -17,9 +18,9 @@ from rlbox.cli.options import dry_run, shared
 def verb(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
-    Every byte is held to its sha256 first: a damaged archive loads nothing. With --dry-run the archive is proven, and
-    the engine asked whether it is there. The image gets the name that this project's target has; images of other
-    projects stay as they are.
+    Every byte is checked against its sha256 first: nothing is loaded from a damaged archive. With --dry-run the archive
+    is verified, and the engine is asked whether it answers. The image gets the name that this project's target has;
+    images of other projects stay as they are.
 
     \b
     Examples:
@@ -40,7 +41,8 @@ def verb(app: App, file: Path) -> int:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
             engine()
-        return app.planned(data, "\n".join(f"{file} is whole: {tag}" for tag in tags), f"load {', '.join(tags)}")
+        whole = "\n".join(f"{isolated(file)} is whole: {isolated(tag)}" for tag in tags)
+        return app.planned(data, whole, f"load {isolated(', '.join(tags))}")
     with bytes_view(app, "loading", size) as on_bytes:
         loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}

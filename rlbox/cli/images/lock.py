@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.lock.resolve import Upgrade
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
-@click.option("--offline", is_flag=True, help="With --check: compare with the spec alone, ask no index.")
+@click.option("--offline", is_flag=True, help="With --check: compare with the spec only, without asking an index.")
 @click.option(
     "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
 )
@@ -33,7 +35,8 @@ def verb(
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
-    Versions of the lock before are kept unless the spec or --upgrade moves them; a lock that fits its spec stays.
+    Versions in the existing lock are kept unless the spec or --upgrade moves them; a lock that fits its spec is left
+    alone.
 
     \b
     Examples:
@@ -65,7 +68,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
         raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
-    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+    app.result({"target": name, "lock": plan.lock}, f"{isolated(name)}  lock is current")
     return 0
 
 
@@ -84,12 +87,16 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.lock.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
-    lines = [f"{group:<12} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
+    lines = [
+        f"{padded(isolated(group), 12)} {count:>4} packages {size_text(sizes[group]):>9}"
+        for group, count in counts.items()
+    ]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.own_lock_file(lock.target)
     if app.dry_run:
-        would = f"write {path}" if changed else f"leave {path.name} as it is"
+        would = f"write {isolated(path)}" if changed else f"leave {isolated(path.name)} as it is"
         return app.planned(told, "\n".join(lines), would)
-    app.result(told, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
+    name = isolated(path.name)
+    app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
     app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")
     return 0

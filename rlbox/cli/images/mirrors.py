@@ -9,17 +9,22 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
-from rlbox.cli.options import shared, sources_option
+from rlbox.cli.options import Action, shared, sources_option
 from rlbox.errors import WorkFailed
+from rlbox.printable import of_spec
 
 if TYPE_CHECKING:
     from rlbox.sources.profile import Profile
 
 
 @click.command()
-@click.argument("action", metavar="[list|probe]", default="list", type=click.Choice(["list", "probe"]))
+@click.argument("action", metavar="[ls|probe]", default="ls", type=Action(["ls", "probe"]))
 @click.option(
-    "--target", default="local", metavar="NAME", shell_complete=complete_target, help="Whose files to ask for."
+    "--target",
+    default="local",
+    metavar="NAME",
+    shell_complete=complete_target,
+    help="Target whose files to ask the mirrors for.",
 )
 @sources_option
 @shared
@@ -31,7 +36,7 @@ def verb(app: App, action: str, target: str, sources: str) -> int:
 
     \b
     Examples:
-      rlbox mirrors list --sources cn
+      rlbox mirrors ls --sources cn
       rlbox mirrors probe --sources direct
     """
     from rlbox.sources.load import load_profile
@@ -53,8 +58,8 @@ def _list(app: App, profile: Profile) -> None:
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
-    text = mirrors_text(rows) or "no rule: files come from where this machine's own clients are set to get them"
-    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
+    text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {of_spec(profile.title)}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 

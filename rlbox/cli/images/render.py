@@ -13,6 +13,7 @@ from rlbox.cli.own_files import write_own
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
+from rlbox.printable import isolated
 
 
 @click.command()
@@ -45,7 +46,7 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, her
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
-    text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
+    text = "\n".join(f"{isolated(name)}  {_state(name in stale, check or app.dry_run)}" for name in files)
     if app.dry_run:
         return app.planned(data, text, _would(sorted(stale), context))
     app.result(data, text)
@@ -57,11 +58,11 @@ def _state(stale: bool, only_look: bool) -> str:
 
 
 def _would(stale: list[str], context: str | None) -> str:
-    names = ", ".join(stale)
+    names, folder = isolated(", ".join(stale)), isolated(context or "")
     if context and stale:
-        return f"write {names}, and the build context to {context}"
+        return f"write {names}, and the build context to {folder}"
     if context:
-        return f"write the build context to {context}"
+        return f"write the build context to {folder}"
     return f"write {names}" if stale else "write nothing"
 
 
@@ -93,9 +94,9 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
 def _diff(app: App, stale: dict[str, str]) -> str:
     import difflib
 
-    lines = ["rendered files are stale"]
+    lines: list[str] = []
     for name, text in sorted(stale.items()):
         path = app.project.folder / name
         old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
-    return "\n".join(lines)
+    return "rendered files are stale\n" + isolated("\n".join(lines))

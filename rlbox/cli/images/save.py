@@ -23,7 +23,8 @@ from rlbox.image.names import NO_PROJECT, image_tag
 def verb(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
 
-    A FILE that is there is replaced when the new one is whole. The image is `rlbox/TARGET:latest` in it, of no project.
+    An existing FILE is replaced only once the new one is complete. The image is `rlbox/TARGET:latest` in it,
+    of no project.
 
     \b
     Examples:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlbox.app import App
+from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
-from rlbox.errors import NodeError
+from rlbox.cli.told import ToldGroup
+from rlbox.errors import NodeError, SpecError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.store.act.objects import Store
 
 
-@click.command()
-@click.argument("action", type=click.Choice(["ls", "verify", "prune"]))
-@click.option("--store", "folder", metavar="DIR", help="The store's folder [RLBOX_STORE].")
-@click.option("--fix", is_flag=True, help="With verify: remove what is damaged, so that a fetch brings it again.")
-@dry_run
-@shared
-def verb(app: App, action: str, folder: str | None, fix: bool) -> int:
-    """List the store's objects, verify them all by their sha256, or prune those that no lock uses.
+@click.group(cls=ToldGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
+def verb() -> None:
+    """List the store's objects, show or remove some, verify them all, or prune those that no lock uses.
 
     \b
     Examples:
@@ -29,24 +29,122 @@ def verb(app: App, action: str, folder: str | None, fix: bool) -> int:
       rlbox store verify
       rlbox store prune --dry-run
     """
-    from rlbox.store.act.objects import Store, store_folder
 
-    if fix and action != "verify":
-        raise click.UsageError("--fix goes with verify.")
-    if app.dry_run and action != "prune":
-        raise click.UsageError("--dry-run goes with prune.")
-    store = Store(store_folder(folder))
-    if folder and not store.root.is_dir():
-        raise NodeError(
-            "there is no such store", where=str(store.root), next_step="name a folder that rlbox fetch filled"
-        )
-    if action == "ls":
-        _list(app, store)
-    elif action == "verify":
-        _verify(app, store, fix=fix)
-    else:
-        return _prune(app, store)
+
+def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--store`; the action gets the store that it names, by default this user's."""
+
+    @click.option("--store", "folder", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+    @shared
+    @functools.wraps(function)
+    def with_store(app: App, folder: str | None, **rest: Any) -> Any:
+        from rlbox.store.act.objects import Store, store_folder
+
+        store = Store(store_folder(folder))
+        if folder and not store.root.is_dir():
+            raise NodeError(
+                "there is no such store", where=str(store.root), next_step="name a folder that rlbox fetch filled"
+            )
+        return function(app, store, **rest)
+
+    return with_store
+
+
+@verb.command("ls")
+@_of_store
+def ls(app: App, store: Store) -> None:
+    """List the store's objects: what each is, and the targets that use it."""
+    _list(app, store)
+
+
+@verb.command("show")
+@click.argument("name", metavar="OBJECT")
+@_of_store
+def show(app: App, store: Store, name: str) -> None:
+    """Show one object: what it is, its size and place, and the targets that use it.
+
+    OBJECT is a unique prefix of its sha256, or the name of its file.
+
+    \b
+    Example:
+      rlbox store show 0a1b2c3d
+    """
+    from rlbox.amounts import columns, size_text
+    from rlbox.store.act.names import describe, names
+
+    (digest,) = _found(store, (name,))
+    path, (file, targets) = store.path(digest), names(store).get(digest, (None, ()))
+    size = path.stat().st_size
+    rows = [
+        ("object", isolated(describe(file, targets))),
+        ("sha256", isolated(digest)),
+        ("size", size_text(size)),
+        ("place", isolated(path)),
+    ]
+    data = {"digest": digest, "bytes": size, "path": str(path), "file": file and file.file, "targets": list(targets)}
+    app.result(data, "\n".join(columns(rows)))
+
+
+@verb.command("verify")
+@click.option("--fix", is_flag=True, help="Remove damaged files, so that the next fetch brings them again.")
+@_of_store
+def verify(app: App, store: Store, fix: bool) -> None:
+    """Verify every object by its sha256; exit code 1 when one is damaged."""
+    _verify(app, store, fix=fix)
+
+
+@verb.command("rm")
+@click.argument("wanted", metavar="OBJECT...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run
+@_of_store
+def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
+    """Remove objects by a unique prefix of their sha256, or the name of their file; a fetch brings them again.
+
+    \b
+    Example:
+      rlbox store rm 0a1b2c3d --dry-run
+    """
+    from rlbox.amounts import counted, size_text
+    from rlbox.store.act.names import describe, names
+
+    digests, known = _found(store, wanted), names(store)
+    freed = sum(store.path(digest).stat().st_size for digest in digests)
+    data = {"store": str(store.root), "objects": digests, "bytes": freed}
+    told = [f"{isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in digests]
+    if app.dry_run:
+        would = f"free {size_text(freed)} in {isolated(store.root)}"
+        return app.planned(data, "\n".join(f"remove {line}" for line in told), would)
+    for line in told:
+        app.say(f"remove {line}")
+    confirm(app, yes, f"remove {counted(len(digests), 'object', 'objects')}, {size_text(freed)}")
+    for digest in digests:
+        store.remove(digest)
+    app.result(data | {"removed": True}, f"freed {size_text(freed)}")
     return 0
+
+
+@verb.command("prune")
+@dry_run
+@_of_store
+def prune(app: App, store: Store) -> int:
+    """Remove the objects that no lock uses, of no project that fetched into this store."""
+    return _prune(app, store)
+
+
+def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
+    """Return the digests that were named, each once."""
+    from rlbox.store.act.names import names
+
+    files = {digest: file.file.rpartition("/")[2] for digest, (file, _) in names(store).items()}
+    found: dict[str, None] = {}
+    for name in wanted:
+        hits = [digest for digest in store.digests() if digest.startswith(name) or files.get(digest) == name]
+        if len(hits) != 1:
+            what = f"the store has {len(hits)} objects {name!r}" if hits else f"the store has no object {name!r}"
+            raise SpecError(what, where=str(store.root), next_step="rlbox store ls")
+        found[hits[0]] = None
+    return list(found)
 
 
 def _list(app: App, store: Store) -> None:
@@ -60,11 +158,11 @@ def _list(app: App, store: Store) -> None:
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe(file, targets)}")
+        lines.append(f"{isolated(digest[:12])} {size_text(size):>10}  {describe(file, targets)}")
     partials = {path.name: store.partial_bytes(path.name) for path in store.partials()}
     total = sum(store.path(digest).stat().st_size for digest in store.digests())
-    lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
-    lines.append(f"{len(rows)} objects, {size_text(total)} in {store.root}")
+    lines += [f"{isolated(digest[:12])} {size_text(size):>10}  half written" for digest, size in partials.items()]
+    lines.append(f"{len(rows)} objects, {size_text(total)} in {isolated(store.root)}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
@@ -97,11 +195,13 @@ def _prune(app: App, store: Store) -> int:
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
-    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
-    lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
+    lines = [
+        f"{done_to} {isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects
+    ]
+    lines += [f"{done_to} {isolated(digest[:12])}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     if app.dry_run:
-        would = f"free {size_text(done.freed)} in {store.root}" if lines else "remove nothing"
+        would = f"free {size_text(done.freed)} in {isolated(store.root)}" if lines else "remove nothing"
         return app.planned({**data, "removed": False}, "\n".join(lines), would)
     app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed)}"]))
     return 0

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated, of_spec
 
 
 @click.command()
@@ -53,6 +55,7 @@ def _is_unproven(app: App, name: str) -> bool:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    told = row["title"] or row["problem"]
-    told = f"{told} (unproven)" if row["unproven"] else told
-    return f"{row['kind']:<7} {row['name']:<{width}}  {told}"
+    told = of_spec(row["title"]) or row["problem"]
+    if row["unproven"]:
+        told = f"{told} (unproven)" if told else "unproven"
+    return f"{row['kind']:<7} {padded(isolated(row['name']), width)}  {told}"

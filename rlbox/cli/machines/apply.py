@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 from packaging.utils import canonicalize_name
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
@@ -31,18 +33,20 @@ def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
-@click.option("--remove", is_flag=True, help="Lay everything back as it was.")
+@click.option("--remove", is_flag=True, help="Undo everything that apply changed.")
 @click.option("--undo", is_flag=True, hidden=True, expose_value=False, callback=_here_it_is_remove)
-@click.option("--prefix", metavar="DIR", help="Below DIR, and nowhere else [without root: a folder of rlbox's cache].")
+@click.option(
+    "--prefix", metavar="DIR", help="Write below DIR and nowhere else [without root: a folder in rlbox's cache]."
+)
 @click.option("--offline", is_flag=True, help="Take every file from the store.")
-@click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Leave apt alone.")
+@click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Do not touch apt.")
 @click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
 @click.option(
     "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
 )
 @click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
-@click.option("--yes", is_flag=True, help="Do not ask before the machine's own paths are changed.")
+@click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
 @sources_option
 @dry_run
 @shared
@@ -118,7 +122,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check
     def consent(changes: int) -> None:
         if not layout.prefix:
             _warn(app, image.target)
-            confirm(app, yes, f"make {changes} changes at / for target {image.target}")
+            confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
 
     only_look = check or app.dry_run
     prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look, consent=consent)
@@ -139,9 +143,10 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check
 def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) -> str:
     """Return what a real run would do; of the machine's own paths, say what that means."""
     if layout.prefix or not changes:
-        return f"make {changes} changes"
+        return f"make {counted(changes, 'change', 'changes')}"
     _warn(app, target)
-    return f"make {changes} changes at /" if yes else f"make {changes} changes at /, once you said yes"
+    made = f"make {counted(changes, 'change', 'changes')} at /"
+    return made if yes else f"{made}, once you said yes"
 
 
 def _warn(app: App, target: str) -> None:
@@ -155,18 +160,27 @@ def _warn(app: App, target: str) -> None:
     )
     with contextlib.suppress(EngineError):
         engine()
-        app.say(f"a Docker engine answers here ({engine_place()}): rlbox run JOB uses it, and changes nothing of this")
+        place = isolated(engine_place())
+        app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
     from rlbox.place.act.bring import take_away
 
     state, paths, notes = take_away(app, name, layout)
-    shown = [f"remove      {path}" for path in paths] if app.dry_run else []
-    lines = [*shown] if app.dry_run else [f"{name}  {state}: {len(paths)} things laid back", *notes]
+    shown = [f"remove      {isolated(path)}" for path in paths] if app.dry_run else []
+    lines = (
+        [*shown]
+        if app.dry_run
+        else [f"{isolated(name)}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
+    )
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
-        would = f"lay back {len(paths)} things" if paths else "change nothing: nothing of it is laid here"
+        would = (
+            f"lay back {counted(len(paths), 'thing', 'things')}"
+            if paths
+            else "change nothing: nothing of it is laid here"
+        )
         return app.planned(data, "\n".join(lines), would)
     app.result(data, "\n".join(lines))
     return 0

@@ -15,7 +15,12 @@ from rlbox.cli.options import Amount, gpus_option, place_option, shared
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option(
-    "--timeout", type=Amount(), metavar="SECONDS", default=300.0, show_default=True, help="For all parts together."
+    "--timeout",
+    type=Amount(),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Time limit for all parts together.",
 )
 @place_option
 @gpus_option

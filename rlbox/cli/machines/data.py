@@ -20,11 +20,18 @@ _FILE = click.Path(path_type=Path)
 @click.option("--column", metavar="NAME", default="", help="check: where the conversations are [messages, prompt].")
 @click.option("--tokenizer", metavar="DIR", default="", help="check: the model whose tokens are counted.")
 @click.option("--longest", metavar="TOKENS", default=4096, show_default=True, help="check: length that is trained on.")
-@click.option("--val-rows", metavar="N", type=click.IntRange(1), help="check: rows that there must be.")
+@click.option("--val-rows", metavar="N", type=click.IntRange(1), help="check: rows that must be there.")
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="check: the same of FILE; tiny: rows to write [2].")
 @click.option("--to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
 @click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
-@click.option("--timeout", type=Amount(), metavar="SECONDS", default=300.0, show_default=True, help="For all of it.")
+@click.option(
+    "--timeout",
+    type=Amount(),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Time limit for the whole check.",
+)
 @dry_run
 @shared
 def verb(

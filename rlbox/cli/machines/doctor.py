@@ -11,7 +11,9 @@ from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
 
 @click.command()
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
-@click.option("--fix", is_flag=True, help="Repair what is safe: links, folders, modes; says what it did.")
+@click.option(
+    "--fix", is_flag=True, help="Repair what is safe to repair (links, folders, modes), and say what was done."
+)
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @place_option
 @gpus_option
@@ -22,7 +24,7 @@ from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
 def verb(
     app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
 ) -> int:
-    """Examine this machine or container, and the image of TARGET; silent when nothing is wrong.
+    """Examine this machine or container, and the image of TARGET; prints nothing when nothing is wrong.
 
     Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
 

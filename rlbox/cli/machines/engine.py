@@ -13,10 +13,11 @@ from rlbox.cli.options import dry_run, shared
 @dry_run
 @shared
 def verb(app: App, action: str) -> int:
-    """Say how the Docker engine of this machine stands, or start one where none answers.
+    """Show the state of this machine's Docker engine, or start one where none answers.
 
-    One that answers is used as it is. Else, as root on Debian or Ubuntu, `up` installs and starts one, with what
-    builds need, and says how to stop it. Exit code 4 where there can be none, or status finds something to do.
+    An engine that answers is used as it is. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one, with
+    what builds need, and says how to stop it. Exit code 4 where none is possible, or where status finds something to
+    do.
 
     \b
     Examples:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @dry_run
 @shared
 def verb(app: App, yes: bool) -> int:
-    """Remove images that nothing needs, and fetched files that no lock uses.
+    """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
-    It does what `rlbox images prune` and `rlbox store prune` do. Runs and checkpoints stay: which of them can go,
-    `rlbox runs prune` asks.
+    It does what `rlbox images prune`, `rlbox store prune` and `rlbox caches prune` do. Runs and checkpoints stay:
+    which of them can go, `rlbox runs prune` asks.
 
     \b
     Examples:
@@ -30,6 +30,8 @@ def verb(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     from rlbox.amounts import size_text
+    from rlbox.cli.machines.caches import UNUSED_S, unused
+    from rlbox.files.act.caches import remove_entries
     from rlbox.image.act.kept import remove_images
     from rlbox.image.kept import fate_lines, freed_bytes
     from rlbox.store.act.care import prune
@@ -39,19 +41,25 @@ def verb(app: App, yes: bool) -> int:
     images, store = _spare_images(app), Store(store_folder(""))
     wanted = wanted_digests(store, app.project)
     spare = prune(store, wanted, dry_run=True)
-    files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed
+    caches = unused(UNUSED_S)
+    cached = sum(row.size for row in caches)
+    files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed + cached
     lines = fate_lines(((row, "") for row in images), done=False)
     lines += [f"would remove {files} files of {store.root}, {size_text(spare.freed)}"] if files else []
-    found = {"images": [row.name for row in images], "files": files, "bytes": freed}
+    lines += [f"would remove {len(caches)} caches not used for 30 days, {size_text(cached)}"] if caches else []
+    found = {"images": [row.name for row in images], "files": files, "caches": len(caches), "bytes": freed}
     if app.dry_run:
         text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
         return app.planned(found, text, f"free up to {size_text(freed)}" if lines else "remove nothing")
     if lines:
         for line in lines:
             app.say(line)
-        confirm(app, yes, f"remove {len(images)} images and {files} files, up to {size_text(freed)}")
+        confirm(
+            app, yes, f"remove {len(images)} images, {files} files and {len(caches)} caches, up to {size_text(freed)}"
+        )
         remove_images(images)
         prune(store, wanted, dry_run=False)
+        remove_entries(caches)
     app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
     return 0
 

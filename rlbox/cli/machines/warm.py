@@ -15,10 +15,10 @@ from rlbox.cli.options import dry_run, shared
 @dry_run
 @shared
 def verb(app: App, paths: tuple[Path, ...]) -> int:
-    """Read files, or all files of folders, into memory, so that the next load comes from there and not from the disk.
+    """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
-    What is there already is not read again. Afterwards the kernel is asked what is there: less than all gives exit
-    code 1. Files that are larger than the memory are refused, since reading them would only drive others out.
+    What is in memory already is not read again. Afterwards the kernel is asked what is in memory: anything missing
+    gives exit code 1. Files larger than the memory are refused, since reading them would only evict others.
 
     \b
     Examples:

@@ -25,14 +25,14 @@ _ADDED_BYTES = 1 << 20
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
+@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
 @click.option("--options", metavar="TEXT", help="Docker options of the instance [vast.options of the target].")
 @shared
 def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
-    It runs at every start of the instance, may be run again at any time, and goes on where it was cut. Its log is
-    onstart.log on the data disk, its last word onstart.status beside it.
+    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. Its log is
+    onstart.log on the data disk, its outcome onstart.status beside it.
 
     \b
     Examples:

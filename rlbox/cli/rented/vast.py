@@ -15,7 +15,7 @@ from rlbox.cli.told import ToldGroup
 
 @click.group(cls=ToldGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def verb() -> None:
-    """Rent a machine of vast.ai, run a job there, bring all home, end it.
+    """Rent a machine on vast.ai, run a job there, fetch everything, and shut it down.
 
     The API key is VAST_API_KEY, or what the platform's own client stored.
 

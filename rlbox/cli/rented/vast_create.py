@@ -13,6 +13,7 @@ from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.offers import Offer
@@ -45,24 +46,28 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         (
-            click.option(
-                "--offer", metavar="ID", type=int, help="Take this offer and no other; default: the cheapest."
-            ),
+            click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
             click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
-            click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price]."),
             click.option(
-                "--bid", type=Amount(), default=0.0, help="Dollars an hour, for an instance that who pays more stops."
+                "--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
             ),
-            click.option("--disk", type=Amount(), default=0.0, help="GB of disk, fixed for good [disk.need_gib]."),
-            click.option("--options", metavar="TEXT", help="Docker options: -e, -p, -h and no other [vast.options]."),
-            click.option("--hours", type=Amount(), default=6.0, show_default=True, help="To say what it costs for."),
+            click.option(
+                "--bid", type=Amount(), default=0.0, help="Bid per hour, in dollars, for an interruptible instance."
+            ),
+            click.option(
+                "--disk", type=Amount(), default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
+            ),
+            click.option("--options", metavar="TEXT", help="Docker options, of -e, -p and -h only [vast.options]."),
+            click.option(
+                "--hours", type=Amount(), default=6.0, show_default=True, help="Hours to estimate the cost for."
+            ),
             click.option(
                 "--timeout",
                 type=Amount(),
                 default=1800.0,
                 metavar="SECONDS",
                 show_default=True,
-                help="Until it runs; 0: do not wait.",
+                help="How long to wait until it runs; 0: do not wait.",
             ),
             click.option("--yes", is_flag=True, help="Do not ask."),
         )
@@ -74,14 +79,14 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @rent_options
-@click.option("--add", "added", metavar="FILE", help="Shell text of yours that every start carries out last.")
+@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
 @dry_run
 @shared
 def create(app: App, name: str, terms: Terms, added: str | None) -> int:
-    """Create an instance for TARGET with its on-start script, after saying what it costs.
+    """Create an instance for TARGET with its on-start script, after stating what it costs.
 
-    There is no renting without a ceiling of the price. With --dry-run nothing is rented; without an API key the ceiling
-    stands for the price, and renting would be refused.
+    Nothing is rented without a price limit. With --dry-run nothing is rented; without an API key the price limit stands
+    in for the price, and renting would be refused.
 
     \b
     Examples:
@@ -95,8 +100,10 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
     created = rent(app, deal, deal.offer, terms)
     ssh = wait_for(app, created, terms.timeout).ssh if terms.timeout else ""
-    app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
-    app.say(f"next: {ssh or 'rlbox vast ls'}")
+    app.result(
+        {**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {isolated(ssh)}".rstrip()
+    )
+    app.say(f"next: {isolated(ssh or 'rlbox vast ls')}")
     return 0
 
 
@@ -145,7 +152,7 @@ def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
         app.say(line)
     confirm(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
     created = create_instance(offer.id, deal.request)
-    app.say(f"instance {created} is made, and paid for until: rlbox vast destroy {created}")
+    app.say(f"instance {created} is created and billed until: rlbox vast destroy {created}")
     return created
 
 
@@ -159,4 +166,4 @@ def wait_for(app: App, number: int, timeout: float, *, started: bool = False) ->
     except KeyboardInterrupt:
         unseen = "" if started else " --unfetched"  # nothing is on its disk yet
         step = f"rlbox vast destroy {number}{unseen}"
-        raise Interrupted(f"instance {number} is left, and costs money", next_step=step) from None
+        raise Interrupted(f"instance {number} is still running and billed", next_step=step) from None

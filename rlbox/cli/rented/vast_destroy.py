@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
-@click.option("--unfetched", is_flag=True, help="Though runs and checkpoints on it are not at home.")
+@click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @shared
 def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
 
-    Refused while runs or whole checkpoints on it are not at home as they are there: `vast fetch` first.
+    Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
 
     \b
     Example:
@@ -37,9 +39,9 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     for one in chosen if not unfetched else ():
         with app.checking("what is on the disk"):
             _require_fetched(app, one)
-    lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
+    lines = [f"{one.id}  {isolated(one.label)}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
     data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}
-    count = f"{len(chosen)} {'instance' if len(chosen) == 1 else 'instances'}"
+    count = counted(len(chosen), "instance", "instances")
     if app.dry_run:
         return app.planned(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
@@ -64,7 +66,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
     if one.status != "running":
         raise NodeError(
-            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be seen",
+            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be checked",
             next_step=f"rlbox vast start {one.id}, {step}",
         )
     with Connection(address_of(one)) as connection:

@@ -8,22 +8,27 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
+from rlbox.printable import isolated
 
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option(
-    "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Where to; default: vast-ID, or as before."
+    "--to",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder to fetch into [vast-ID, or the one used before].",
 )
-@click.option("--only", is_flag=True, help="PATH and nothing else: the best checkpoint, the results.")
+@click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
 @dry_run
 @shared
 def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
-    """Bring every run and every whole checkpoint of instance ID home, and PATH on its data disk besides.
+    """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
 
-    Each file counts when its sha256 is that of the instance. Called again it brings what changed, and goes on where it
-    was cut; DIR is a data disk then: `rlbox runs --data DIR`. Links are not brought.
+    A file counts as fetched once its sha256 is that of the instance. Called again, it fetches what changed and
+    continues where it was cut off; DIR then is a data disk: `rlbox runs --data DIR`. Links are not fetched.
 
     \b
     Example:
@@ -55,7 +60,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
         lacking = home.lacks(files)
         brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
         if app.dry_run:
-            lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
+            lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
             return app.planned({"files": [vars(file) for file in lacking]}, lines, f"bring {brings}, to {home.folder}")
         app.say(f"bringing {brings}, to {home.folder}")
         summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)

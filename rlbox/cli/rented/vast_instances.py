@@ -9,6 +9,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance
@@ -29,7 +30,10 @@ def list_them(app: App) -> None:
     from rlbox.vast.act.account import list_instances
 
     own = [one for one in list_instances().values() if one.own]
-    rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
+    rows = [
+        (str(one.id), isolated(one.label), one.status or "created", f"{one.price:.3f}", isolated(one.ssh))
+        for one in own
+    ]
     data = [{"id": one.id, "label": one.label, "status": one.status, "price": one.price, "ssh": one.ssh} for one in own]
     text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
     app.result({"instances": data}, text)
@@ -40,7 +44,7 @@ def list_them(app: App) -> None:
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @shared
 def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
-    """Open a shell on instance ID, or run one command there; the exit code is its own.
+    """Open a shell on instance ID, or run one command there and return its exit code.
 
     \b
     Example:
@@ -55,7 +59,7 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
 @shared
 def logs(app: App, number: int, follow: bool) -> int:
     """Print the logs of the latest run on instance ID.
@@ -80,7 +84,7 @@ def logs(app: App, number: int, follow: bool) -> int:
 @dry_run
 @shared
 def stop(app: App, number: int) -> int:
-    """Stop instance ID: it costs its disk alone, which stays. A run that goes on is cut, and goes on after `start`.
+    """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
 
     \b
     Example:
@@ -90,22 +94,29 @@ def stop(app: App, number: int) -> int:
 
     one = read_own(number)
     if app.dry_run:
-        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
+        return app.planned(
+            {"instance": number}, f"{one.id}  {isolated(one.label)}  {one.status}", f"stop instance {number}"
+        )
     set_instance(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
-    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk costs until then")
+    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @click.option(
-    "--timeout", type=Amount(), default=1800.0, metavar="SECONDS", show_default=True, help="Until it is ready."
+    "--timeout",
+    type=Amount(),
+    default=1800.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait until it is ready.",
 )
 @dry_run
 @shared
 def start(app: App, number: int, timeout: float) -> int:
-    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut goes on by itself.
+    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut off resumes by itself.
 
     \b
     Example:
@@ -118,12 +129,14 @@ def start(app: App, number: int, timeout: float) -> int:
 
     one = read_own(number)
     if app.dry_run:
-        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
+        return app.planned(
+            {"instance": number}, f"{one.id}  {isolated(one.label)}  {one.status}", f"start instance {number}"
+        )
     set_instance(number, "running")
     ready = wait_for(app, number, timeout, started=True)
     with Connection(address_of(ready), timeout) as connection:
         wait_ready(connection, disk_of(app, one), number, timeout, app.say)
-    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
+    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {isolated(ready.ssh)}")
     app.say(f"next: rlbox vast logs {number} -f")
     return 0
 

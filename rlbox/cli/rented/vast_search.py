@@ -9,6 +9,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.offers import Needs, Offer
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--price", type=Amount(), default=0.0, help="Most dollars an hour [vast.max_price].")
+@click.option("--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
 @click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
 @dry_run
 @shared
 def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
-    Exit code 1: none fits; what the nearest ones lack is listed.
+    Exit code 1: no offer fits; what the nearest ones lack is listed.
 
     \b
     Examples:
@@ -43,7 +44,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
             require_key()
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
-        return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
+        return app.planned(told, f"# offers with {isolated(needs.query())}\n{asked}", "ask vast.ai for its offers")
     fitting = fitting_offers(needs)
     rows = [offer_row(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
@@ -79,6 +80,6 @@ def choose_offer(needs: Needs, number: int | None) -> Offer:
         if offer.id == number:
             return offer
     raise WorkFailed(
-        f"offer {number} is taken, or does not fit the target and its price ceiling",
+        f"offer {number} is taken, or does not fit the target and its price limit",
         next_step=f"take another: {', '.join(str(offer.id) for offer in fitting[:8])}",
     )

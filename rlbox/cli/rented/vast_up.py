@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job
 from rlbox.cli.options import dry_run, job_options, shared
 from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, wait_for, would_rent
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.stay import Stay
@@ -22,12 +23,24 @@ if TYPE_CHECKING:
 @job_options
 @rent_options
 @click.option(
-    "--data", "data", metavar="PATH[=GOAL]", multiple=True, help="Bring this to GOAL on the data disk; may be repeated."
+    "--data", "data", metavar="PATH[=GOAL]", multiple=True, help="Copy this to GOAL on the data disk; may be repeated."
 )
-@click.option("--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Bring the job's secrets, as .env.")
-@click.option("--then", type=click.Choice(["keep", "stop"]), default="keep", help="What the run's end does to it.")
-@click.option("--notify", metavar="WHAT", default="", help="Address or command there to tell of stalls and of the end.")
-@click.option("--instance", "number", metavar="ID", type=int, help="Rent none: go on with this one.")
+@click.option(
+    "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Copy the job's secrets there, as .env."
+)
+@click.option(
+    "--then",
+    type=click.Choice(["keep", "stop"]),
+    default="keep",
+    help="What to do with the instance when the run ends.",
+)
+@click.option(
+    "--notify",
+    metavar="WHAT",
+    default="",
+    help="Webhook URL, or command on the instance, that is told of stalls and of the end.",
+)
+@click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run
 @shared
 def up(
@@ -43,10 +56,10 @@ def up(
     notify: str,
     number: int | None,
 ) -> int:
-    """Rent a machine for JOB, bring your specs and data there, start the run, and leave it to itself.
+    """Rent a machine for JOB, bring your specs and data there, start the run, and let it run unattended.
 
-    The run goes on when the connection breaks; one that a stop of the instance cut is resumed at its next start, one
-    that failed is not. When this call is cut, the same with --instance ID goes on.
+    The run keeps going when the connection breaks; one that was cut off by a stop of the instance resumes at its next
+    start, one that failed does not. When this command itself is cut off, repeat it with --instance ID.
 
     \b
     Examples:
@@ -102,11 +115,11 @@ def _begin(
             bring_stay(connection, stay, app.project, env_file, number)
             run = start_keeper(connection, stay, number)
     except (Exception, KeyboardInterrupt) as error:
-        app.say(f"instance {number} is there, and costs money: the same with --instance {number} goes on")
+        app.say(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
         raise
-    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
+    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {isolated(run)}")
     app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
     return 0
 

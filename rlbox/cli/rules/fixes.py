@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_fix, complete_target
 from rlbox.cli.options import Action, shared
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
@@ -86,13 +87,13 @@ def _find(app: App, text: str) -> int:
     fixes, code = _readable(app)
     found = fixes_that_know(fixes, text)
     if not found and (speak := fixes_that_speak(fixes, text)):
-        app.say(f"no fix knows that line; {len(speak)} have its words")
+        app.say(f"no fix knows that line; {len(speak)} share words with it")
         data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
         app.result(data, list_text(speak, app.language), verbatim=True)
         app.say("next: rlbox fixes show ID")
         return code
     if not found:
-        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or the whole log: rlbox lint FILE")
+        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or check the whole log: rlbox lint FILE")
     told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told, verbatim=True)
     return code
@@ -104,7 +105,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
     fixes, broken = readable_fixes(app.project)
     for error in broken:
-        app.say(f"left out: {error}")
+        app.say(f"left out: {error.shown}")
     return fixes, broken[0].exit_code if broken else 0
 
 
@@ -121,7 +122,7 @@ def _env(app: App, name: str) -> int:
     loaded = load_fixed_target(app.project, name)
     versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, app.language == "zh")
-    shown = columns((row.name, row.fix or "-", row.reason, row.value) for row in rows) if rows else []
+    shown = columns(tuple(map(isolated, (row.name, row.fix or "-", row.reason, row.value))) for row in rows)
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
     return 0
 

@@ -55,7 +55,7 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         read += 1
         found += lint_text(name, text, rules, *owners.facts(name))
     shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
-    unread = SpecError("\n  ".join(problems), next_step="name scripts, specs or notes")
+    unread = SpecError("\n  ".join(problems), next_step="give the scripts, specs or notes to check")
     if problems and not read:
         raise unread
     app.result({"files": read, "findings": findings_data(found), "unread": problems}, findings_text(shown))

@@ -1,4 +1,4 @@
-"""`rlbox attach`: watch a run that goes on, from any shell."""
+"""`rlbox attach`: watch a run in progress, from any shell."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
-@click.option("--full", is_flag=True, help="Take logs whole, not only their last 20 MB.")
+@click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @disk_options
 @dry_run
 @shared
 def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
 
-    A run may be bundled at any time, also while it goes on. Models and checkpoints are left out, secrets are masked.
+    A run may be bundled at any time, even while it is running. Models and checkpoints are left out; secrets are masked.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     try:
         bring_up_to_date(app, ledger)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
-        app.say(f"how the run ended is not settled: {error.what}")
+        app.say(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.checking("file"):
         check_place(run_dir, out)
@@ -56,7 +57,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     if app.dry_run:
         masks = run_masks(app, run_dir)  # names of files may hold secrets, too
         told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
-        return app.planned(told, masks.text(_table(selection)), f"write {out}")
+        return app.planned(told, masks.text(_table(selection)), f"write {isolated(out)}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
@@ -92,7 +93,8 @@ def _table(selection: Selection) -> str:
     from rlbox.amounts import size_text
 
     rows = [
-        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        f"{size_text(taken.keep):>10}  {isolated(taken.name)}"
+        + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
         for taken in selection.taken
     ]
-    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))
+    return "\n".join((*rows, *(f"{'left out':>10}  {isolated(left.name)}: {left.why}" for left in selection.left)))

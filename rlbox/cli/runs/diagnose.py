@@ -15,6 +15,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import WorkFailed
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
@@ -30,7 +31,7 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 @click.command()
 @click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
-@click.option("--why", is_flag=True, help="Tell of the errors that are none, too, and why they are none.")
+@click.option("--why", is_flag=True, help="Also list the errors that turned out harmless, and why.")
 @click.option(
     "--signatures",
     "packs",
@@ -39,7 +40,7 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder of signatures of another team, beside the shipped ones.",
 )
-@click.option("--follow", "-f", "grow", is_flag=True, help="Go on reading what comes, until the logs say how it ended.")
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
@@ -78,10 +79,10 @@ def verb(
     found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
-    text = "" if app.as_json else report(found, excerpt, why=why, tell=app.told)
+    text = "" if app.as_json else report(found, excerpt, why=why)
     if guess:
-        text += f"\n\n{app.told('guess of that command, and no part of the verdict:')}\n{guess['guess']}"
-    app.result({**found.as_json(), **guess}, text, verbatim=True)
+        text += f"\n\nguess of that command, and no part of the verdict:\n{isolated(guess['guess'])}"
+    app.result({**found.as_json(), **guess}, text)
     return int(found.fatal)
 
 
@@ -125,9 +126,9 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnos
     while True:
         quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
         found = logs.diagnosis
-        first = report(replace(found, chain=()), tell=app.told) if found.fatal else ""
+        first = report(replace(found, chain=())) if found.fatal else ""
         if first != told and not app.as_json:
-            app.show(first or app.told("nothing fatal any more: the work went on"), verbatim=True)
+            app.show(first or "nothing fatal after all: the work continued")
         told = first
         if quiet_s >= QUIET_S and found.ended:
             return found

@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_log_of_run, complete_run, complete_stage_of_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import NodeError, SpecError
-from rlbox.printable import PrintableStream
+from rlbox.printable import PrintableStream, isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ _ASK_S = 1.0
 
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
-@click.option("--follow", "-f", "grow", is_flag=True, help="Go on printing what comes, until the run ends.")
-@click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Last lines of each log; all, and with -f 10.")
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep printing new lines until the run ends.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each log [all; with -f, 10]."
+)
 @click.option("--stage", metavar="NAME", shell_complete=complete_stage_of_run, help="Only this stage.")
 @click.option(
     "--log",
@@ -36,7 +38,9 @@ _ASK_S = 1.0
     shell_complete=complete_log_of_run,
     help="Only this log: stage, or the name of a service.",
 )
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt of stages that ran again.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
+)
 @disk_options
 @shared
 def verb(
@@ -52,7 +56,7 @@ def verb(
 ) -> None:
     """Print the logs of RUN (the latest by default), stage after stage.
 
-    Of several each has a line with its name before it, which -q leaves out.
+    If there are several logs, each is preceded by a line with its name; -q omits it.
 
     \b
     Examples:
@@ -92,7 +96,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     known: dict[str, list[str]] = {}
     for path in find_logs(run_dir, None, None, attempt):
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
-    there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
+    there = isolated("; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items()))
     if not there:
         what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
         return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")

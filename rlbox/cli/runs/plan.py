@@ -24,7 +24,7 @@ def verb(
     machine: str | None,
     gpus: str,
 ) -> int:
-    """Say what a run of JOB needs: GPUs and their memory, host memory, disk, and whether the target has it.
+    """Show what a run of JOB needs: GPUs and their memory, host memory, disk, and whether the target has it.
 
     Nothing is started or measured. Exit code 5: it does not fit, with the nearest setting that does.
 

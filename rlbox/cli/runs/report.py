@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, open_browser, open_option, shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
@@ -30,7 +31,7 @@ def verb(
 ) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
-    With OTHER, what differs between the two is shown as well, and their metrics over each other.
+    With OTHER, the differences are shown as well, and the metrics of both in one chart.
 
     \b
     Examples:
@@ -65,7 +66,7 @@ def verb(
     for gap in record.gaps:
         app.say(f"left out: {gap}")
     if app.dry_run:
-        return app.planned(told, "", f"write {path}")
+        return app.planned(told, "", f"write {isolated(path)}")
     write_atomic(path, html.encode("utf-8", "replace"))
     app.result(told, str(path))
     open_browser(app, opened, path.resolve().as_uri())

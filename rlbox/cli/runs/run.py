@@ -8,6 +8,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job, complete_publish, complete_run, complete_stage
 from rlbox.cli.options import dry_run, gpus_option, job_options, place_option, shared
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 
 @click.command()
@@ -17,22 +18,27 @@ from rlbox.errors import SpecError
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
 @gpus_option
-@click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on by itself.")
+@click.option("--detach", "-d", is_flag=True, help="Return at once; the run keeps running in the background.")
 @click.option(
     "--resume",
     "run",
     metavar="RUN",
     shell_complete=complete_run,
-    help="Take RUN up again where it ended, in its own directory.",
+    help="Resume RUN where it ended, in its own directory.",
 )
 @click.option(
-    "--from", "first_stage", default="", metavar="STAGE", shell_complete=complete_stage, help="Begin with this stage."
+    "--from", "first_stage", default="", metavar="STAGE", shell_complete=complete_stage, help="Start with this stage."
 )
 @click.option(
-    "--force", is_flag=True, help="Begin though earlier stages have not passed, or it does not fit; recorded."
+    "--force",
+    is_flag=True,
+    help="Start even if earlier stages have not passed or the job does not fit; this is recorded.",
 )
 @click.option(
-    "--open", "opened", is_flag=True, help="Run though strangers who reach its ports run code in it; recorded."
+    "--open",
+    "opened",
+    is_flag=True,
+    help="Run even if anyone who can reach its ports can execute code in it; this is recorded.",
 )
 @click.option("--build", is_flag=True, help="First start an engine and build the image, where they are missing.")
 @click.option(
@@ -64,7 +70,7 @@ def verb(
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
-    The run goes on when the terminal closes; Ctrl-C stops it.
+    The run keeps going when the terminal closes; Ctrl-C stops it.
 
     \b
     Examples:
@@ -98,7 +104,7 @@ def verb(
         _refuse_with_resume(name, profiles, build=build)
         return resume_run(app, run, wish)
     if not name:
-        raise SpecError("no job is named", next_step="choose one of: " + ", ".join(app.project.jobs()))
+        raise SpecError("no job is named", next_step=f"choose one of: {isolated(', '.join(app.project.jobs()))}")
     from rlbox.run.start import start_run
 
     return start_run(app, name, wish)

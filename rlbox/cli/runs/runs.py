@@ -14,12 +14,14 @@ from rlbox.cli.runs.runs_diff import diff
 from rlbox.cli.runs.runs_rm import prune, remove
 from rlbox.cli.runs.runs_row import run_row
 from rlbox.cli.runs.runs_show import show
+from rlbox.cli.told import ToldGroup
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=ToldGroup, invoke_without_command=True)
 @disk_options
 @shared
 @click.pass_context
@@ -34,7 +36,7 @@ def verb(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """
     if ctx.invoked_subcommand:
         if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
-            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, which has its own.")
+            raise click.UsageError(f"options go after {ctx.invoked_subcommand}, which has its own.")
         return
     _list(app, target, data)
 
@@ -59,4 +61,5 @@ for command in (ls, show, diff, remove, prune):
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    return "\n".join(columns([_COLUMNS, *([str(row[name]) for name in _COLUMNS] for row in rows)]))
+    shown = ({**row, "run": isolated(row["run"]), "stage": isolated(row["stage"])} for row in rows)
+    return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in shown)]))

@@ -16,9 +16,9 @@ from rlbox.run.data_disk import known_disk
 @disk_options
 @shared
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
-    """Say how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
+    """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
-    A unique beginning of a run's name will do. How long stages took is printed, but makes no difference.
+    A unique prefix of a run's name is enough. How long stages took is printed, but does not count as a difference.
 
     \b
     Examples:

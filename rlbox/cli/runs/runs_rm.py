@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.cli.options import Age, disk_options, dry_run, shared
 from rlbox.run.data_disk import known_disk
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WHAT = "the removal of runs"
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
-    A unique beginning of a run's name will do. A run that is in progress stays; `rlbox stop` ends it.
+    A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
 
     \b
     Examples:
@@ -52,13 +52,15 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 
 
 @click.command("prune")
-@click.option("--older", default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h.")
+@click.option(
+    "--older", type=Age(), default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h."
+)
 @click.option("--checkpoints", is_flag=True, help="Runs that hold checkpoints, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @disk_options
 @dry_run
 @shared
-def prune(app: App, older: str, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
+def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and say what stays and why.
 
     The latest run of each job stays, its latest that passed, what has not ended, and runs that hold checkpoints.
@@ -71,14 +73,14 @@ def prune(app: App, older: str, checkpoints: bool, yes: bool, target: str, data:
     from rlbox.record.removal import spare_removals
     from rlbox.run.spare_runs import run_facts
 
-    before = time.time() - _seconds(older)
+    before = time.time() - older
     ledger = known_disk(app, target, data)
     rows = spare_removals(run_facts(ledger, app, ledger.runs()), before=before, checkpoints=checkpoints)
     return _carry_out(app, ledger, rows, yes=yes)
 
 
 def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: bool) -> int:
-    from rlbox.amounts import size_text
+    from rlbox.amounts import counted, size_text
     from rlbox.record.act.removing import remove_run
     from rlbox.record.removal import removal_lines
     from rlbox.run.data_disk import myself
@@ -89,13 +91,14 @@ def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: boo
     found = {"data": str(ledger.folder), "runs": facts, "bytes": freed}
     if app.dry_run:
         text = "\n".join([*removal_lines(rows, done=False), f"would free {size_text(freed)}"])
-        return app.planned(found, text, f"remove {len(going)} runs")
+        return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
         lost = [path for row in going for path in row.loses]
         for line in removal_lines(going, done=False):
             app.say(line)
-        what = f" with {len(lost)} checkpoints" if lost else ""
-        confirm(app, yes, f"remove {len(going)} runs{what}, {size_text(freed)}")
+        what = counted(len(going), "run", "runs")
+        lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
+        confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
         hold = ledger.take(myself(_WHAT))
         try:
             for row in going:
@@ -104,12 +107,3 @@ def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: boo
             hold.leave()
     app.result(found | {"removed": True}, "\n".join([*removal_lines(rows, done=True), f"freed {size_text(freed)}"]))
     return 0
-
-
-def _seconds(written: str) -> float:
-    from rlbox.spec.units import parse_quantity
-
-    try:
-        return float(parse_quantity("duration", written)) if written else 0.0
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--older'") from error

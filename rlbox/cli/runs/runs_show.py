@@ -11,7 +11,11 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_row import run_row
+from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
+
+_UNTOLD = ("notes", "run", "exit_code")
+_NAMES = ("stage", "phase", "started_at")
 
 
 @click.command("show")
@@ -19,9 +23,9 @@ from rlbox.run.data_disk import bring_up_to_date, known_disk
 @disk_options
 @shared
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
-    """Say what RUN is, by default the latest: its stages, its folder, what it holds.
+    """Show RUN (by default the latest): its stages, its folder, what it holds.
 
-    A unique beginning of its name will do.
+    A unique prefix of its name is enough.
 
     \b
     Examples:
@@ -36,13 +40,17 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     facts = run_facts(ledger, app, [folder])[0]
     stages = _stages(ledger, folder)
     found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages}
-    told = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
-    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
-    lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
-    lines += columns([(f"  stage {one['name']}", one["state"]) for one in stages])
-    lines += [f"  checkpoint {path}" for path in facts.checkpoints]
+    told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
+    told += [("job", isolated(facts.job)), ("folder", isolated(folder)), ("size", size_text(facts.size))]
+    lines = [isolated(row["run"]), *columns([(f"  {key}:", value) for key, value in told])]
+    lines += columns([(f"  stage {isolated(one['name'])}", one["state"]) for one in stages])
+    lines += [f"  checkpoint {isolated(path)}" for path in facts.checkpoints]
     app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
     return 0
+
+
+def _shown(key: str, value: Any) -> str:
+    return isolated(value) if key in _NAMES else str(value)
 
 
 def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError
+from rlbox.printable import isolated
 from rlbox.run.data_disk import known_disk, run_masks
 
 POINTS = 400
@@ -26,7 +27,7 @@ POINTS = 400
 def verb(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
-    The page is the report's, changes by itself while the run goes on, and changes nothing of it.
+    It shows what the report shows, updates itself while the run is in progress, and never changes the run.
 
     \b
     Examples:
@@ -48,22 +49,22 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
         server = LivePage(folder, page, port)
     except OSError as error:
         raise NodeError(
-            f"the port cannot be listened on: {error.strerror}", where=str(port), next_step="name another with --port"
+            f"cannot listen on the port: {error.strerror}", where=str(port), next_step="name another with --port"
         ) from error
     address = f"http://127.0.0.1:{server.port}/"
-    app.result({"run": folder.name, "address": address}, address)
+    app.result({"run": folder.name, "address": address}, isolated(address))
     _tell(app, folder.name, server.port)
     open_browser(app, opened, address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        app.say(f"run {folder.name} is no longer shown")
+        app.say(f"stopped showing run {isolated(folder.name)}")
     finally:
         server.server_close()
     return 0
 
 
 def _tell(app: App, run: str, port: int) -> None:
-    app.say(f"run {run} is shown there until Ctrl-C")
+    app.say(f"run {isolated(run)} is shown there until Ctrl-C")
     if os.environ.get("SSH_CONNECTION"):
         app.say(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")

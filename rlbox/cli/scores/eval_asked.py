@@ -129,7 +129,7 @@ def told() -> Iterator[None]:
     except NoAnswer as error:
         raise WorkFailed(f"the code sandbox does not work: {error}") from error
     except (NotJudged, PolicyError) as error:
-        step = "mend that, then type it again: what was answered is kept"
+        step = "fix that, then run it again: the answers so far are kept"
         raise WorkFailed(str(error), next_step=step) from error
     except ValueError as error:
         raise SpecError(str(error)) from error

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.cli.own_files import write_own
 from rlbox.errors import SpecError
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.scaffold.start import MachineChoice
@@ -27,7 +28,7 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
     """Write a target and a job of your own, by the name of this folder or NAME, into the project folder.
 
     The target includes the shipped one that fits machine and framework, and begins with its lock. The job runs at once:
-    put your training in the place of its train.py. Files that are there already stay as they are.
+    replace its train.py by your training. Existing files are left as they are.
 
     \b
     Examples:
@@ -43,7 +44,7 @@ def verb(app: App, name: str, machine: str, framework: str) -> int:
     files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
-    lines = "\n".join(f"{path}  {state}" for path, state in states.items())
+    lines = "\n".join(f"{isolated(path)}  {state}" for path, state in states.items())
     if app.dry_run:
         return app.planned(told, lines, "write these files")
     app.result(told, lines)
@@ -57,7 +58,7 @@ def _checked(app: App, name: str) -> str:
 
     if not re.fullmatch(NAME, name):
         raise SpecError(
-            f"{name!r} is no name of a target: small letters, digits and dashes, 63 of them at most",
+            f"{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most",
             next_step="rlbox init NAME",
         )
     if kind := shipped_as(app.project, name):
@@ -113,7 +114,7 @@ def _write(app: App, path: str, text: str) -> str:
     file = app.project.folder / path
     if file.exists():
         same = file.is_file() and file.read_bytes() == text.encode()
-        return "unchanged" if same else "there already, left as it is"
+        return "unchanged" if same else "already there, left as it is"
     if app.dry_run:
         return "to be written"
     write_own(app, path, text)

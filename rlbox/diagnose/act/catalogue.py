@@ -17,6 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.files.act.beneath import read_bytes
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.foreign import parse_json, toml_table
+from rlbox.printable import isolated
 from rlbox.version import __version__
 
 _FORM = 2
@@ -70,7 +71,7 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise SpecError(f"broken TOML: {error}", where=str(path), next_step="correct the file") from error
+        raise SpecError(f"broken TOML: {isolated(error)}", where=str(path), next_step="correct the file") from error
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:
@@ -82,7 +83,9 @@ def _pack(folder: Path) -> tuple[LogSignature, ...]:
     problems, rows = [], []
     for fix in _fixes(files):
         for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
-            problems += [f"{fix['id']}: {problem}" for problem in problems_of(signature, row.get("example", ""))]
+            problems += [
+                f"{isolated(fix['id'])}: {problem}" for problem in problems_of(signature, row.get("example", ""))
+            ]
             rows.append(signature)
     if problems:
         raise SpecError(f"{folder}: unsound signatures\n  " + "\n  ".join(problems), next_step="correct the pack")

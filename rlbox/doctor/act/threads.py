@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.findings import Finding
+from rlbox.printable import isolated
 
 Probe = Callable[[], Iterable[Finding]]
 
@@ -40,4 +41,4 @@ class Probes:
             self.findings[name] = tuple(probe())
         except Exception as error:  # a probe that fails says nothing of the machine, and must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.unfinished.append(f"{name}: {type(error).__name__}: {error} ({where.name})")
+            self.unfinished.append(f"{name}: {isolated(f'{type(error).__name__}: {error} ({where.name})')}")

@@ -236,7 +236,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _image(state: str, target: str) -> Iterator[Finding]:
     if state != "current":
-        says = {"missing": "is not built yet", "outdated": "is not what its specs say now"}
+        says = {"missing": "is not built yet", "outdated": "is out of date"}
         yield Finding(
             id=f"image-{state}", title=f"the image of {target} {says[state]}", level="note", where=f"rlbox/{target}",
             remedy=f"rlbox build {target}",
@@ -244,4 +244,4 @@ def _image(state: str, target: str) -> Iterator[Finding]:
 
 
 judge_image = Judge(checks=(_image,))
-"""A note when a target's image is missing or is not what its specs say now."""
+"""A note when a target's image is missing or is out of date."""

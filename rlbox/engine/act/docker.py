@@ -24,6 +24,7 @@ from rlbox.engine.container import GOING, LOOPBACK, OWN_NETWORK, ContainerPlan, 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
+from rlbox.printable import isolated
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.values import Command, Outcome, Secret
 
@@ -363,7 +364,9 @@ class DockerEngine:
             what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
             raise EngineError(what, where=self._address) from error
         except APIError as error:
-            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+            raise EngineError(
+                f"the engine refused: {isolated(error.explanation or error)}", where=self._address
+            ) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
             raise engine_unreachable(self._address, error) from error
 
@@ -375,10 +378,12 @@ class DockerEngine:
         try:
             yield
         except APIError as error:
-            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+            raise EngineError(
+                f"the engine refused: {isolated(error.explanation or error)}", where=self._address
+            ) from error
         except (DockerException, StreamParseError, HTTPException, OSError) as error:
             raise EngineError(
-                f"the engine broke off: {str(error) or type(error).__name__}",
+                f"the engine broke off: {isolated(str(error) or type(error).__name__)}",
                 where=self._address,
                 next_step="`docker info` shows whether it still runs; then repeat",
             ) from error
@@ -392,9 +397,15 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
     if plan.publish and ("already allocated" in words or "already in use" in words):
         named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
-        return PortTaken(f"a port to publish is taken on the engine's machine: {words}", ports=named or plan.publish)
+        return PortTaken(
+            f"a port to publish is taken on the engine's machine: {isolated(words)}", ports=named or plan.publish
+        )
     if "error setting rlimit" in words:
-        return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
+        return EngineError(
+            f"the engine may not raise a limit: {isolated(words)}", next_step="lower it in the target's [run]"
+        )
     if any(text in words for text in _ABOUT_GPUS):
-        return EngineError(f"the engine does not give the GPUs to the container: {words}", next_step=_GPU_STEP)
-    return EngineError(f"the engine refused the container: {words}", where=plan.image)
+        return EngineError(
+            f"the engine does not give the GPUs to the container: {isolated(words)}", next_step=_GPU_STEP
+        )
+    return EngineError(f"the engine refused the container: {isolated(words)}", where=plan.image)

@@ -28,6 +28,7 @@ from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
 from rlbox.machine.act.interrupt import signals_to
+from rlbox.printable import isolated
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.values import Command
 
@@ -124,7 +125,7 @@ def _make(tunnel: Tunnel, project: Project, helper: Helper) -> Container:
         if "bind source path does not exist" in words:
             step = "make it over there, or name another with --data DIR"
             raise NodeError("the data disk is missing", where=helper.data, next_step=step) from error
-        raise EngineError(f"the engine refused the container: {words}") from error
+        raise EngineError(f"the engine refused the container: {isolated(words)}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.machine.act.command import PIPE, Started, start_command
+from rlbox.printable import isolated
 from rlbox.values import Command
 
 ENGINE_SOCKET = "/var/run/docker.sock"
@@ -89,7 +90,7 @@ def _start(command: Command, errors: Path, address: str, login: str) -> str:
         ssh.wait()
         said = errors.read_text("utf-8", "replace").strip().splitlines()
         raise EngineError(
-            f"the engine cannot be reached over ssh: {said[-1] if said else 'ssh ended without a word'}",
+            f"the engine cannot be reached over ssh: {isolated(said[-1]) if said else 'ssh ended without a word'}",
             where=address,
             next_step=f"make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine",
         )

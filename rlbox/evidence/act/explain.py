@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.causes.cause import Cause, CauseKind, full_disk
+from rlbox.causes.cause import EXHAUSTED, Cause, CauseKind, full_disk
 from rlbox.diagnose.act.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
 from rlbox.evidence.act.contents import WHAT, facts_of, parts_of
 from rlbox.evidence.act.failure_report import make_report, report_page
@@ -34,8 +34,6 @@ _QUOTED: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "ready", "o
 """Causes whose own sentence says what ended, not why; the logs say why."""
 _STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within", "busy", "throttled"})
 """Causes by a limit: a rank that failed may be why the others wait, but a log's last line is no reason."""
-_EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
-"""Causes whose own next step is better than that of a line's signature."""
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "[Errno 28]")
 
 MANIFEST_FILE = "manifest.json"
@@ -73,7 +71,7 @@ def explain_failure(failure: StageFailure) -> Explained:
     line = failure.masks.text(quoted.line.text)[:_LINE_LIMIT]
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
     if known := quoted.known:
-        own = cause.next_step if cause.kind in _EXHAUSTED else ""
+        own = cause.next_step if cause.kind in EXHAUSTED else ""
         cause = dataclasses.replace(cause, known=known.id, next_step=own or known.remedy)
     return Explained(cause=cause, fatals=fatals, quoted=quoted)
 

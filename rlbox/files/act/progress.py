@@ -67,7 +67,7 @@ def _printer(tell: Callable[[str], str]) -> Callable[[Row], None]:
     def show(row: Row) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {printable(row.title)}  {tell(printable(row.told))}".rstrip() + "\n")
+            sys.stderr.write(f"{row.mark} {printable(row.title)}  {printable(tell(row.told))}".rstrip() + "\n")
             sys.stderr.flush()
 
     return show

@@ -10,6 +10,7 @@ from typing import IO, TypeAlias
 
 from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
+from rlbox.printable import isolated
 from rlbox.values import Command, Outcome
 
 Started: TypeAlias = "subprocess.Popen[bytes]"
@@ -140,7 +141,9 @@ def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
     if not outcome.ok:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(
-            f"{what} (exit code {outcome.exit_code})\n{tail}", where=" ".join(command.argv[:6]), next_step=next_step
+            f"{what} (exit code {outcome.exit_code})\n{tail}",
+            where=isolated(" ".join(command.argv[:6])),
+            next_step=next_step,
         )
     return outcome
 

@@ -42,7 +42,9 @@ def remove_run(ledger: Ledger, run: str) -> None:
         with contextlib.suppress(OSError):
             whole = facts_of(ledger.run_dir(run)) is not None
             raise NodeError(
-                f"run {run} cannot be removed{'' if whole else ' whole'}: {error.strerror}",
+                f"run {run} cannot be removed: {error.strerror}"
+                if whole
+                else f"run {run} cannot be removed whole: {error.strerror}",
                 where=str(error.filename or ledger.run_dir(run)),
                 next_step="do it as the user whose files they are, or as root",
             ) from error

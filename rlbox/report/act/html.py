@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rlbox.amounts import GIB, duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
 from rlbox.messages.language import teller
+from rlbox.printable import of_spec, printable
 from rlbox.record.act.state import RunState, StageState, run_cause
 from rlbox.record.resources import Sample
 from rlbox.report.act.beside import beside
@@ -134,7 +135,13 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
         "held": sum(rule.state == "held" for rule in stage.gate),
         "rules": len(stage.gate),
         "gate": [
-            {"kind": r.kind, "rule": r.rule[:500], "state": r.state, "count": r.count, "seen": r.seen[:seen]}
+            {
+                "kind": r.kind,
+                "rule": replace(r, rule=r.rule[:500]).shown,
+                "state": r.state,
+                "count": r.count,
+                "seen": r.seen[:seen],
+            }
             for r in sorted(shown, key=stage.gate.index)
         ],
         "cause": stage.cause.what if stage.cause else "",
@@ -223,7 +230,12 @@ def _template(tell: Callable[[str], str]) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "seconds": moment, "told": tell}
+    environment.filters |= {
+        "utc": _utc,
+        "seconds": moment,
+        "told": lambda text: printable(tell(text)),
+        "of_spec": of_spec,
+    }
     return environment.get_template("report.html.j2")
 
 

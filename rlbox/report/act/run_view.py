@@ -22,8 +22,9 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
+from rlbox.amounts import padded
 from rlbox.errors import SpecError
-from rlbox.printable import printable
+from rlbox.printable import isolated, printable
 from rlbox.record.act.state import RunState, load_run_state
 from rlbox.report.act.doing import doing_text
 from rlbox.report.act.run_frame import gate_count, run_frame, speed_text, stage_time, status_lines
@@ -71,9 +72,11 @@ class _Lines:
 
     def show(self, state: RunState) -> None:
         for stage in state.stages:
-            self._change(stage.name, stage.state, stage.name)
+            name = isolated(stage.name)
+            self._change(stage.name, stage.state, name)
             for service in stage.services:
-                self._change(f"{stage.name}/{service.name}", service.state, f"{stage.name}: service {service.name}")
+                shown = f"{name}: service {isolated(service.name)}"
+                self._change(f"{stage.name}/{service.name}", service.state, shown)
         if self._clock() - self._told_s >= _START_S:
             self._tell_far(state)
 
@@ -90,13 +93,13 @@ class _Lines:
         else:
             far = speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
-            self._line(f"{facts.stage.name}: {far}", facts.line if facts.doing else "")
+            self._line(f"{isolated(facts.stage.name)}: {far}", facts.line if facts.doing else "")
 
     def _line(self, text: str, quoted: str = "") -> None:
         """Say something, and what a log says, which is nobody's to translate."""
         cut = f"{quoted[:_QUOTED]}…" if len(quoted) > _QUOTED else quoted
-        behind = f" | {printable(cut)}" if cut else ""
-        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {self._tell(printable(text))}{behind}\n")
+        behind = f" | {cut}" if cut else ""
+        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {printable(self._tell(text) + behind)}\n")
         sys.stderr.flush()
         self._told_s = self._clock()
 
@@ -121,8 +124,8 @@ def summary_text(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
     width = max((len(stage.name) for stage in state.stages), default=0)
     rows = [
-        f"{stage.name:<{width}}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
-        for stage in state.stages
+        f"{padded(name, width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
+        for name, stage in ((isolated(stage.name), stage) for stage in state.stages)
     ]
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 
@@ -189,7 +192,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {self._say(printable(line.plain.strip('─ ')))}\n")
+            sys.stderr.write(f"-- {printable(self._say(line.plain.strip('─ ')))}\n")
         sys.stderr.flush()
 
 
@@ -221,7 +224,6 @@ class Painter:
     def paint(self, lines: Sequence[Text]) -> None:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
-        lines = [line if (text := printable(line.plain)) == line.plain else Text(text) for line in lines]
         lines = [told_line(line, self._tell, width) for line in lines]
         if not lines:
             self.clear()
@@ -259,7 +261,7 @@ def told_line(line: Text, tell: Callable[[str], str], width: int) -> Text:
     ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
     parts = [line[begin:end] for begin, end in pairwise(ends)]
     told = Text.assemble(
-        *((tell(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
+        *((printable(tell(part.plain)), part.spans[0].style if part.spans else "") for part in parts), style=line.style
     )
     told.truncate(width, overflow="ellipsis")
     return told

@@ -57,7 +57,7 @@ def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifa
     today = datetime.datetime.now(datetime.timezone.utc).date()
     old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
     if old:
-        app.say(f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors list`")
+        app.say(f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors ls`")
     return profile, choice
 
 

@@ -1,4 +1,4 @@
-"""Read the pages on which mirrors list files."""
+"""Read the pages on which mirrors ls files."""
 
 from __future__ import annotations
 

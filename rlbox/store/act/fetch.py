@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import size_text
+from rlbox.amounts import counted, size_text
 from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.progress import Row, progress_view
@@ -18,6 +18,7 @@ from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
+from rlbox.printable import isolated
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
 from rlbox.store.act.objects import Draft, Store
@@ -47,7 +48,7 @@ def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done
-            told = f"{size_text(file.size)}  {progress.mirror}"
+            told = f"{size_text(file.size)}  {isolated(progress.mirror)}"
             show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
 
         yield on_progress
@@ -216,7 +217,7 @@ def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) ->
 def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed:
     """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
-    names = ", ".join(shown) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    names = ", ".join(map(isolated, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
     return WorkFailed(
         f"the store lacks {len(missing)} files of the lock: {names}",
         where=str(store.root),
@@ -267,10 +268,9 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
         gone = all(one.status in (404, 410) for one in tries)
         lines.append(f"no source offers {names} any more (yanked or superseded)" if gone else names)
-        lines += [f"  {one.mirror}: {one.why}" for one in tries]
+        lines += [f"  {isolated(one.mirror)}: {one.why}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     return WorkFailed(
-        f"{len(failures)} {'file' if len(failures) == 1 else 'files'} cannot be fetched\n"
-        + "\n".join(f"  {line}" for line in lines),
+        f"{counted(len(failures), 'file', 'files')} cannot be fetched\n" + "\n".join(f"  {line}" for line in lines),
         next_step=" && ".join(outdated) or f"rlbox fetch {target} goes on where this one stopped",
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_atomic
 from rlbox.foreign import parse_json
+from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.store.act.base_image import base_digests
 from rlbox.store.act.objects import Store, not_writable
@@ -68,7 +69,7 @@ def describe(artifact: Artifact | None, targets: Iterable[str]) -> str:
     """Return an object in the words of a person."""
     if artifact is None:
         return "unknown: no lock that was fetched names it"
-    return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
+    return isolated(f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})")
 
 
 def wanted_digests(store: Store, project: Project) -> set[str]:

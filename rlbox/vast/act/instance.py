@@ -16,6 +16,7 @@ from rlbox.files.act.folders import state_folder, write_atomic
 from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import read_table
 from rlbox.foreign import parse_json
+from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.ssh.connection import Connection, SshAddress
 from rlbox.ssh.files import Tell, fetch_file, list_files, send_file, send_folder, send_tree
@@ -59,14 +60,15 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
         state = connection.ask(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
         if state != told:
             told = state
-            say(f"instance {number}: on-start {state or 'begins'}")
+            say(f"instance {number}: on-start {isolated(state) or 'begins'}")
         if state.startswith("ready"):
             return
         if state.startswith("failed"):
             raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
         if time.monotonic() >= end:
             raise TimedOut(
-                f"instance {number} was not ready within {limit_text(timeout_s)}: {state or 'nothing'}", next_step=look
+                f"instance {number} was not ready within {limit_text(timeout_s)}: {isolated(state) or 'nothing'}",
+                next_step=look,
             )
         time.sleep(_POLL_S)
 
@@ -161,7 +163,7 @@ def wanted_files(
 ) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
     """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
     runs = remote_rlbox(connection, disk, ("runs",))["runs"]
-    series = remote_rlbox(connection, disk, ("ckpt", "list"))["series"]
+    series = remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
     return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
 
 

@@ -104,7 +104,7 @@ def test_what_is_advised_can_be_typed() -> None:
     ("typed", "why"),
     [
         ("build X --place here", "no option --place"),
-        ("store tidy", "tidy is not one of ls, verify, prune"),
+        ("ckpt tidy", "tidy is not one of ls, check"),
         ("vast rent X", "no verb rent"),
         ("logs -fq X", ""),
         ("run X --resumed Y", "no option --resumed"),

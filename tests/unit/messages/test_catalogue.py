@@ -11,15 +11,17 @@ from click.testing import CliRunner
 from rich.text import Text
 
 from rlbox.cli.root import root, run_root
+from rlbox.cli.verbs import VERBS
 from rlbox.messages.catalogue import Messages
 from rlbox.messages.language import LANGUAGES, PSEUDO, language_of, messages, teller
 from rlbox.messages.layout import cells_told, wrapped
 from rlbox.messages.template import PLACE
+from rlbox.printable import isolated
 from rlbox.report.act.run_view import told_line
 
 ZH = {
-    "rlbox: error: {error}": "rlbox: 错误：{error}",
-    "unknown job '{name}'{hint}": "没有名为 '{name}' 的任务{hint}",
+    "rlbox: error: {error}": "rlbox: 错误：{error!}",
+    "unknown job '{name}'{hint}": "没有名为 '{name}' 的任务{hint!}",
     "did you mean '{near}'?": "是否指 '{near}'？",
     "{count} of {total} files": "{total} 个文件中的 {count} 个",
     "{name} and {other}": "{name} 和 {other}",
@@ -27,8 +29,8 @@ ZH = {
     "nothing was loaded": "未加载任何内容",
     "free space there": "请在该处腾出空间",
     "the file": "该文件",
-    "{what} cannot be read": "{what} 无法读取",
-    "this would {would}": "将会{would}",
+    "{what} cannot be read": "{what!} 无法读取",
+    "this would {would}": "将会{would!}",
     "start {count} stages": "启动 {count} 个阶段",
     "where": "位置",
     "next": "下一步",
@@ -66,7 +68,9 @@ def zh() -> Messages:
         ("  next:  free space there", "  下一步：请在该处腾出空间"),
         ("# nothing was loaded", "# 未加载任何内容"),
         ("/data/the file", "/data/the file"),  # a path
-        ("salt and pepper, in a log of yours", "salt 和 pepper，in a log of yours"),
+        ("salt of many and pepper of few, in a log", "salt of many and pepper of few, in a log"),
+        (f"where  {isolated('1 of 2 files (the file): nothing')}", "位置  1 of 2 files (the file): nothing"),
+        (f"the file {isolated('the file')}", "该文件 the file"),
         ("a line that nobody here wrote", "a line that nobody here wrote"),
         ("", ""),
         ("   ", "   "),
@@ -93,6 +97,13 @@ def test_columns_stay_where_they_are(zh: Messages) -> None:
 
 def test_a_cell_that_grows_moves_the_next() -> None:
     assert cells_told("a  b", lambda cell: cell * 5) == "aaaaa  bbbbb"
+
+
+def test_a_column_that_grows_moves_the_next_in_all_its_lines() -> None:
+    rows = ["head     b    3.5 GB", "a thing  b   12.0 GB", "# one    c     1 GB", "", "x    y"]
+    told = cells_told("\n".join(rows), lambda cell: cell.replace("head", "head of it").replace("# one", "项"))
+    lines = ["head of it  b    3.5 GB", "a thing     b   12.0 GB", "项          c     1 GB", "", "x    y"]
+    assert told.split("\n") == lines
 
 
 def test_lines_break_by_what_letters_are_wide() -> None:
@@ -160,4 +171,16 @@ def test_every_half_has_the_places_of_the_other() -> None:
         there = {name.rstrip("0123456789") for name in PLACE.findall(other or "")}
         if other and not (needed <= there and set(PLACE.findall(other)) <= set(PLACE.findall(english))):
             wrong.append((english, other))
+    assert wrong == []
+
+
+COMMAND = re.compile(rf"rlbox (?:{'|'.join(VERBS)})\b(?: (?:--?[\w-]+|\{{\w+\}}|[A-Z]{{2,}}))*")
+
+
+def test_a_command_is_the_same_in_both_halves() -> None:
+    """Nothing in a command is told: neither its words nor what stands in its places."""
+    wrong = []
+    for english, other in messages("zh").items():
+        commands = [hit[0] for hit in COMMAND.finditer(english) if "that rlbox" not in english]
+        wrong += [(one, other) for one in commands if other and one not in other]
     assert wrong == []

@@ -19,6 +19,7 @@ from rlbox.engine.act.login import find_login
 from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
 from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
+from rlbox.printable import unmarked
 from rlbox.registry.act.attach import attach, find_attachments
 from rlbox.registry.act.auth import docker_login
 from rlbox.registry.act.client import Destination, Registry
@@ -58,7 +59,7 @@ def blob_of(data: bytes = BLOB) -> Descriptor:
 
 def refused(error: pytest.ExceptionInfo[RegistryError]) -> tuple[str, str]:
     assert error.value.exit_code == 6
-    return error.value.what, error.value.next_step
+    return unmarked(error.value.what), unmarked(error.value.next_step)
 
 
 # ---- logins -------------------------------------------------------------------------------------------------------
@@ -206,7 +207,10 @@ def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pyt
     monkeypatch.setattr("rlbox.registry.act.wire.is_loopback", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
         registry.ping()
-    assert refused(error) == (f"{server.host} does not speak TLS", "if plain http will do there, give --plain-http")
+    assert refused(error) == (
+        f"{server.host} does not speak TLS",
+        "if plain http will do there, give --plain-http",
+    )
     assert server.seen == []
     with Registry(server.host, plain_http=True) as registry:
         registry.ping()
@@ -235,7 +239,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
     with pytest.raises(RegistryError) as error:
         registry.put_blob("team/x", blob_of(), BLOB)
     what, step = refused(error)
-    assert what == f"{server.host} refused: this login may not push here (DENIED read only)"
+    assert unmarked(what) == f"{server.host} refused: this login may not push here (DENIED read only)"
     assert step == f"docker login {server.host} with an account that may"
 
 

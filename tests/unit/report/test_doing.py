@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.logs.bars import ProgressBar
+from rlbox.printable import unmarked
 from rlbox.record.act.state import RunState, ServiceState, StageState
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.report.act.doing import Doing, bar_text, doing_text, find_doing
@@ -29,7 +30,7 @@ def row(second: int, read: int, cpu: float = 90.0) -> Sample:
 def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
     found = find_doing(stage, samples, bars)
     assert found
-    return doing_text(found, NOW, bar=bar)
+    return unmarked(doing_text(found, NOW, bar=bar))
 
 
 def test_weights_of_a_known_size() -> None:
@@ -60,7 +61,7 @@ def test_a_bar_of_the_stage() -> None:
     bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
     found = find_doing(starting(state="ready"), [], {"stage": bar})
     assert found == Doing(share=0.25, left_s=75, label="Evaluating step 40")
-    assert doing_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
+    assert unmarked(doing_text(found, NOW, bar=False)) == "25 % · 1 min 15 s left · Evaluating step 40"
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.0, "░" * 16 + " 0 %"), (1.0, "█" * 16 + " 100 %")])

@@ -20,6 +20,7 @@ import pytest
 
 from rlbox.amounts import duration_text
 from rlbox.gate.rules import RuleState
+from rlbox.printable import printable
 from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.report.act.run_frame import run_frame
@@ -82,7 +83,8 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
-    return [line.plain for line in run_frame(RunWatch(run_dir).look(state), NOW, width=width, height=height)]
+    lines = run_frame(RunWatch(run_dir).look(state), NOW, width=width, height=height)
+    return [printable(line.plain) for line in lines]
 
 
 def test_a_run_that_others_slow_is_told_so(run_dir: Path) -> None:
@@ -182,7 +184,7 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 def test_the_summary_is_a_table_of_stages() -> None:
-    assert summary_text(STATE).splitlines()[2] == "eval   WAITING                    0/0 held"
+    assert printable(summary_text(STATE)).splitlines()[2] == "eval   WAITING                    0/0 held"
 
 
 class Screen:

@@ -206,7 +206,9 @@ def test_a_port_that_no_service_has(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     with pytest.raises(SpecError) as refused:
         close(app, plan, "own", opened=False, publish=("dashbord",))
-    assert str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose of: client, dashboard"
+    assert (
+        str(refused.value) == "no service of job one has the port 'dashbord'\n  next:  choose one of: client, dashboard"
+    )
 
 
 def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:

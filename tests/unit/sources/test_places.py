@@ -45,7 +45,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
     assert profile.name == choice.profile == "lan"
     assert capsys.readouterr().err == (
         "dead is passed over: cannot reach 127.0.0.1: Connection refused\n"
-        "profile lan: what it says of good is past its date; `rlbox mirrors list`\n"
+        "profile lan: what it says of good is past its date; `rlbox mirrors ls`\n"
     )
 
 

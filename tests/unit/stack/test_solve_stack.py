@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
@@ -248,12 +249,12 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
 
 def test_the_words_of_a_contradiction() -> None:
     found = verdict("torch==2.8.0", "vllm==0.12.0")
-    assert clash_lines(found) == [
+    assert [*map(unmarked, clash_lines(found))] == [
         "torch ==2.8.0  (stack.s)",
         "vllm ==0.12.0  (stack.s)",
         "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
     ]
-    assert next_step("t", found) == (
+    assert unmarked(next_step("t", found)) == (
         "set torch to 2.9.0; or else set vllm to 0.11.0; "
         "a fact that is wrong here (vllm-0-12) goes into [compat.off] of the spec with the reason"
     )
@@ -298,7 +299,9 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
 
 def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
     found = compiles("torch==2.9.1", entries=(KERNELS,))
-    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {*clash_lines(found)}
+    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {
+        *map(unmarked, clash_lines(found))
+    }
 
 
 def test_a_driver_too_old_for_what_is_compiled() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.app import project_of
+from rlbox.printable import unmarked
 from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proven_runs, runs_with
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
@@ -49,5 +50,7 @@ def test_a_stack_that_ran_names_its_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     run = replace(RUN, stack={"torch": "2.9.0", "vllm": "0.12.0", "ray": "2.53.0"}, place="docker")
     monkeypatch.setattr("rlbox.stack.proof.proven_runs", lambda: (run,))
     assert not is_unproven(target, lock)
-    assert proof_lines(target, lock) == ["proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"]
+    assert [*map(unmarked, proof_lines(target, lock))] == [
+        "proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"
+    ]
     assert isinstance(run, ProvenRun)

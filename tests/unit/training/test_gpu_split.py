@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlbox.printable import unmarked
 from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, plan_split
 from rlbox.training.view import gpus_text
 
@@ -67,7 +68,7 @@ def test_a_gpu_that_someone_holds_is_named() -> None:
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container",
     )
     assert split.notes == ("Ray is not up, so its view is not known: no head answers at U",)
-    assert gpus_text(facts, split).splitlines()[:3] == [
+    assert unmarked(gpus_text(facts, split)).splitlines()[:3] == [
         "GPU 0  free  A800  1.0 GiB of 80.0 GiB",
         "GPU 1  held  A800  70.0 GiB of 80.0 GiB",
         "       pid 42  ann: python serve.py",
