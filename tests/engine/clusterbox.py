@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from enginebox import CHECKOUT, Result
@@ -31,9 +31,10 @@ ip route; ip -o link | sed 's/@.*//'
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The hosts, up; called, it is the command line on this machine, whose ssh knows them."""
+    """The hosts, up; called, it is the command line on this machine, whose ssh knows them; `own` is its environment."""
 
     project: Path
+    own: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
         done = subprocess.run(
@@ -46,7 +47,7 @@ class Hosts:
 
     def env(self, **more: str) -> dict[str, str]:
         path = f"{LAB / 'bin'}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT), **more}
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT), **self.own, **more}
 
     def on(self, host: str, command: str, *, code: int = 0) -> str:
         """Run a line of shell on a host over ssh, and return what it printed."""
@@ -74,12 +75,12 @@ def script(*words: str, **env: str) -> str:
 
 
 @contextmanager
-def hosts_up(project: Path) -> Iterator[Hosts]:
+def hosts_up(project: Path, **own: str) -> Iterator[Hosts]:
     """Start two hosts, and end them with all that is theirs."""
     assert not script("status"), "there are hosts already: scripts/cluster-hosts.sh down"
     script("up", "2", CLUSTER_HOSTS_DISK="4G")
     try:
-        yield Hosts(project=project)
+        yield Hosts(project=project, own=own)
     finally:
         script("down")
 

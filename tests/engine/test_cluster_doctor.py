@@ -17,6 +17,7 @@ from following import Follow
 
 NODES = ("--nodes", "node0,node1", "--data", DISK)
 DOCTOR = ("cluster", "doctor", "local", *NODES)
+IMAGE = "rlbox/local:clusters"
 LISTEN = 'import socket,time;s=socket.create_server(("",8110));time.sleep(600)'
 CLOSE = """nft -f - <<'X'
 table inet planted {
@@ -32,8 +33,13 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can make hos
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    with hosts_up(tmp_path_factory.mktemp("project")) as found:
-        yield found
+    """Two hosts; a dry run looks whether this machine has the image, and no more: here it is an empty one."""
+    subprocess.run(["docker", "import", "-", IMAGE], input=bytes(10240), check=True, capture_output=True)
+    try:
+        with hosts_up(tmp_path_factory.mktemp("project"), RLBOX_PROJECT_NAME=IMAGE.partition(":")[2]) as found:
+            yield found
+    finally:
+        subprocess.run(["docker", "image", "rm", IMAGE], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -160,13 +166,6 @@ def test_another_disk_is_named(hosts: Hosts, follow: Follow) -> None:
 
 
 def test_where_there_is_no_cluster_one_is_brought_up(hosts: Hosts, follow: Follow) -> None:
-    """A dry run looks whether this machine has the image, and no more: here it is an empty one."""
-    follow.rlbox = lambda *words: hosts(*words, RLBOX_PROJECT_NAME="clusters")
-    image = "rlbox/local:clusters"
-    subprocess.run(["docker", "import", "-", image], input=bytes(10240), check=True, capture_output=True)
-    try:
-        step = follow("cluster", "status", "local", *NODES)
-        assert step.said.code == 5
-        follow.changed(step, [*shlex.split(step.text)[1:], "--dry-run"], 0)
-    finally:
-        subprocess.run(["docker", "image", "rm", image], check=True, capture_output=True)
+    step = follow("cluster", "status", "local", *NODES)
+    assert step.said.code == 5
+    follow.changed(step, [*shlex.split(step.text)[1:], "--dry-run"], 0)
