@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -41,16 +42,21 @@ need_gib = 0.1
 nodes = ["node0", "node1"]
 """
 RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
-# Two processes, one a node, add a number each over the wire.
+# Two processes, one a node, each with 8 MB of numbers: both add up what both have, over the wire.
 REDUCE = """
-import ray
+import numpy, ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 ray.init(log_to_driver=False)
 @ray.remote(num_cpus=0)
-def where(): return ray.util.get_node_ip_address()
+class Rank:
+    def own(self, rank): return numpy.full(1 << 20, rank + 1.0)
+    def total(self, *parts): return ray.util.get_node_ip_address(), set(sum(parts).tolist())
 nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
-told = ray.get([where.options(scheduling_strategy=On(one, soft=False)).remote() for one in nodes])
-print("nodes", *sorted(told))
+ranks = [Rank.options(scheduling_strategy=On(one, soft=False)).remote() for one in nodes]
+parts = [rank.own.remote(at) for at, rank in enumerate(ranks)]
+told = ray.get([rank.total.remote(*parts) for rank in ranks])
+assert all(total == {3.0} for _, total in told), told
+print("nodes", *sorted(address for address, _ in told))
 """
 ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
 
@@ -149,6 +155,13 @@ def test_a_ray_with_tokens(hosts: Hosts, follow: Follow) -> None:
     assert up.data["started"] == [*NODES]
     assert up.data["cluster"]["closed"] == "token"
     assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+
+    dashboard = up.data["cluster"]["ports"]["base"] + 1
+    container = hosts.on("node0", "docker ps -q --filter label=rlbox.cluster=pair").strip()
+    submit = f"ray job submit --address http://127.0.0.1:{dashboard} -- /opt/venv/bin/python -c {shlex.quote(REDUCE)}"
+    said = hosts.on("node0", f"docker exec {container} /opt/venv/bin/{submit} 2>&1")
+    assert "succeeded" in said, said
+    assert " ".join(["nodes", *ADDRESSES.values()]) in said
 
     began = containers(hosts)
     again = hosts("cluster", "up", "pair", "--json")
