@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPException
@@ -278,6 +278,37 @@ class DockerEngine:
             code = int(state["ExitCode"])
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
             return Ended(exit_code=code, out_of_memory=memory, output=output, started=started)
+
+    def execute(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+        """Run a command in a container that runs, and yield the lines of its standard output.
+
+        Raises
+        ------
+        EngineError
+            There is no such container, or it does not run.
+        """
+        with self._heard():
+            api: Any = self._client.api
+            made = api.exec_create(name, list(argv), stdin=False, stderr=False)
+            rest = b""
+            for block in api.exec_start(made["Id"], stream=True):
+                *lines, rest = (rest + block).split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in lines)
+            yield from [rest.decode("utf-8", "replace")] if rest else []
+
+    def output(self, name: str, lines: int) -> str:
+        """Return the last lines that a container wrote itself, nothing when it is gone."""
+        with self._asked():
+            try:
+                return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
+            except NotFound:
+                return ""
+
+    def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Have the engine pull what a reference names by digest or tag, and yield what it says."""
+        with self._heard():
+            named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
+            yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
 
     def stop(self, name: str, grace_s: int) -> None:
         """Ask the container to end, and end it after `grace_s` seconds."""
