@@ -45,30 +45,29 @@ def teach(
         "file": text,
         "written": str(place) if place else None,
     }
-    app.result({"lesson": data}, "" if app.as_json else _report(app, lesson, text, place), verbatim=True)
+    app.result({"lesson": data}, "" if app.as_json else _report(lesson, text, place))
     if place:
-        app.say(f"next: rlbox diagnose {typed} --signatures {shlex.quote(str(place.parent))}")
+        app.say(f"next: rlbox diagnose {typed} --signatures {shlex.isolated(str(place.parent))}")
     else:
         app.say(f"next: rlbox diagnose {typed} --teach --write DIR")
     return 0
 
 
-def _report(app: App, lesson: Lesson, text: str, place: Path | None) -> str:
-    from rlbox.diagnose.told import Quoted
+def _report(lesson: Lesson, text: str, place: Path | None) -> str:
+    from rlbox.printable import isolated
 
-    quote = Quoted()
     rows = [
         f"root: line {lesson.line}",
-        f"template: {quote(lesson.template)}",
-        f"scope: {quote(lesson.scope)}" if lesson.scope else "scope: anywhere",
-        f"near miss: line {lesson.near_miss_line}: {quote(lesson.near_miss)}",
+        f"template: {isolated(lesson.template)}",
+        f"scope: {isolated(lesson.scope)}" if lesson.scope else "scope: anywhere",
+        f"near miss: line {lesson.near_miss_line}: {isolated(lesson.near_miss)}",
     ]
     if not lesson.near_miss:
         rows[-1] = "near miss: none, for the log has no harmless line"
     rows += ["", "This is all that would leave this machine if you gave the file to somebody; nothing is sent:"]
-    rows += ["", quote(text)]
-    rows += [f"written: {place}"] if place else []
-    return quote.filled(app.told("\n".join(rows)))
+    rows += ["", isolated(text)]
+    rows += [f"written: {isolated(place)}"] if place else []
+    return "\n".join(rows)
 
 
 def _write(goal: Path, name: str, text: str) -> Path:
@@ -111,6 +110,6 @@ def unknowns(app: App, catalogue: SignatureSet, target: str, data: str | None) -
     noted = [one for one in kept() if not all(name.startswith(runs) for name in one.of)]
     words = ("--data", data) if data else ()
     groups = grouped([*unknown_runs(ledger, words), *noted], catalogue)
-    told = table(groups, app.told) if groups else app.told("nothing stayed unknown on this machine")
-    app.result({"unknowns": [group.as_json() for group in groups]}, told, verbatim=True)
+    told = table(groups) if groups else "nothing stayed unknown on this machine"
+    app.result({"unknowns": [group.as_json() for group in groups]}, told)
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 from rlbox.amounts import columns
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.learn.template import cut, shown, template_of
-from rlbox.diagnose.told import Quoted, Tell
+from rlbox.printable import isolated
 
 _SHOWN = 90
 
@@ -83,18 +83,14 @@ def _group(template: str, own: list[UnknownFailure]) -> UnknownGroup:
     )
 
 
-def table(groups: list[UnknownGroup], tell: Tell = str) -> str:
-    """Return groups for people: a row each, and below each what learns from it.
-
-    `tell` tells a text in the language of who reads; it is not given what logs say.
-    """
-    quote = Quoted()
+def table(groups: list[UnknownGroup]) -> str:
+    """Return groups for people: a row each, and below each what learns from it."""
     rows = [("GPU hours", "hours", "times", "what broke first")]
     rows += [
-        (f"{one.gpu_hours:.1f}", f"{one.hours:.1f}", str(one.count), quote(one.template[:_SHOWN])) for one in groups
+        (f"{one.gpu_hours:.1f}", f"{one.hours:.1f}", str(one.count), isolated(one.template[:_SHOWN])) for one in groups
     ]
     head, *lines = columns(rows)
     found = [head]
     for line, one in zip(lines, groups, strict=True):
         found += [line, f"  next:  {one.teach}" if one.teach else "  its logs are gone"]
-    return quote.filled(tell("\n".join(found)))
+    return "\n".join(found)
