@@ -47,7 +47,7 @@ def teach(
     }
     app.result({"lesson": data}, "" if app.as_json else _report(lesson, text, place))
     if place:
-        app.say(f"next: rlbox diagnose {typed} --signatures {shlex.isolated(str(place.parent))}")
+        app.say(f"next: rlbox diagnose {typed} --signatures {shlex.quote(str(place.parent))}")
     else:
         app.say(f"next: rlbox diagnose {typed} --teach --write DIR")
     return 0
