@@ -89,6 +89,9 @@ def test_what_is_written_finds_the_next_one(folder: Folder, follow: Follow) -> N
     assert (folder.path / "signatures" / FILE).read_text() == "mine"
     follow.instead(there, f"signatures/{FILE}", "signatures/other.toml")
     assert (folder.path / "signatures/other.toml").is_file()
+    gone = follow("diagnose", "train.log", "--teach", "--write", "train.log/out")
+    assert (gone.said.code, "it cannot be written: Not a directory" in gone.said.err) == (5, True)
+    follow.instead(gone, "train.log/out", "out")
 
 
 def test_it_is_a_fix_as_the_catalogue_has_them(rlbox: Rlbox, folder: Folder) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.errors import SpecError
+from rlbox.errors import NodeError, SpecError
 
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
     from rlbox.diagnose.catalogue import SignatureSet
     from rlbox.diagnose.learn.lesson import Lesson
     from rlbox.diagnose.verdict import Diagnosis
+
+
+_THERE = "there is a file of that name, which is left alone"
 
 
 def teach(
@@ -77,15 +80,19 @@ def _write(goal: Path, name: str, text: str) -> Path:
     ------
     SpecError
         It is there already, with other words.
-    OSError
+    NodeError
         It cannot be written.
     """
     from rlbox.files.act.folders import write_atomic
 
     place = goal if goal.suffix == ".toml" and not goal.is_dir() else goal / f"{name}.toml"
-    if place.exists() and place.read_bytes() != text.encode():
-        raise SpecError("there is a file of that name, which is left alone", where=str(place), next_step="name another")
-    write_atomic(place, text)
+    try:
+        if place.exists() and place.read_bytes() != text.encode():
+            raise SpecError(_THERE, where=str(place), next_step="name another")
+        write_atomic(place, text)
+    except OSError as error:
+        told = f"it cannot be written: {error.strerror or error}"
+        raise NodeError(told, where=str(place), next_step="name another") from error
     return place
 
 

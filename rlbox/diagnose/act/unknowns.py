@@ -35,8 +35,9 @@ def keep(found: Diagnosis, sources: Sequence[Source], named: Sequence[str], envi
     own = [str(Path(name).resolve()) for name in named]
     place = state_folder("diagnose", _FILE)
     unknown = found.root is not None and found.cause == UNKNOWN and not found.fix
-    rows = [row for row in read_rows(place, _MOST_BYTES) if row.get("logs") != own] if place.exists() else []
-    if not unknown and not place.exists():
+    before = list(read_rows(place, _MOST_BYTES)) if place.exists() else []
+    rows = [row for row in before if row.get("logs") != own]
+    if not unknown and rows == before:
         return
     if unknown and found.root:
         text = Masks(environment).text(found.root.text.strip()[:_LONGEST])
