@@ -63,6 +63,7 @@ def train(rank, world, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
     dist.init_process_group("gloo", rank=rank, world_size=world)
     names = ("ddp", "fsdp") if world == 4 else ("fsdp",)
+    torch.set_num_threads(1)  # several processes share the cores
     mesh = init_device_mesh("cpu", (2, 2) if world == 4 else (world,), mesh_dim_names=names)
     model = small()
     for layer in model.model.layers:
