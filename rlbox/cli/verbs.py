@@ -120,7 +120,6 @@ OTHER_WORDS = {
     "pull": "fetch",
     "download": "fetch",
     "freeze": "lock",
-    "version": "--version",
 }
 """What people of other tools type, and the verb that does it here."""
 

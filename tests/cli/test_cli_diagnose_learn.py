@@ -24,13 +24,13 @@ from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project
 
 FRAMES = """Traceback (most recent call last):
-  File "/home/alice/p/train.py", line 3, in main
+  File "/srv/alice/p/train.py", line 3, in main
     fit()
   File "/opt/venv/lib/python3.11/site-packages/verl/reward.py", line 9, in load_reward
     raise
 """
 UNKNOWN = (
-    f"loading reward shards\nstep 1 loss 1.0\n{FRAMES}ValueError: reward shards at /home/alice/m do not fit 12 ranks\n"
+    f"loading reward shards\nstep 1 loss 1.0\n{FRAMES}ValueError: reward shards at /srv/alice/m do not fit 12 ranks\n"
 )
 OTHER = "\n".join(
     ("step 7 loss 2.0", FRAMES.replace("alice", "bob"), "ValueError: reward shards at /mnt/z/q do not fit 3 ranks", "")
@@ -145,7 +145,7 @@ def test_nothing_private_is_written(rlbox: Rlbox, folder: Folder, monkeypatch: p
     )  # fmt: skip
     monkeypatch.setenv("SOME_TOKEN", planted[1])
     told = (
-        f"reward shards of {planted[1]} on node trainbox at /home/jane/{planted[8]} by jane for team falcon with token"
+        f"reward shards of {planted[1]} on node trainbox at /srv/jane/{planted[8]} by jane for team falcon with token"
         f" {planted[0]} password=hunter2hunter from http://{planted[2]}:8123/{planted[7]} and {planted[3]} {planted[4]}"
         f" key {planted[11]} of qwenmax do not fit"
     )

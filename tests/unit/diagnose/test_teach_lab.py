@@ -166,7 +166,7 @@ def test_planted_secrets_are_in_none_of_the_files(learnt: list[Learnt], score: A
         "s3cret-w0rd",
     )
     said = (
-        f" for user jane at /home/jane/run with token={secrets[0]} {secrets[1]} on gpu-17.corp.example (10.20.30.40)"
+        f" for user jane at /srv/jane/run with token={secrets[0]} {secrets[1]} on gpu-17.corp.example (10.20.30.40)"
         f" as jane@corp.example of Mistral-7B by {secrets[7]}"
     )
     taught = 0
